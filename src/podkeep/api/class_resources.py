@@ -124,7 +124,7 @@ def validate_annotations(
     :param named: the path, name and classes of each container.
     :param path: of the annotations.
     """
-    known = [name for _, name, _ in named]
+    known = {name for _, name, _ in named}
     for key, value in annotations.items():
         prefix, _, rest = key.partition("/")
         if prefix not in _DOMAINS:

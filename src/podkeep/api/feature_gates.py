@@ -79,13 +79,14 @@ USER_NAMESPACES = Gate(
 KNOWN: tuple[Gate, ...] = (
     CLASS_RESOURCES,
     CLUSTER_TRUST_BUNDLES,
+    STOP_SIGNALS,
+    POD_GROUPS,
     IMAGE_VOLUME,
     POD_CERTIFICATES,
-    POD_GROUPS,
-    STOP_SIGNALS,
-    USER_NAMESPACES,
     POD_SECURITY_USER_NAMESPACES,
+    USER_NAMESPACES,
 )
+"""In the order of their names."""
 
 
 @dataclass(frozen=True, kw_only=True)

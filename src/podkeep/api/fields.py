@@ -21,8 +21,12 @@ class FieldError:
         return f"{self.path}: {self.problem}" if self.path else self.problem
 
 
+MAX_ERRORS = 10_000
+"""So many wrong fields of an object are told; one of the largest that is taken could have a million."""
+
+
 class FieldErrors:
-    """Collects field errors in the order in which they are found."""
+    """Collects field errors in the order in which they are found, the first :data:`MAX_ERRORS` of them."""
 
     def __init__(self) -> None:
         self.found: list[FieldError] = []
@@ -32,7 +36,8 @@ class FieldErrors:
 
         Both may quote the object: what is not printable, such as a new line, is escaped.
         """
-        self.found.append(FieldError(path=printable(path), problem=printable(problem)))
+        if len(self.found) < MAX_ERRORS:
+            self.found.append(FieldError(path=printable(path), problem=printable(problem)))
 
     def required(self, path: str, value: object) -> bool:
         """Note an empty required field; return whether it is there."""

@@ -94,9 +94,15 @@ def config_key(text: str) -> str:
 
 def port_name(text: str) -> str:
     """Return why ``text`` cannot name a port (IANA service name), or nothing."""
-    if len(text) > 15 or not _PORT_NAME.fullmatch(text):
-        return "must be 1 to 15 lower-case letters, digits or single '-', with at least one letter"
-    return ""
+    if len(text) > 15:
+        return "must be no more than 15 characters"
+    if _PORT_NAME.fullmatch(text):
+        return ""
+    if not re.fullmatch("[-a-z0-9]+", text):
+        return "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    if not re.search("[a-z]", text):
+        return "must contain at least one letter (a-z)"
+    return "must not contain consecutive hyphens" if "--" in text else "must not begin or end with a hyphen"
 
 
 def env_name(text: str) -> str:

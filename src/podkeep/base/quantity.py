@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_CEILING, ROUND_UP, Decimal, localcontext
+from functools import lru_cache
 
 _SUFFIXES = {
     "n": Decimal("1e-9"),
@@ -36,6 +37,7 @@ _DECIMAL_SUFFIXES = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
 _BINARY_SUFFIXES = ("", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei")
 
 
+@lru_cache(maxsize=1024)  # the same few are in most pods
 def parse(text: str) -> Decimal:
     """Return the number that ``text`` stands for.
 

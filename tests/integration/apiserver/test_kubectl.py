@@ -143,7 +143,7 @@ def test_what_there_is_can_be_asked(api: ApiDaemon) -> None:
     assert "apps/v1\n" in api.kubectl("api-versions")
     assert "FIELDS:" in api.kubectl("explain", "deployment.spec.strategy")
     assert "<map[string]string>" in api.kubectl("explain", "configmap.data")
-    refused = api.kubectl("apply", "-f", "-", stdin=CONFIG_MAP.replace("data:", "dato:"), status=1)
+    refused = api.kubectl("apply", "-f", "-", stdin=CONFIG_MAP.replace("\ndata:", "\ndato:"), status=1)
     assert 'unknown field "dato"' in refused
     assert api.kubectl("get", "--raw", "/readyz") == "ok"
 

@@ -58,8 +58,7 @@ class ClassQuota:
             return
         for quota in self._ledger.quotas(target.namespace):
             if in_scope(quota, PODS, value):
-                for item in new:
-                    _check(attributes, item, quota)
+                _check(attributes, new, quota)
 
 
 def _asked(pod: Mapping[str, Any]) -> Iterator[_Asked]:
@@ -74,18 +73,21 @@ def _asked(pod: Mapping[str, Any]) -> Iterator[_Asked]:
             yield _Asked(owner, kind, given.class_name)
 
 
-def _check(attributes: Attributes, asked: _Asked, quota: Mapping[str, Any]) -> None:
+def _check(attributes: Attributes, asked: list[_Asked], quota: Mapping[str, Any]) -> None:
     spec = quota.get("spec", {})
-    infos = spec.get(CONTAINER if asked.container else POD)
-    if infos is None:
-        return
-    allowed = [name for info in infos if info.get("name") == asked.type for name in info.get("classes", ())]
-    if asked.name in allowed:
-        return
-    who = f"container {asked.container}" if asked.container else "the pod"
-    known = ",".join(allowed) if allowed else "none"
-    raise refused(
-        attributes,
-        f"exceeded class quota: {quota['metadata']['name']}, requested: {asked.type}={asked.name} for {who}, allowed"
-        f" classes of {asked.type}: {known}",
-    )
+    allowed = {
+        field: {info.get("name", ""): info.get("classes", []) for info in spec[field]}
+        for field in (POD, CONTAINER)
+        if field in spec
+    }
+    for item in asked:
+        types = allowed.get(CONTAINER if item.container else POD)
+        if types is None or item.name in types.get(item.type, ()):
+            continue
+        who = f"container {item.container}" if item.container else "the pod"
+        known = ",".join(types.get(item.type, ())) or "none"
+        raise refused(
+            attributes,
+            f"exceeded class quota: {quota['metadata']['name']}, requested: {item.type}={item.name} for {who}, allowed"
+            f" classes of {item.type}: {known}",
+        )

@@ -73,8 +73,9 @@ class NodeRestriction:
         checks = {"": self._whole_pod, "status": _pod_status, "eviction": self._eviction}
         subresource = attributes.target.subresource
         if subresource not in checks:
-            why = f'unexpected pod subresource {quote(subresource)}, only "status" and "eviction" are allowed'
-            raise refused(attributes, why.replace('"status" and "eviction"', "'status' and 'eviction'"))
+            raise refused(
+                attributes, f"unexpected pod subresource {quote(subresource)}, only 'status' and 'eviction' are allowed"
+            )
         checks[subresource](node, attributes)
 
     def _whole_pod(self, node: str, attributes: Attributes) -> None:

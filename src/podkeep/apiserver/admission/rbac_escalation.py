@@ -23,6 +23,7 @@ _EVERYTHING = (
 )
 _GARBAGE_FIELDS = frozenset({"ownerReferences", "finalizers", "managedFields", "selfLink"})
 _SHOWN_CHARACTERS = 8_192
+"""Of the permissions that are missing."""
 
 
 class RbacEscalation:

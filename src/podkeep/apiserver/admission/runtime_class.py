@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import refused
 from podkeep.apiserver.meta.lister import Lister
@@ -12,6 +14,7 @@ from podkeep.apiserver.patch.values import copy, equal
 from podkeep.base import quantity
 
 _CLASSES = "node.k8s.io/runtimeclasses"
+_MOST_COMPARED = 500
 _OTHER = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
 
 Toleration = Mapping[str, Any]
@@ -96,8 +99,13 @@ def _same(left: Mapping[str, str], right: Mapping[str, str]) -> bool:
 
 
 def merged_tolerations(first: Sequence[Toleration], second: Sequence[Toleration]) -> list[Toleration]:
-    """Return tolerations without those that others cover (Kubernetes: ``MergeTolerations``)."""
-    both = [*first, *second]
+    """Return tolerations without those that others cover (Kubernetes: ``MergeTolerations``).
+
+    Of very many, only those that are there twice are left out.
+    """
+    both = list({msgspec.json.encode(item, order="sorted"): item for item in (*first, *second)}.values())
+    if len(both) > _MOST_COMPARED:
+        return both
     merged: list[Toleration] = []
     for index, item in enumerate(both):
         if any(_covers(other, item) for other in merged):

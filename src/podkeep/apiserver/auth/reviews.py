@@ -90,7 +90,7 @@ def subject_access_review(value: Object, authorizer: Authorizer) -> Object:
     :raises StatusError: 422, if it is not one question about a user.
     """
     errors = FieldErrors()
-    _validate_subject(value.get("spec", {}), errors)
+    _validate_question(value.get("spec", {}), errors, subject=True)
     _validate_metadata(value, _EMPTY, (), errors)
     _raise(value, errors)
     return _answered(value, _subject(value["spec"]), authorizer)
@@ -102,10 +102,12 @@ def local_subject_access_review(value: Object, namespace: str, authorizer: Autho
     :raises StatusError: 400 or 422, if it is not one question about a user there.
     """
     spec = value.get("spec", {})
+    own = value.setdefault("metadata", {}).setdefault("namespace", namespace)
+    if own != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     errors = FieldErrors()
-    _validate_subject(spec, errors)
+    _validate_question(spec, errors, subject=True)
     _validate_metadata(value, "must be empty except for namespace", ("namespace",), errors)
-    own = metadata(value).get("namespace", "")
     asked = spec.get("resourceAttributes")
     if asked is not None and asked.get("namespace", "") != own:
         errors.invalid("spec.resourceAttributes.namespace", asked.get("namespace", ""), "must match metadata.namespace")
@@ -114,8 +116,6 @@ def local_subject_access_review(value: Object, namespace: str, authorizer: Autho
             "spec.nonResourceAttributes", spec["nonResourceAttributes"], "disallowed on this kind of request"
         )
     _raise(value, errors)
-    if own != namespace:
-        raise bad_request(f"spec.resourceAttributes.namespace must match namespace: {namespace}")
     return _answered(value, _subject(spec), authorizer)
 
 
@@ -159,20 +159,13 @@ def _validate_metadata(value: Object, why: str, allowed: Sequence[str], errors: 
         errors.invalid("metadata", given, why)
 
 
-def _validate_subject(spec: Mapping[str, Any], errors: FieldErrors) -> None:
-    _validate_question(spec, errors, subject=True)
-
-
 def _validate_question(spec: Mapping[str, Any], errors: FieldErrors, *, subject: bool = False) -> None:
     asked, path = spec.get("resourceAttributes"), spec.get("nonResourceAttributes")
     if asked is not None and path is not None:
         errors.invalid("spec.nonResourceAttributes", path, "cannot be specified in combination with resourceAttributes")
     if asked is None and path is None:
-        errors.invalid(
-            "spec.resourceAttributes",
-            "null",
-            "exactly one of nonResourceAttributes or resourceAttributes must be specified",
-        )
+        why = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        errors.invalid("spec.resourceAttributes", None, why)
     if subject and not spec.get("user") and not spec.get("groups"):
         errors.invalid("spec.user", "", "at least one of user or group must be specified")
     for name in ("fieldSelector", "labelSelector"):

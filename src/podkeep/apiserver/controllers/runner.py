@@ -1,7 +1,7 @@
 """Runs controllers on the objects of a store: told of changes in process, writing as any client does.
 
-Each controller has a queue and works on one item at a time. If a watch is ended, all controllers are made anew, since
-what they remember may be incomplete.
+Each controller has a queue and works on a few items at a time, on each of them once. If a watch is ended, all
+controllers are made anew, since what they remember may be incomplete.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 
 from podkeep.apiserver.controllers.controller import Bind, Change, Controller, Create, Item, Patch, Write
@@ -29,6 +30,8 @@ MAX_WRITES = 50
 """Of one item in one turn; the item is looked at again for the others."""
 OBJECTS_AT_ONCE = 100
 """That controllers are told of before others get their turn."""
+MAX_TURNS = 16
+"""Of a controller at a time: while one waits for the disk, others join its commit."""
 RESTART_DELAY = 1.0
 """Seconds until controllers begin anew."""
 
@@ -121,12 +124,15 @@ class Runner:
     async def _work(self, controller: Controller, queue: WorkQueue) -> None:
         # Each turn is a task: what fails in it is logged there, and tried again.
         async with Tasks(f"controller {controller.name}") as tasks:
+            turns: set[asyncio.Task[None]] = set()
             while True:
                 item = await queue.next()
                 turn = tasks.start(self._turn(controller, queue, item))
-                await asyncio.wait({turn})
-                if turn.exception() is not None:
-                    queue.failed(item)
+                turn.add_done_callback(partial(_end_turn, queue, item))
+                turns.add(turn)
+                if len(turns) >= MAX_TURNS:
+                    await asyncio.wait(turns, return_when=asyncio.FIRST_COMPLETED)
+                turns = {turn for turn in turns if not turn.done()}
 
     async def _turn(self, controller: Controller, queue: WorkQueue, item: Item) -> None:
         plan = controller.reconcile(item, self._lister, self._now())
@@ -186,6 +192,12 @@ class Runner:
                 propagation=write.propagation,
             )
             await self._registry.delete(target, options, request)
+
+
+def _end_turn(queue: WorkQueue, item: Item, turn: asyncio.Task[None]) -> None:
+    if not turn.cancelled() and turn.exception() is not None:
+        queue.failed(item)
+    queue.finish(item)
 
 
 def _is_terminating(error: StatusError) -> bool:

@@ -102,6 +102,8 @@ class Usage:
     """What runs on a node."""
 
     pods: dict[Any, PodNeeds] = field(default_factory=dict)
+    exclusive: dict[Any, PodNeeds] = field(default_factory=dict)
+    """Those that keep others away."""
     requests: Counter[str] = field(default_factory=Counter)
     scored: Counter[str] = field(default_factory=Counter)
     ports: Counter[HostPort] = field(default_factory=Counter)
@@ -110,11 +112,14 @@ class Usage:
         """Count a pod."""
         self.remove(key)
         self.pods[key] = pod
+        if pod.anti_affinity:
+            self.exclusive[key] = pod
         self._count(pod, 1)
 
     def remove(self, key: object) -> None:
         """Count a pod no more; nothing happens if it was not."""
         if (pod := self.pods.pop(key, None)) is not None:
+            self.exclusive.pop(key, None)
             self._count(pod, -1)
 
     def _count(self, pod: PodNeeds, sign: int) -> None:
@@ -161,6 +166,41 @@ def needs(pod: Fields, *, classes: bool) -> PodNeeds:
         affinity=_terms(affinity.get("podAffinity", {}), namespace),
         anti_affinity=_terms(affinity.get("podAntiAffinity", {}), namespace),
         spec=spec,
+    )
+
+
+def running(pod: Fields) -> PodNeeds:
+    """Return what matters about a pod that has a node: what it takes, and what it keeps away.
+
+    Equal ones are the same object, since there may be many.
+    """
+    found = needs(pod, classes=False)
+    return _running(
+        found.namespace,
+        tuple(found.labels.items()),
+        tuple(found.requests.items()),
+        found.ports,
+        found.anti_affinity,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _running(
+    namespace: str,
+    labels: tuple[tuple[str, str], ...],
+    requests: tuple[tuple[str, int], ...],
+    ports: frozenset[HostPort],
+    anti_affinity: tuple[AffinityTerm, ...],
+) -> PodNeeds:
+    return PodNeeds(
+        namespace=namespace,
+        labels=dict(labels),
+        requests=dict(requests),
+        ports=ports,
+        classes=(),
+        affinity=(),
+        anti_affinity=anti_affinity,
+        spec={},
     )
 
 
@@ -327,7 +367,7 @@ def _pod_affinity(pod: PodNeeds, place: Place, places: Sequence[Place]) -> list[
         if term.topology_key in labels and any(map(term.matches, _near(term.topology_key, labels, places))):
             return ["node(s) didn't match pod anti-affinity rules"]
     for other in places:
-        for existing in other.usage.pods.values():
+        for existing in other.usage.exclusive.values():
             for term in existing.anti_affinity:
                 key = term.topology_key
                 if key in labels and other.node.labels.get(key) == labels[key] and term.matches(pod):

@@ -1,4 +1,4 @@
-"""The queue of a controller: each item once, failures later and later."""
+"""The queue of a controller: each item once, by one worker at a time, failures later and later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHANGED_DELAY = 1.0
 
 
 class WorkQueue:
-    """Items by when they are due, for one worker. ``clock`` tells seconds."""
+    """Items by when they are due. ``clock`` tells seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -26,6 +26,9 @@ class WorkQueue:
         self._heap: list[tuple[float, int, Item]] = []
         self._count = 0
         self._failures: dict[Item, int] = {}
+        self._taken: set[Item] = set()
+        self._after: dict[Item, float] = {}
+        """When an item that is worked on is due again."""
         self._wake = asyncio.Event()
 
     def __len__(self) -> int:
@@ -39,6 +42,9 @@ class WorkQueue:
         self._put(item, self._clock() + after)
 
     def _put(self, item: Item, due: float) -> None:
+        if item in self._taken:
+            self._after[item] = min(due, self._after.get(item, due))
+            return
         if item in self._due and self._due[item] <= due:
             return
         self._due[item] = due
@@ -47,13 +53,20 @@ class WorkQueue:
         self._wake.set()
 
     def take(self) -> Item | None:
-        """Return the item that was due first; None if none is."""
+        """Return the item that was due first; None if none is. It does not come again before it is finished."""
         self._drop_replaced()
         if not self._heap or self._heap[0][0] > self._clock():
             return None
         _, _, item = heapq.heappop(self._heap)
         del self._due[item]
+        self._taken.add(item)
         return item
+
+    def finish(self, item: Item) -> None:
+        """Give an item back that was worked on."""
+        self._taken.discard(item)
+        if item in self._after:
+            self._put(item, self._after.pop(item))
 
     def _drop_replaced(self) -> None:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:

@@ -132,7 +132,7 @@ def _field(item: Field, dialect: Dialect, references: set[str]) -> dict[str, Any
     elif isinstance(item.type, Map) and item.type.atomic:
         schema["x-kubernetes-map-type"] = "atomic"
     if item.patch_strategy:
-        schema["x-kubernetes-patch-strategy"] = ",".join(sorted(item.patch_strategy, reverse=True))
+        schema["x-kubernetes-patch-strategy"] = ",".join(sorted(item.patch_strategy))
     if item.patch_merge_key:
         schema["x-kubernetes-patch-merge-key"] = item.patch_merge_key
     return schema

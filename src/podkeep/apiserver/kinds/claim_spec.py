@@ -7,8 +7,8 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields
-from podkeep.apiserver.kinds.pod_fields import note, required
+from podkeep.apiserver.kinds import field_rules, pod_fields
+from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.base import quantity
 
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
@@ -21,8 +21,8 @@ def validate_claim_template(template: Values, path: str, errors: FieldErrors) ->
     """Note every rule that a template of a claim breaks."""
     metadata = template.get("metadata", {})
     for key in metadata.get("annotations", ()):
-        note(errors, f"{path}.metadata.annotations", key, names.label_key(key.lower()))
-    pod_fields.labels(errors, f"{path}.metadata.labels", metadata.get("labels", {}))
+        named(f"{path}.metadata.annotations", key, names.label_key(key.lower()), errors)
+    field_rules.labels(metadata.get("labels", {}), f"{path}.metadata.labels", errors)
     for name, value in metadata.items():
         if value and name not in ("annotations", "labels"):
             errors.forbidden(f"{path}.metadata.{name}", "cannot be set")
@@ -33,18 +33,18 @@ def validate_claim_spec(spec: Values, path: str, errors: FieldErrors) -> None:
     """Note every rule that the spec of a claim breaks."""
     modes = spec.get("accessModes", ())
     if not modes:
-        required(errors, f"{path}.accessModes", "at least 1 access mode is required")
-    pod_fields.label_selector(errors, f"{path}.selector", spec.get("selector"))
+        required(f"{path}.accessModes", "at least 1 access mode is required", errors)
+    field_rules.label_selector(spec.get("selector"), f"{path}.selector", errors)
     for access in modes:
-        pod_fields.supported(errors, f"{path}.accessModes", access, ACCESS_MODES)
+        pod_fields.supported(f"{path}.accessModes", access, ACCESS_MODES, errors)
     if "ReadWriteOncePod" in modes and set(modes) & set(ACCESS_MODES[:-1]):
         errors.forbidden(f"{path}.accessModes", "may not use ReadWriteOncePod with other access modes")
     _storage(spec.get("resources", {}).get("requests", {}).get("storage"), f"{path}.resources[storage]", errors)
     for name in ("storageClassName", "volumeAttributesClassName"):
         if spec.get(name):
-            note(errors, f"{path}.{name}", spec[name], names.dns_subdomain(spec[name]))
+            named(f"{path}.{name}", spec[name], names.dns_subdomain(spec[name]), errors)
     if "volumeMode" in spec:
-        pod_fields.supported(errors, f"{path}.volumeMode", spec["volumeMode"], VOLUME_MODES)
+        pod_fields.supported(f"{path}.volumeMode", spec["volumeMode"], VOLUME_MODES, errors)
     _data_sources(spec, path, errors)
 
 
@@ -67,9 +67,9 @@ def _data_sources(spec: Values, path: str, errors: FieldErrors) -> None:
             why = "must be 'PersistentVolumeClaim' when referencing the default apiGroup"
             errors.invalid(where, kind, why)
         if group:
-            note(errors, f"{where}.apiGroup", group, names.dns_subdomain(group))
+            named(f"{where}.apiGroup", group, names.dns_subdomain(group), errors)
         if given.get("namespace"):
-            note(errors, f"{where}.namespace", given["namespace"], names.dns_label(given["namespace"]))
+            named(f"{where}.namespace", given["namespace"], names.dns_label(given["namespace"]), errors)
     if "dataSource" not in spec or "dataSourceRef" not in spec:
         return
     left, right = spec["dataSource"], spec["dataSourceRef"]

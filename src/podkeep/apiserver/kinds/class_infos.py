@@ -41,8 +41,10 @@ def validate(part: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
 
 
 def _classes(classes: list[str], path: str, errors: FieldErrors) -> None:
+    seen = set()
     for index, name in enumerate(classes):
         if why := class_resources.class_problem(name):
             errors.invalid(f"{path}[{index}]", name, why)
-        if name in classes[:index]:
+        if name in seen:
             errors.duplicate(f"{path}[{index}]", name)
+        seen.add(name)

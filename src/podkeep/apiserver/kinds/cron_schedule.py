@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from fractions import Fraction
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -98,7 +98,7 @@ class Every:
 
     def next(self, after: datetime) -> datetime | None:
         """Return the time one span after ``after``, in whole seconds."""
-        return after.replace(microsecond=0) + self.span
+        return _later(after.replace(microsecond=0), self.span, after.tzinfo or UTC)
 
 
 def _later(moment: datetime, span: timedelta, zone: tzinfo) -> datetime:
@@ -114,17 +114,22 @@ def _whole_minutes(after: datetime, zone: tzinfo) -> datetime:
 
 def _first_of_next_month(moment: datetime, zone: tzinfo) -> datetime:
     year, month = (moment.year + 1, 1) if moment.month == 12 else (moment.year, moment.month + 1)
-    return _midnight(year, month, 1, zone)
+    return _midnight(date(year, month, 1), moment, zone)
 
 
 def _next_day(moment: datetime, zone: tzinfo) -> datetime:
-    day = moment.date() + timedelta(days=1)
-    return _midnight(day.year, day.month, day.day, zone)
+    return _midnight(moment.date() + timedelta(days=1), moment, zone)
 
 
-def _midnight(year: int, month: int, day: int, zone: tzinfo) -> datetime:
-    """Return when a day begins, which is later than midnight where daylight saving skips that."""
-    return datetime(year, month, day, tzinfo=zone).astimezone(UTC).astimezone(zone)
+def _midnight(day: date, after: datetime, zone: tzinfo) -> datetime:
+    """Return when a day begins: later than midnight where daylight saving skips that, the second time if it is twice.
+
+    robfig/cron leaves out a day that begins later, or takes the one after it too.
+    """
+    begin = datetime.combine(day, time(), zone).astimezone(UTC)
+    if begin <= after.astimezone(UTC):
+        begin = datetime.combine(day, time(fold=1), zone).astimezone(UTC)
+    return begin.astimezone(zone)
 
 
 def parse(text: str) -> Schedule | Every:

@@ -95,14 +95,14 @@ def _validate(spec: Mapping[str, Any], errors: FieldErrors, *, any_value: bool) 
 
 
 def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None:
-    path, rolling = "spec.updateStrategy.rollingUpdate", strategy.get("rollingUpdate", {})
+    path, rolling = "spec.updateStrategy.rollingUpdate", strategy.get("rollingUpdate")
     if strategy["type"] == "OnDelete":
         return
     if strategy["type"] != "RollingUpdate":
-        shown = {"Type": strategy["type"], "RollingUpdate": _shown_rolling(rolling) if rolling else None}
+        shown = {"Type": strategy["type"], "RollingUpdate": _shown_rolling(rolling)}
         field_rules.not_supported("spec.updateStrategy", shown, ("RollingUpdate", "OnDelete"), errors)
         return
-    unavailable, surge = rolling["maxUnavailable"], rolling["maxSurge"]
+    unavailable, surge = rolling["maxUnavailable"], rolling["maxSurge"]  # type: ignore[index] # defaulted
     for rule in (field_rules.number_or_percent, field_rules.at_most_100_percent):
         rule(f"{path}.maxUnavailable", unavailable, errors)
         rule(f"{path}.maxSurge", surge, errors)
@@ -112,7 +112,9 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
         errors.invalid(f"{path}.maxSurge", surge, "may not be set when maxUnavailable is non-zero")
 
 
-def _shown_rolling(rolling: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_rolling(rolling: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if rolling is None:
+        return None
     return {"MaxUnavailable": rolling.get("maxUnavailable", 0), "MaxSurge": rolling.get("maxSurge", 0)}
 
 

@@ -11,7 +11,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import at, since
 from podkeep.apiserver.kinds.field_rules import immutable
 from podkeep.apiserver.kinds.resources import Column, Resource, Strategy, View
-from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.objects import Object, metadata, path_segment
 from podkeep.apiserver.patch.values import equal
 from podkeep.apiserver.schema.table import Kind
 
@@ -211,7 +211,7 @@ RESOURCES = (
         plural="events",
         short_names=("ev",),
         columns=_COLUMNS,
-        strategy=Strategy(validate=_validate, create_on_update=True, selectable=_selectable),
+        strategy=Strategy(validate=_validate, name_rule=path_segment, create_on_update=True, selectable=_selectable),
     ),
     Resource(
         kind=EVENTS,

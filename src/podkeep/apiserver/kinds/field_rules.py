@@ -234,7 +234,8 @@ def shown(selector: Mapping[str, Any] | None) -> dict[str, Any] | None:
         found["matchLabels"] = in_order(given)
     if expressions := selector.get("matchExpressions"):
         found["matchExpressions"] = [
-            {name: item[name] for name in ("key", "operator", "values") if item.get(name) is not None}
+            {"key": item.get("key", ""), "operator": item.get("operator", "")}
+            | ({"values": item["values"]} if item.get("values") else {})
             for item in expressions
         ]
     return found

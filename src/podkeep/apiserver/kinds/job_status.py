@@ -49,7 +49,7 @@ def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
     _validate_times(spec, status, now, then, changed, errors)
     _validate_finished(status, now, then, changed, errors)
     _validate_indexes(spec, status, changed, errors)
-    if changed & {"ready", "active"} and status.get("ready", 0) > status.get("active", 0):
+    if changed & {"ready", "active"} and "ready" in status and status["ready"] > status.get("active", 0):
         errors.invalid("status.ready", status["ready"], "cannot set more ready pods than active")
     _validate_step(spec, new, old, errors)
 

@@ -89,7 +89,7 @@ def _generate_selector(value: Object) -> None:
     spec, uid = value["spec"], metadata(value)["uid"]
     labels = spec["template"].setdefault("metadata", {}).setdefault("labels", {})
     for name in _NAME_LABELS:
-        labels.setdefault(name, metadata(value)["name"])
+        labels.setdefault(name, metadata(value).get("name", ""))
     for name in _UID_LABELS:
         labels.setdefault(name, uid)
     spec.setdefault("selector", {}).setdefault("matchLabels", {}).setdefault(CONTROLLER_UID, uid)
@@ -277,7 +277,7 @@ def _validate_exit_codes(codes: Mapping[str, Any], containers: set[str], path: s
         why = "must be one of the container or initContainer names in the pod template"
         errors.invalid(f"{path}.containerName", name, why)
     if not values:
-        errors.invalid(f"{path}.values", values, "at least one value is required")
+        errors.invalid(f"{path}.values", codes.get("values"), "at least one value is required")
     field_rules.too_many(f"{path}.values", len(values), _MAX_EXIT_CODES, errors)
     seen: set[int] = set()
     for index, code in enumerate(values):

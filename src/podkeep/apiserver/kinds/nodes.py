@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from podkeep.api import names
 from podkeep.api.feature_gates import FeatureGates
@@ -16,11 +17,12 @@ from podkeep.apiserver.kinds.field_rules import not_supported
 from podkeep.apiserver.kinds.pod_requirements import validate_quantity
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object, metadata
-from podkeep.apiserver.patch.values import equal
-from podkeep.apiserver.schema.table import Kind
+from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.schema.table import Kind, kubernetes
 
 TAINT_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _TAINTS = "scheduler.alpha.kubernetes.io/taints"
+_TAINT = "io.k8s.api.core.v1.Taint"
 _ROLE_PREFIX = "node-role.kubernetes.io/"
 _ROLE = "kubernetes.io/role"
 _FEATURE = re.compile(r"[A-Z][a-zA-Z0-9]*(/[a-zA-Z][a-zA-Z0-9]*)*")
@@ -87,14 +89,12 @@ def _annotations(node: Mapping[str, Any], errors: FieldErrors) -> None:
     if not text:
         return
     try:
-        taints = json.loads(text)
-    except ValueError as error:
+        found = msgspec.json.decode(text, type=list)
+        taints = [decode(taint, kubernetes().struct(_TAINT)).value for taint in found]
+    except (msgspec.DecodeError, WrongType, RecursionError) as error:
         errors.invalid("metadata.annotations", _TAINTS, str(error))
         return
-    if isinstance(taints, list) and all(isinstance(taint, dict) for taint in taints):
-        validate_taints(taints, f"metadata.annotations.{_TAINTS}", errors)
-    else:
-        errors.invalid("metadata.annotations", _TAINTS, "must be a list of taints")
+    validate_taints(taints, f"metadata.annotations.{_TAINTS}", errors)
 
 
 def validate_taints(taints: Sequence[Mapping[str, Any]], path: str, errors: FieldErrors) -> None:
@@ -110,7 +110,7 @@ def validate_taints(taints: Sequence[Mapping[str, Any]], path: str, errors: Fiel
         if errors.required(f"{where}.effect", effect) and effect not in TAINT_EFFECTS:
             not_supported(f"{where}.effect", effect, TAINT_EFFECTS, errors)
         if (effect, key) in seen:
-            shown = json.dumps(taint, separators=(",", ":"))
+            shown = msgspec.json.encode(taint).decode()
             errors.add(where, f"Duplicate value: {shown}: taints must be unique by key and effect pair")
         seen.add((effect, key))
 
@@ -119,7 +119,7 @@ def _status(node: Mapping[str, Any], errors: FieldErrors) -> None:
     status = node.get("status", {})
     for field in ("capacity", "allocatable"):
         for name, amount in status.get(field, {}).items():
-            validate_quantity(errors, f"status.{field}.{name}", name, amount)
+            validate_quantity(f"status.{field}.{name}", name, amount, errors)
     class_infos.validate(status, "status", errors)
     features = status.get("declaredFeatures", ())
     for index, feature in enumerate(features):
@@ -151,10 +151,12 @@ def _validate_update(new: Object, old: Object, errors: FieldErrors) -> None:
 
 
 def _addresses(node: Mapping[str, Any], errors: FieldErrors) -> None:
-    found: list[Mapping[str, Any]] = at(node, "status", "addresses", default=[])
-    for index, address in enumerate(found):
-        if any(equal(address, other) for other in found[:index]):
+    seen = set()
+    for index, address in enumerate(at(node, "status", "addresses", default=())):
+        pair = address.get("type", ""), address.get("address", "")
+        if pair in seen:
             errors.duplicate(f"status.addresses[{index}]", address)
+        seen.add(pair)
 
 
 def _config_source(source: Mapping[str, Any], path: str, errors: FieldErrors, *, assigned: bool) -> None:

@@ -161,7 +161,7 @@ def _validate_status(new: Object, _: Object, errors: FieldErrors) -> None:
     where = "status.allocatedResources"
     for name, amount in status.get("allocatedResources", {}).items():
         if _resource_key(name, where, errors):
-            validate_quantity(errors, f"{where}[{name}]", "storage", amount)
+            validate_quantity(f"{where}[{name}]", "storage", amount, errors)
 
 
 def _resource_key(name: str, path: str, errors: FieldErrors) -> bool:

@@ -74,7 +74,7 @@ def _validate(value: Object, errors: FieldErrors) -> None:
     errors.required("spec.accessModes", spec.get("accessModes"))
     modes = spec.get("accessModes", ())
     for mode in modes:
-        supported(errors, "spec.accessModes", mode, ACCESS_MODES)
+        supported("spec.accessModes", mode, ACCESS_MODES, errors)
     if "ReadWriteOncePod" in modes and set(modes) & set(ACCESS_MODES[:-1]):
         errors.forbidden("spec.accessModes", "may not use ReadWriteOncePod with other access modes")
     _capacity(spec.get("capacity", {}), errors)
@@ -95,7 +95,7 @@ def _validate(value: Object, errors: FieldErrors) -> None:
     if name and (why := names.dns_subdomain(name)):
         errors.invalid("spec.storageClassName", name, why)
     if "volumeMode" in spec:
-        supported(errors, "spec.volumeMode", spec["volumeMode"], VOLUME_MODES)
+        supported("spec.volumeMode", spec["volumeMode"], VOLUME_MODES, errors)
     _attributes_class(spec, errors)
     if MOUNT_OPTIONS in metadata(value).get("annotations", ()) and not spec.keys() & volume_sources.MOUNT_OPTIONS:
         errors.forbidden(f"metadata.annotations.{MOUNT_OPTIONS}", "may not specify mount options for this volume type")

@@ -25,7 +25,7 @@ def bind(pod: Object, binding: Mapping[str, Any], now: str) -> Object:
         raise bad_request("name in URL does not match name in Binding object")
     errors = FieldErrors()
     if target.get("kind") not in (None, "", "Node"):
-        pod_fields.supported(errors, "target.kind", target["kind"], ("Node", "<empty>"))
+        pod_fields.supported("target.kind", target["kind"], ("Node", "<empty>"), errors)
     errors.required("target.name", target.get("name"))
     if errors.found:
         raise invalid("Binding", "", name, errors.found)

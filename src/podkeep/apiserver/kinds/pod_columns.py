@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
+from podkeep.apiserver.kinds import cells
+from podkeep.apiserver.kinds.field_rules import has_condition
 from podkeep.apiserver.kinds.pod_containers import is_sidecar
 from podkeep.apiserver.kinds.resources import Column
 
@@ -84,7 +86,7 @@ def _running(status: Values, reason: str) -> tuple[str, int, int, str]:
             running = True
             ready += 1
     if reason == "Completed":
-        if running and _condition(status, "Ready"):
+        if running and has_condition(status.get("conditions", ()), "Ready"):
             reason = "Running"
         elif error:
             reason = error
@@ -118,97 +120,53 @@ def _condition(status: Values, kind: str) -> bool:
     return False
 
 
-def human_duration(seconds: int) -> str:
-    """Return a duration in two or three digits, as kubectl does (apimachinery: ``HumanDuration``)."""
-    if seconds < -1:
-        return "<invalid>"
-    seconds = max(seconds, 0)
-    if seconds < 60 * 2:
-        return f"{seconds}s"
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86_400
-    if minutes < 10:
-        return f"{minutes}m{seconds % 60}s" if seconds % 60 else f"{minutes}m"
-    if minutes < 60 * 3:
-        return f"{minutes}m"
-    if hours < 8:
-        return f"{hours}h{minutes % 60}m" if minutes % 60 else f"{hours}h"
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 24 * 8:
-        return f"{days}d{hours % 24}h" if hours % 24 else f"{days}d"
-    if hours < 24 * 365 * 2:
-        return f"{days}d"
-    years = days // 365
-    if hours < 24 * 365 * 8 and days % 365:
-        return f"{years}y{days % 365}d"
-    return f"{years}y"
-
-
-def since(time: str, now: datetime) -> str:
-    """Return how long ago a time was."""
-    if not time:
-        return "<unknown>"
-    return human_duration(int((now - datetime.fromisoformat(time)).total_seconds()))
-
-
 def _restarts(pod: Values, now: datetime) -> str:
     found = summary(pod)
     if found.restarts and found.last_restart:
-        return f"{found.restarts} ({since(found.last_restart, now)} ago)"
+        return f"{found.restarts} ({cells.since(found.last_restart, now)} ago)"
     return str(found.restarts)
 
 
 def _readiness_gates(pod: Values) -> str:
     gates = pod.get("spec", {}).get("readinessGates", ())
     if not gates:
-        return "<none>"
+        return cells.NONE
     true = sum(_condition(pod.get("status", {}), gate.get("conditionType", "")) for gate in gates)
     return f"{true}/{len(gates)}"
 
 
-def _of(part: str, name: str) -> Any:
-    return lambda pod, _: pod.get(part, {}).get(name) or "<none>"
-
-
 COLUMNS = (
-    Column(
-        name="Name",
-        format="name",
-        cell=lambda pod, _: pod["metadata"]["name"],
-        description="The name, unique among the pods of a namespace.",
-    ),
-    Column(
-        name="Ready",
-        cell=lambda pod, _: summary(pod).ready,
-        description="How many of the pod's containers are ready.",
-    ),
-    Column(
-        name="Status",
-        cell=lambda pod, _: summary(pod).status,
-        description="What the pod's containers do, put together.",
-    ),
+    cells.NAME,
+    cells.column("Ready", lambda pod: summary(pod).ready, description="How many of the pod's containers are ready."),
+    cells.column("Status", lambda pod: summary(pod).status, description="What the pod's containers do, put together."),
     Column(
         name="Restarts",
         cell=_restarts,
         description="How many times containers of the pod were started again, and when that was last.",
     ),
-    Column(
-        name="Age",
-        cell=lambda pod, now: since(pod["metadata"].get("creationTimestamp", ""), now),
-        description="How long ago the pod was created.",
+    cells.AGE,
+    cells.column(
+        "IP",
+        lambda pod: cells.at(pod, "status", "podIP") or cells.NONE,
+        wide=True,
+        description="The pod's first address.",
     ),
-    Column(name="IP", cell=_of("status", "podIP"), priority=1, description="The pod's first address."),
-    Column(name="Node", cell=_of("spec", "nodeName"), priority=1, description="The node that the pod is bound to."),
-    Column(
-        name="Nominated Node",
-        cell=_of("status", "nominatedNodeName"),
-        priority=1,
+    cells.column(
+        "Node",
+        lambda pod: cells.at(pod, "spec", "nodeName") or cells.NONE,
+        wide=True,
+        description="The node that the pod is bound to.",
+    ),
+    cells.column(
+        "Nominated Node",
+        lambda pod: cells.at(pod, "status", "nominatedNodeName") or cells.NONE,
+        wide=True,
         description="The node where others are being removed for the pod.",
     ),
-    Column(
-        name="Readiness Gates",
-        cell=lambda pod, _: _readiness_gates(pod),
-        priority=1,
+    cells.column(
+        "Readiness Gates",
+        _readiness_gates,
+        wide=True,
         description="How many of the conditions hold that the pod's readiness also depends on.",
     ),
 )

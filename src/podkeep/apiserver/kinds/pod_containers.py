@@ -7,12 +7,12 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields, pod_handlers, pod_mounts, pod_requirements, pod_security
-from podkeep.apiserver.kinds.pod_fields import Context, note, required
+from podkeep.apiserver.kinds import field_rules, pod_fields, pod_handlers, pod_mounts, pod_requirements, pod_security
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import Context
 
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 _MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
-_PROTOCOLS = ("SCTP", "TCP", "UDP")
 _RESIZED = ("cpu", "memory")
 _RESIZE_POLICIES = ("NotRequired", "RestartContainer")
 _RESTART_POLICIES = ("Always", "Never", "OnFailure")
@@ -120,17 +120,17 @@ def _unique_name(container: Values, path: str, seen: set[str], errors: FieldErro
 def _common(container: Values, path: str, context: Context) -> None:
     """Note what is wrong with the fields that every container has."""
     errors = context.errors
-    pod_fields.name(errors, f"{path}.name", container.get("name", ""))
+    pod_fields.name(f"{path}.name", container.get("name", ""), errors)
     errors.required(f"{path}.image", container.get("image"))
     policy = container.get("terminationMessagePolicy", "")
-    pod_fields.chosen(errors, f"{path}.terminationMessagePolicy", policy, _MESSAGE_POLICIES)
+    field_rules.one_of(f"{path}.terminationMessagePolicy", policy, _MESSAGE_POLICIES, errors)
     _ports(container.get("ports", ()), f"{path}.ports", errors)
     for index, variable in enumerate(container.get("env", ())):
         _variable(variable, f"{path}.env[{index}]", context)
     for index, source in enumerate(container.get("envFrom", ())):
         _env_from(source, index, f"{path}.envFrom", errors)
     pod_mounts.validate_mounts(container, path, context)
-    pod_fields.chosen(errors, f"{path}.imagePullPolicy", container.get("imagePullPolicy", ""), PULL_POLICIES)
+    field_rules.one_of(f"{path}.imagePullPolicy", container.get("imagePullPolicy", ""), PULL_POLICIES, errors)
     pod_requirements.validate_container(container.get("resources", {}), f"{path}.resources", context)
     _resize_policy(container.get("resizePolicy", ()), f"{path}.resizePolicy", context)
     if "securityContext" in container:
@@ -142,17 +142,17 @@ def _ports(ports: Sequence[Values], path: str, errors: FieldErrors) -> None:
     for index, port in enumerate(ports):
         where = f"{path}[{index}]"
         if name := port.get("name", ""):
-            if why := pod_fields.port_name(name):
+            if why := names.port_name(name):
                 errors.invalid(f"{where}.name", name, why)
             elif name in seen:
                 errors.duplicate(f"{where}.name", name)
             seen.add(name)
         number = port.get("containerPort", 0)
         if errors.required(f"{where}.containerPort", number):
-            pod_fields.in_range(errors, f"{where}.containerPort", number, 1, 65_535)
+            pod_fields.in_range(f"{where}.containerPort", number, 1, 65_535, errors)
         if host_port := port.get("hostPort", 0):
-            pod_fields.in_range(errors, f"{where}.hostPort", host_port, 1, 65_535)
-        pod_fields.chosen(errors, f"{where}.protocol", port.get("protocol", ""), _PROTOCOLS)
+            pod_fields.in_range(f"{where}.hostPort", host_port, 1, 65_535, errors)
+        field_rules.one_of(f"{where}.protocol", port.get("protocol", ""), field_rules.PROTOCOLS, errors)
 
 
 def _host_ports(containers: Sequence[Values], path: str, errors: FieldErrors) -> None:
@@ -184,7 +184,7 @@ def _variable(variable: Values, path: str, context: Context) -> None:
     errors = context.errors
     name = variable.get("name", "")
     if errors.required(f"{path}.name", name):
-        note(errors, f"{path}.name", name, names.env_name(name))
+        named(f"{path}.name", name, names.env_name(name), errors)
     source = variable.get("valueFrom")
     if source is None:
         return
@@ -214,12 +214,12 @@ def validate_field_ref(reference: Values, path: str, known: Sequence[str], error
         errors.invalid(f"{path}.fieldPath", field_path, f"error converting fieldPath: {why}")
     elif label == "metadata.annotations" and subscripted:
         key = rest.removesuffix("']").lower()
-        note(errors, path, key, names.label_key(key))
+        named(path, key, names.label_key(key), errors)
     elif subscripted:
         key = rest.removesuffix("']")
-        note(errors, path, key, names.label_key(key))
+        named(path, key, names.label_key(key), errors)
     else:
-        pod_fields.supported(errors, f"{path}.fieldPath", label, known)
+        pod_fields.supported(f"{path}.fieldPath", label, known, errors)
 
 
 def _label_problem(version: str, field_path: str, subscripted: str) -> str:
@@ -240,7 +240,7 @@ def validate_resource_ref(reference: Values, path: str, errors: FieldErrors, *, 
     elif not resource:
         errors.required(f"{path}.resource", "")
     elif not huge:
-        pod_fields.supported(errors, f"{path}.resource", resource, _RESOURCE_FIELDS)
+        pod_fields.supported(f"{path}.resource", resource, _RESOURCE_FIELDS, errors)
     divisor = reference.get("divisor", "0")
     shown, units = ("hugepages", _BYTES) if huge else _DIVISORS.get(resource.partition(".")[2], ("", ()))
     if divisor != "0" and units and divisor not in units:
@@ -260,23 +260,22 @@ def _env_resource(reference: Values, path: str, context: Context) -> None:
 def _env_key(reference: Values, path: str, context: Context) -> None:
     errors = context.errors
     name, key = reference.get("name", ""), reference.get("key", "")
-    note(errors, f"{path}.name", name, names.dns_subdomain(name))
+    named(f"{path}.name", name, names.dns_subdomain(name), errors)
     if errors.required(f"{path}.key", key):
-        note(errors, f"{path}.key", key, names.config_key(key))
+        named(f"{path}.key", key, names.config_key(key), errors)
 
 
 def _env_file(reference: Values, path: str, context: Context) -> None:
     errors = context.errors
     key, volume, inner = (reference.get(name, "") for name in ("key", "volumeName", "path"))
     if errors.required(f"{path}.key", key):
-        note(errors, f"{path}.key", key, names.env_name(key))
-    pod_fields.name(errors, f"{path}.volumeName", volume)
+        named(f"{path}.key", key, names.env_name(key), errors)
+    pod_fields.name(f"{path}.volumeName", volume, errors)
     if errors.required(f"{path}.path", inner):
-        pod_fields.no_backsteps(errors, f"{path}.path", inner)
-    found = next((given for given in context.spec.get("volumes", ()) if given.get("name") == volume), None)
-    if found is None:
+        pod_fields.no_backsteps(f"{path}.path", inner, errors)
+    if volume not in context.volumes:
         errors.not_found(f"{path}.volumeName", volume)
-    elif "emptyDir" not in found:
+    elif "emptyDir" not in context.volumes[volume]:
         errors.invalid(f"{path}.volumeName", volume, "referenced volume must be of type emptyDir")
 
 
@@ -292,14 +291,14 @@ _ENV_RULES = {
 def _env_from(source: Values, index: int, path: str, errors: FieldErrors) -> None:
     prefix = source.get("prefix", "")
     if prefix:
-        note(errors, f"{path}[{index}].prefix", prefix, names.env_name(prefix))
+        named(f"{path}[{index}].prefix", prefix, names.env_name(prefix), errors)
     given = [kind for kind in ("configMapRef", "secretRef") if kind in source]
     for kind in given:
         where = f"{path}[{index}].{kind}.name"
         name = source[kind].get("name", "")
         if errors.required(where, name):
             # Upstream takes a prefix of a name here.
-            note(errors, where, name, names.dns_subdomain(name.removesuffix("-") or name))
+            named(where, name, names.dns_subdomain(name.removesuffix("-") or name), errors)
     if not given:
         errors.invalid(path, "", "must specify one of: `configMapRef` or `secretRef`")
     elif len(given) > 1:
@@ -314,8 +313,8 @@ def _resize_policy(policies: Sequence[Values], path: str, context: Context) -> N
         if name in seen:
             errors.duplicate(f"{path}[{index}]", name)
         seen.add(name)
-        pod_fields.chosen(errors, path, name, _RESIZED)
-        pod_fields.chosen(errors, path, policy, _RESIZE_POLICIES)
+        field_rules.one_of(path, name, _RESIZED, errors)
+        field_rules.one_of(path, policy, _RESIZE_POLICIES, errors)
         if context.spec.get("restartPolicy") == "Never" and policy != "NotRequired":
             errors.invalid(path, policy, "must be 'NotRequired' when pod `restartPolicy` is 'Never'")
 
@@ -323,21 +322,23 @@ def _resize_policy(policies: Sequence[Values], path: str, context: Context) -> N
 def _restart_policy(container: Values, path: str, errors: FieldErrors) -> None:
     policy, rules = container.get("restartPolicy"), container.get("restartPolicyRules", ())
     if policy is not None:
-        pod_fields.supported(errors, f"{path}.restartPolicy", policy, _RESTART_POLICIES)
+        pod_fields.supported(f"{path}.restartPolicy", policy, _RESTART_POLICIES, errors)
     elif rules:
-        required(errors, f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used")
-    if len(rules) > _MAX_RULES:
-        pod_fields.too_many(errors, f"{path}.restartPolicyRules", len(rules), _MAX_RULES)
+        _no_policy(path, errors)
+    field_rules.too_many(f"{path}.restartPolicyRules", len(rules), _MAX_RULES, errors)
     for index, rule in enumerate(rules):
         where = f"{path}.restartPolicyRules[{index}]"
-        pod_fields.supported(errors, f"{where}.action", rule.get("action", ""), _RULE_ACTIONS)
+        pod_fields.supported(f"{where}.action", rule.get("action", ""), _RULE_ACTIONS, errors)
         codes = rule.get("exitCodes")
         if codes is None:
-            required(errors, f"{where}.exitCodes", "must be specified")
+            required(f"{where}.exitCodes", "must be specified", errors)
             continue
-        pod_fields.supported(errors, f"{where}.exitCodes.operator", codes.get("operator", ""), _RULE_OPERATORS)
-        if len(codes.get("values", ())) > _MAX_EXIT_CODES:
-            pod_fields.too_many(errors, f"{where}.exitCodes.values", len(codes["values"]), _MAX_EXIT_CODES)
+        pod_fields.supported(f"{where}.exitCodes.operator", codes.get("operator", ""), _RULE_OPERATORS, errors)
+        field_rules.too_many(f"{where}.exitCodes.values", len(codes.get("values", ())), _MAX_EXIT_CODES, errors)
+
+
+def _no_policy(path: str, errors: FieldErrors) -> None:
+    required(f"{path}.restartPolicy", "must specify restartPolicy when restart rules are used", errors)
 
 
 def is_sidecar(container: Values) -> bool:
@@ -347,8 +348,10 @@ def is_sidecar(container: Values) -> bool:
 
 def _init(container: Values, path: str, context: Context) -> None:
     errors = context.errors
-    if "restartPolicy" in container or container.get("restartPolicyRules"):
+    if "restartPolicy" in container:
         _restart_policy(container, path, errors)
+    elif container.get("restartPolicyRules"):
+        _no_policy(path, errors)
     if is_sidecar(container):
         pod_handlers.validate_handlers(container, path, context)
         return

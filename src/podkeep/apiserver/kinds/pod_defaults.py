@@ -115,6 +115,8 @@ def _pull_policy(image: str) -> str:
 def _field(source: dict[str, Any]) -> None:
     if "fieldRef" in source:
         source["fieldRef"]["apiVersion"] = source["fieldRef"].get("apiVersion") or "v1"
+    if "resourceFieldRef" in source:
+        source["resourceFieldRef"].setdefault("divisor", "0")
 
 
 def _probe(probe: dict[str, Any]) -> None:
@@ -136,7 +138,8 @@ def _volume(volume: dict[str, Any]) -> None:
         volume["emptyDir"] = {}
         return
     default_sources(volume)
-    if image := volume.get("image"):
+    if "image" in volume:
+        image = volume["image"]
         image["pullPolicy"] = image.get("pullPolicy") or _pull_policy(image.get("reference", ""))
     for item in volume.get("downwardAPI", {}).get("items", ()):
         _field(item)

@@ -71,13 +71,18 @@ def drop(spec: Spec, old: Spec | None, gates: FeatureGates) -> None:
     for fields in GATED:
         if gates.enabled(fields.gate) or (old is not None and _used(old, fields)):
             continue
+        if fields.gate is STOP_SIGNALS:
+            _drop_lifecycles(spec)
         for place in fields.places(spec):
             for name in fields.names:
                 place.pop(name, None)
-        if fields.gate is STOP_SIGNALS:
-            for container in containers(spec, "initContainers", "containers"):
-                if "lifecycle" in container and not container["lifecycle"]:
-                    del container["lifecycle"]
+
+
+def _drop_lifecycles(spec: Spec) -> None:
+    """Remove what would be empty without a stop signal."""
+    for container in containers(spec):
+        if "lifecycle" in container and container["lifecycle"].keys() == {"stopSignal"}:
+            del container["lifecycle"]
 
 
 def _used(spec: Spec, fields: Fields) -> bool:

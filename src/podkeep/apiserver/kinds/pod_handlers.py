@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from podkeep.apiserver.kinds import pod_fields
-from podkeep.apiserver.kinds.pod_fields import Context, note, required
+from podkeep.apiserver.kinds import field_rules, pod_fields
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import Context
 
 _COUNTS = ("initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold")
 _PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
@@ -53,9 +54,7 @@ def validate_handlers(container: Values, path: str, context: Context) -> None:
 
 def _probe(probe: Values, path: str, context: Context) -> None:
     _handler(probe, path, _PROBE_HANDLERS, context)
-    for name in _COUNTS:
-        if probe.get(name, 0) < 0:
-            pod_fields.not_negative(context.errors, f"{path}.{name}", probe[name])
+    field_rules.not_negative(probe, _COUNTS, path, context.errors)
     seconds = probe.get("terminationGracePeriodSeconds", 1)
     if seconds <= 0:
         context.errors.invalid(f"{path}.terminationGracePeriodSeconds", seconds, "must be greater than 0")
@@ -64,7 +63,7 @@ def _probe(probe: Values, path: str, context: Context) -> None:
 def _handler(handler: Values, path: str, known: Sequence[str], context: Context) -> None:
     given = [name for name in known if name in handler]
     if not given:
-        required(context.errors, path, "must specify a handler type")
+        required(path, "must specify a handler type", context.errors)
         return
     for name in given[1:]:
         context.errors.forbidden(f"{path}.{name}", "may not specify more than 1 handler type")
@@ -78,15 +77,15 @@ def _exec(action: Values, path: str, context: Context) -> None:
 def _http_get(action: Values, path: str, context: Context) -> None:
     errors = context.errors
     errors.required(f"{path}.path", action.get("path"))
-    pod_fields.port(errors, f"{path}.port", action.get("port", 0))
-    pod_fields.supported(errors, f"{path}.scheme", action.get("scheme", ""), _SCHEMES)
+    field_rules.port(f"{path}.port", action.get("port", 0), errors)
+    pod_fields.supported(f"{path}.scheme", action.get("scheme", ""), _SCHEMES, errors)
     for header in action.get("httpHeaders", ()):
         name = header.get("name", "")
-        note(errors, f"{path}.httpHeaders", name, pod_fields.header_name(name))
+        named(f"{path}.httpHeaders", name, pod_fields.header_name(name), errors)
 
 
 def _port(action: Values, path: str, context: Context) -> None:
-    pod_fields.port(context.errors, f"{path}.port", action.get("port", 0))
+    field_rules.port(f"{path}.port", action.get("port", 0), context.errors)
 
 
 def _sleep(action: Values, path: str, context: Context) -> None:
@@ -104,4 +103,4 @@ def _stop_signal(signal: str, path: str, context: Context) -> None:
         context.errors.forbidden(path, "may not be set for containers with empty `spec.os.name`")
     elif context.os in ("linux", "windows"):
         known = _LINUX_SIGNALS if context.os == "linux" else _WINDOWS_SIGNALS
-        pod_fields.supported(context.errors, path, signal, known)
+        pod_fields.supported(path, signal, known, context.errors)

@@ -24,6 +24,7 @@ def validate_mounts(container: Values, path: str, context: Context) -> None:
         return
     errors = context.errors
     device_names = {device.get("name", ""): device.get("devicePath", "") for device in devices}
+    device_paths = frozenset(device_names.values())
     paths: set[str] = set()
     for index, mount in enumerate(mounts):
         where = f"{path}.volumeMounts[{index}]"
@@ -37,7 +38,7 @@ def validate_mounts(container: Values, path: str, context: Context) -> None:
         paths.add(target)
         if name in device_names:
             errors.invalid(f"{where}.name", name, "must not already exist in volumeDevices")
-        if target in device_names.values():
+        if target in device_paths:
             errors.invalid(f"{where}.mountPath", target, "must not already exist as a path in volumeDevices")
         _inner(mount, where, f"{path}.volumeMounts", context)
         _kind(mount, container, f"{path}.volumeMounts", context)
@@ -48,24 +49,24 @@ def validate_mounts(container: Values, path: str, context: Context) -> None:
 def _inner(mount: Values, path: str, group: str, context: Context) -> None:
     errors = context.errors
     if inner := mount.get("subPath"):
-        pod_fields.descending(errors, f"{group}.subPath", inner)
+        pod_fields.descending(f"{group}.subPath", inner, errors)
     if expression := mount.get("subPathExpr"):
         if mount.get("subPath"):
             why = "subPathExpr and subPath are mutually exclusive"
             errors.invalid(f"{path}.subPathExpr", expression, why)
-        pod_fields.descending(errors, f"{group}.subPathExpr", expression)
+        pod_fields.descending(f"{group}.subPathExpr", expression, errors)
 
 
 def _kind(mount: Values, container: Values, group: str, context: Context) -> None:
     errors = context.errors
     propagation = mount.get("mountPropagation")
     if propagation is not None:
-        pod_fields.supported(errors, f"{group}.mountPropagation", propagation, _PROPAGATION)
+        pod_fields.supported(f"{group}.mountPropagation", propagation, _PROPAGATION, errors)
         if propagation == "Bidirectional" and not container.get("securityContext", {}).get("privileged"):
             why = "Bidirectional mount propagation is available only to privileged containers"
             errors.forbidden(f"{group}.mountPropagation", why)
     recursive = mount.get("recursiveReadOnly")
-    if recursive is None or not pod_fields.supported(errors, f"{group}.recursiveReadOnly", recursive, _RECURSIVE):
+    if recursive is None or not pod_fields.supported(f"{group}.recursiveReadOnly", recursive, _RECURSIVE, errors):
         return
     if recursive != "Disabled":
         if not mount.get("readOnly"):
@@ -78,6 +79,7 @@ def _kind(mount: Values, container: Values, group: str, context: Context) -> Non
 def _devices(container: Values, path: str, context: Context) -> None:
     errors = context.errors
     mounts = {mount.get("name", ""): mount.get("mountPath", "") for mount in container.get("volumeMounts", ())}
+    mount_paths = frozenset(mounts.values())
     seen_names: set[str] = set()
     seen_paths: set[str] = set()
     for index, device in enumerate(container["volumeDevices"]):
@@ -98,7 +100,8 @@ def _devices(container: Values, path: str, context: Context) -> None:
             errors.invalid(f"{where}.devicePath", target, "can not contain backsteps ('..')")
         if name in mounts:
             errors.invalid(f"{where}.name", name, "must not already exist in volumeMounts")
-        if target in mounts.values():
+        if target in mount_paths:
             errors.invalid(f"{where}.devicePath", target, "must not already exist as a path in volumeMounts")
-        seen_names.add(name)
-        seen_paths.add(target)
+        seen_names |= {name} - {""}
+        if ".." not in target.split("/"):
+            seen_paths.add(target)

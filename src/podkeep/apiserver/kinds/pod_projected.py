@@ -7,8 +7,8 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields
-from podkeep.apiserver.kinds.pod_fields import note, required
+from podkeep.apiserver.kinds import field_rules, pod_fields
+from podkeep.apiserver.kinds.field_rules import named, required
 
 _KEY_TYPES = ("RSA3072", "RSA4096", "ECDSAP256", "ECDSAP384", "ECDSAP521", "ED25519")
 _LEAST_TOKEN_SECONDS = 10 * 60
@@ -23,7 +23,7 @@ Rule = Callable[[Values, str, FieldErrors], None]
 
 def validate_projected(volume: Values, path: str, errors: FieldErrors, *, item: Rule, downward_file: Rule) -> None:
     """Note every rule that a projected volume breaks; ``item`` and ``downward_file`` are the rules of its files."""
-    pod_fields.mode(errors, f"{path}.defaultMode", volume.get("defaultMode"))
+    pod_fields.mode(f"{path}.defaultMode", volume.get("defaultMode"), errors)
     taken: set[str] = set()
 
     def take(target: str, shown: str) -> None:
@@ -69,7 +69,7 @@ def _token(token: Values, path: str, volume: str, errors: FieldErrors) -> None:
     if seconds > _MOST_TOKEN_SECONDS:
         errors.invalid(where, seconds, "may not specify a duration larger than 2^32 seconds")
     if errors.required(f"{volume}.path", token.get("path")):  # this path is kube-apiserver's
-        pod_fields.not_reserved(errors, f"{volume}.path", token["path"])
+        pod_fields.not_reserved(f"{volume}.path", token["path"], errors)
 
 
 def _trust_bundle(bundle: Values, path: str, errors: FieldErrors) -> None:
@@ -78,7 +78,7 @@ def _trust_bundle(bundle: Values, path: str, errors: FieldErrors) -> None:
         errors.invalid(path, bundle, "only one of name and signerName may be used")
     elif name is not None:
         if not name:
-            required(errors, f"{path}.name", "must be a valid object name")
+            required(f"{path}.name", "must be a valid object name", errors)
         # A bundle of a signer has the signer's name before its own.
         if why := names.dns_subdomain(name.rpartition(":")[2]):
             errors.invalid(f"{path}.name", name, f"not a valid clustertrustbundlename: {why}")
@@ -87,13 +87,13 @@ def _trust_bundle(bundle: Values, path: str, errors: FieldErrors) -> None:
             errors.invalid(f"{path}.labelSelector", bundle["labelSelector"], why)
     elif signer is not None:
         if not signer:
-            required(errors, f"{path}.signerName", "must be a valid signer name")
+            required(f"{path}.signerName", "must be a valid signer name", errors)
         _signer(signer, f"{path}.signerName", errors)
-        pod_fields.label_selector(errors, f"{path}.labelSelector", bundle.get("labelSelector"))
+        field_rules.label_selector(bundle.get("labelSelector"), f"{path}.labelSelector", errors)
     else:
-        required(errors, path, "either name or signerName must be specified")
+        required(path, "either name or signerName must be specified", errors)
     if errors.required(f"{path}.path", bundle.get("path")):
-        pod_fields.not_reserved(errors, f"{path}.path", bundle["path"])
+        pod_fields.not_reserved(f"{path}.path", bundle["path"], errors)
 
 
 def _signer(name: str, path: str, errors: FieldErrors) -> None:
@@ -112,19 +112,18 @@ def _signer(name: str, path: str, errors: FieldErrors) -> None:
                 break
         if text is domain and "." not in domain:
             errors.invalid(path, domain, "should be a domain with at least two segments separated by dots")
-    if len(name) > _MAX_SIGNER:
-        pod_fields.too_long(errors, path, _MAX_SIGNER)
+    field_rules.too_long(path, name, _MAX_SIGNER, errors)
 
 
 def _certificate(certificate: Values, path: str, errors: FieldErrors) -> None:
     signer = certificate.get("signerName", "")
     _signer(signer, f"{path}.signerName", errors)
     for key in certificate.get("userAnnotations", ()):
-        note(errors, f"{path}.userAnnotations", key, names.label_key(key.lower()))
+        named(f"{path}.userAnnotations", key, names.label_key(key.lower()), errors)
         if "/" not in key:
             why = 'must be a domain-prefixed key (such as "acme.io/foo")'
             errors.invalid(f"{path}.userAnnotations", key, why)
-    pod_fields.supported(errors, f"{path}.keyType", certificate.get("keyType", ""), _KEY_TYPES)
+    pod_fields.supported(f"{path}.keyType", certificate.get("keyType", ""), _KEY_TYPES, errors)
     seconds = certificate.get("maxExpirationSeconds")
     if seconds is not None:
         domain = signer.partition("/")[0]
@@ -136,6 +135,6 @@ def _certificate(certificate: Values, path: str, errors: FieldErrors) -> None:
             errors.invalid(where, seconds, f"if provided, maxExpirationSeconds must be <= {most}")
     given = [name for name in ("credentialBundlePath", "keyPath", "certificateChainPath") if certificate.get(name)]
     for name in given:
-        pod_fields.not_reserved(errors, f"{path}.{name}", certificate[name])
+        pod_fields.not_reserved(f"{path}.{name}", certificate[name], errors)
     if not given:
-        required(errors, path, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath")
+        required(path, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath", errors)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from podkeep.api import class_resources, names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import pod_fields
-from podkeep.apiserver.kinds.pod_fields import Context, note, required
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import Context
 from podkeep.apiserver.kinds.pod_resources import HUGE_PAGES, aggregate, is_pod_level
 from podkeep.base import quantity
 
@@ -58,7 +60,7 @@ def name_problem(name: str) -> str:
     return "must be a standard resource type or fully qualified"
 
 
-def validate_quantity(errors: FieldErrors, path: str, name: str, value: str) -> Decimal:
+def validate_quantity(path: str, name: str, value: str, errors: FieldErrors) -> Decimal:
     """Note a quantity that a resource cannot have; return its number."""
     number = quantity.parse(value)
     if number < 0:
@@ -115,7 +117,7 @@ def _requirements(resources: Values, path: str, errors: FieldErrors, *, pod_leve
                 why = f"must be less than or equal to {name} limit of {limits[name]}"
                 errors.invalid(f"{path}.requests", value, why)
         elif not overcommitted:
-            required(errors, f"{path}.limits", "Limit must be set for non overcommitable resources")
+            required(f"{path}.limits", "Limit must be set for non overcommitable resources", errors)
     used = limits.keys() | requests.keys()
     if any(name.startswith(HUGE_PAGES) for name in used) and not used & {"cpu", "memory"}:
         errors.forbidden(path, "HugePages require cpu or memory")
@@ -123,16 +125,16 @@ def _requirements(resources: Values, path: str, errors: FieldErrors, *, pod_leve
 
 def _resource(name: str, value: str, path: str, errors: FieldErrors, *, pod_level: bool) -> Decimal:
     why = name_problem(name)
-    note(errors, path, name, why)
+    named(path, name, why, errors)
     if pod_level:
         if not why and not is_pod_level(name):
-            pod_fields.supported(errors, path, name, _POD_LEVEL)
+            pod_fields.supported(path, name, _POD_LEVEL, errors)
     elif "/" not in name:
         if name not in _COMPUTE and not name.startswith(HUGE_PAGES):
             errors.invalid(path, name, "must be a standard resource for containers")
     elif not is_native(name) and not is_extended(name):
         errors.invalid(path, name, "doesn't follow extended resource name standard")
-    number = validate_quantity(errors, path, name, value)
+    number = validate_quantity(path, name, value, errors)
     if name.startswith(HUGE_PAGES) and not _divisible(name, number):
         errors.invalid(path, value, f"{value} is not positive integer multiple of {name}")
     return number
@@ -143,13 +145,13 @@ def _divisible(name: str, number: Decimal) -> bool:
         size = quantity.parse(name.removeprefix(HUGE_PAGES))
     except ValueError:
         return False
-    return size > 0 and not size % 1 and not int(number) % int(size)
+    return size > 0 and not size % 1 and not math.ceil(number) % int(size)
 
 
 def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
     errors = context.errors
-    known = [claim["name"] for claim in context.spec.get("resourceClaims", ()) if claim.get("name")] if claims else []
     seen: set[str] = set()
+    begun: set[str] = set()
     for index, claim in enumerate(claims):
         where = f"{path}[{index}]"
         name, request = claim.get("name", ""), claim.get("request", "")
@@ -157,15 +159,17 @@ def _claims(claims: Sequence[Values], path: str, context: Context) -> None:
             continue
         key = f"{name}/{request}" if request else name
         if request and name not in seen:
-            note(errors, f"{where}.request", request, names.dns_label(request))
-        if name in seen or (not request and any(other.partition("/")[0] == name for other in seen)):
+            named(f"{where}.request", request, names.dns_label(request), errors)
+        if name in seen or (not request and name in begun):
             errors.duplicate(where, name)
         elif key in seen:
             errors.duplicate(where, key)
         seen.add(key)
-        if name not in known:
-            names_known = f": {', '.join(sorted(known))}" if known else " which is empty"
-            errors.add(where, f'Not found: "{name}": must be one of the names in pod.spec.resourceClaims{names_known}')
+        if request:
+            begun.add(name)
+        if name not in context.claims:
+            why = f"must be one of the names in pod.spec.resourceClaims{context.claims_shown}"
+            errors.add(where, f'Not found: "{name}": {why}')
 
 
 def _consistent(spec: Values, resources: Values, path: str, errors: FieldErrors) -> None:

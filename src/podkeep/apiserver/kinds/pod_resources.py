@@ -50,10 +50,10 @@ def aggregate(spec: Mapping[str, Any], kind: str) -> dict[str, str]:
         if container.get("restartPolicy") == "Always":
             _merge(total, needed, _sum)
             _merge(sidecars, needed, _sum)
-            needed = sidecars
         else:
-            _merge(needed, sidecars, _sum)
-        _merge(peak, needed, _larger)
+            # What only sidecars need is part of the total.
+            _merge(needed, {name: sidecars[name] for name in needed.keys() & sidecars.keys()}, _sum)
+            _merge(peak, needed, _larger)
     _merge(total, peak, _larger)
     return total
 
@@ -108,8 +108,9 @@ def default_pod_level(spec: dict[str, Any]) -> None:
 
 def qos_class(spec: Mapping[str, Any]) -> str:
     """Return a pod's QoS class: ``Guaranteed``, ``Burstable`` or ``BestEffort``."""
-    resources = spec.get("resources", {})
-    if resources.get("limits") or resources.get("requests"):
+    resources = spec.get("resources")
+    # Resources of the pod as a whole count alone, even if they are empty; its classes are none of them.
+    if resources is not None and (resources.keys() & {"limits", "requests"} or not resources.get("classes")):
         groups = [resources]
     else:
         groups = [

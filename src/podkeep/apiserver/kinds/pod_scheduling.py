@@ -7,8 +7,8 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields
-from podkeep.apiserver.kinds.pod_fields import note, required
+from podkeep.apiserver.kinds import field_rules, pod_fields
+from podkeep.apiserver.kinds.field_rules import named, required
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -48,7 +48,7 @@ def validate_node_selector(selector: Values, path: str, errors: FieldErrors) -> 
     """Note every rule that a ``NodeSelector`` breaks."""
     terms = selector.get("nodeSelectorTerms", ())
     if not terms:
-        required(errors, f"{path}.nodeSelectorTerms", "must have at least one node selector term")
+        required(f"{path}.nodeSelectorTerms", "must have at least one node selector term", errors)
     for index, term in enumerate(terms):
         _node_term(term, f"{path}.nodeSelectorTerms[{index}]", errors, values=True)
 
@@ -65,20 +65,20 @@ def _node_requirement(requirement: Values, path: str, errors: FieldErrors, *, ch
     operator, values = requirement.get("operator", ""), requirement.get("values", ())
     if operator in ("In", "NotIn"):
         if not values:
-            required(errors, f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'")
+            required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'", errors)
     elif operator in ("Exists", "DoesNotExist"):
         if values:
             errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
     elif operator in ("Gt", "Lt"):
         if len(values) != 1:
-            required(errors, f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'")
+            required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'", errors)
     else:
         errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
     key = requirement.get("key", "")
-    note(errors, f"{path}.key", key, names.label_key(key))
+    named(f"{path}.key", key, names.label_key(key), errors)
     if check_values:
         for index, value in enumerate(values):
-            note(errors, f"{path}.values[{index}]", value, names.label_value(value))
+            named(f"{path}.values[{index}]", value, names.label_value(value), errors)
 
 
 def _node_field(requirement: Values, path: str, errors: FieldErrors) -> None:
@@ -87,25 +87,25 @@ def _node_field(requirement: Values, path: str, errors: FieldErrors) -> None:
         errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
     elif len(values) != 1:
         why = "must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
-        required(errors, f"{path}.values", why)
+        required(f"{path}.values", why, errors)
     key = requirement.get("key", "")
     if key != "metadata.name":
         errors.invalid(f"{path}.key", key, "not a valid field selector key")
         return
     for index, value in enumerate(values):
-        note(errors, f"{path}.values[{index}]", value, names.dns_subdomain(value))
+        named(f"{path}.values[{index}]", value, names.dns_subdomain(value), errors)
 
 
 def _pod_term(term: Values, path: str, errors: FieldErrors) -> None:
     for name in ("labelSelector", "namespaceSelector"):
-        pod_fields.label_selector(errors, f"{path}.{name}", term.get(name))
+        field_rules.label_selector(term.get(name), f"{path}.{name}", errors)
     for namespace in term.get("namespaces", ()):
-        note(errors, f"{path}.namespace", namespace, names.dns_label(namespace))
+        named(f"{path}.namespace", namespace, names.dns_label(namespace), errors)
     _match_label_keys(term, path, errors)
     key = term.get("topologyKey", "")
     if not key:
-        required(errors, f"{path}.topologyKey", "can not be empty")
-    note(errors, f"{path}.topologyKey", key, names.label_key(key))
+        required(f"{path}.topologyKey", "can not be empty", errors)
+    named(f"{path}.topologyKey", key, names.label_key(key), errors)
 
 
 def _match_label_keys(term: Values, path: str, errors: FieldErrors) -> None:
@@ -121,16 +121,18 @@ def _match_label_keys(term: Values, path: str, errors: FieldErrors) -> None:
             errors.forbidden(f"{path}.{name}", "must not be specified when labelSelector is not set")
             continue
         for index, key in enumerate(keys):
-            note(errors, f"{path}.{name}[{index}]", key, names.label_key(key))
+            named(f"{path}.{name}[{index}]", key, names.label_key(key), errors)
     if selector is not None and match:
+        places = {key: index for index, key in enumerate(match)}
         seen = set(selector.get("matchLabels", ()))
         for requirement in selector.get("matchExpressions", ()):
             key = requirement.get("key", "")
-            if key in match and key in seen:
-                errors.invalid(f"{path}[{match.index(key)}]", key, "exists in both matchLabelKeys and labelSelector")
+            if key in places and key in seen:
+                errors.invalid(f"{path}[{places[key]}]", key, "exists in both matchLabelKeys and labelSelector")
             seen.add(key)
+    different = frozenset(mismatch)
     for index, key in enumerate(match):
-        if key in mismatch:
+        if key in different:
             errors.invalid(
                 f"{path}.matchLabelKeys[{index}]", key, "exists in both matchLabelKeys and mismatchLabelKeys"
             )
@@ -166,34 +168,35 @@ def validate_tolerations(tolerations: Sequence[Values], path: str, errors: Field
         key, operator = toleration.get("key", ""), toleration.get("operator", "")
         value, effect = toleration.get("value", ""), toleration.get("effect", "")
         if key:
-            note(errors, f"{where}.key", key, names.label_key(key))
+            named(f"{where}.key", key, names.label_key(key), errors)
         elif operator != "Exists":
             why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             errors.invalid(f"{where}.operator", operator, why)
         if "tolerationSeconds" in toleration and effect != "NoExecute":
             errors.invalid(f"{where}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set")
         if operator in ("", "Equal"):
-            note(errors, f"{where}.operator", value, names.label_value(value))
+            named(f"{where}.operator", value, names.label_value(value), errors)
         elif operator == "Exists":
             if value:
                 errors.invalid(f"{where}.operator", value, "value must be empty when `operator` is 'Exists'")
         else:  # also Lt and Gt, of a feature that is off by default in Kubernetes 1.36
-            pod_fields.supported(errors, f"{where}.operator", operator, ("Equal", "Exists"))
+            pod_fields.supported(f"{where}.operator", operator, ("Equal", "Exists"), errors)
         if effect:
-            pod_fields.supported(errors, f"{where}.effect", effect, EFFECTS)
+            pod_fields.supported(f"{where}.effect", effect, EFFECTS, errors)
 
 
 def validate_spread(constraints: Sequence[Values], path: str, errors: FieldErrors) -> None:
     """Note every rule that ``spec.topologySpreadConstraints`` break."""
     kinds = [(given.get("topologyKey", ""), given.get("whenUnsatisfiable", "")) for given in constraints]
+    last = {kind: index for index, kind in enumerate(kinds)}
     for index, constraint in enumerate(constraints):
         where = f"{path}[{index}]"
         _positive(constraint.get("maxSkew", 0), f"{where}.maxSkew", errors)
         key, action = kinds[index]
         if not key:
-            required(errors, f"{where}.topologyKey", "can not be empty")
-        pod_fields.supported(errors, f"{where}.whenUnsatisfiable", action, _ACTIONS)
-        if kinds[index] in kinds[index + 1 :]:
+            required(f"{where}.topologyKey", "can not be empty", errors)
+        pod_fields.supported(f"{where}.whenUnsatisfiable", action, _ACTIONS, errors)
+        if last[kinds[index]] != index:
             errors.duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{key}, {action}}}")
         least = constraint.get("minDomains")
         if least is not None:
@@ -203,9 +206,9 @@ def validate_spread(constraints: Sequence[Values], path: str, errors: FieldError
                 errors.invalid(f"{where}.minDomains", least, why)
         for name in ("nodeAffinityPolicy", "nodeTaintsPolicy"):
             if name in constraint:
-                pod_fields.supported(errors, f"{where}.{name}", constraint[name], _POLICIES)
+                pod_fields.supported(f"{where}.{name}", constraint[name], _POLICIES, errors)
         _match_label_keys(constraint, where, errors)
-        pod_fields.label_selector(errors, f"{where}.labelSelector", constraint.get("labelSelector"))
+        field_rules.label_selector(constraint.get("labelSelector"), f"{where}.labelSelector", errors)
 
 
 def _positive(value: int, path: str, errors: FieldErrors) -> None:

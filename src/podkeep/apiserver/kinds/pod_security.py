@@ -8,8 +8,9 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields
-from podkeep.apiserver.kinds.pod_fields import MAX_ID, Context, containers, note, required
+from podkeep.apiserver.kinds import field_rules, pod_fields
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import MAX_ID, Context, containers
 
 PROFILES = ("Localhost", "RuntimeDefault", "Unconfined")
 _MAX_APPARMOR = 4_095
@@ -63,10 +64,10 @@ def validate_container(security: Values, path: str, context: Context) -> None:
     """Note every rule that the ``securityContext`` of a container breaks."""
     errors = context.errors
     for name in ("runAsUser", "runAsGroup"):
-        pod_fields.in_range(errors, f"{path}.{name}", security.get(name), 0, MAX_ID)
+        pod_fields.in_range(f"{path}.{name}", security.get(name), 0, MAX_ID, errors)
     if "procMount" in security:
         kind = security["procMount"]
-        pod_fields.supported(errors, f"{path}.procMount", kind, ("Default", "Unmasked"))
+        pod_fields.supported(f"{path}.procMount", kind, ("Default", "Unmasked"), errors)
         if kind == "Unmasked" and context.host_users:
             errors.invalid(f"{path}.procMount", kind, "`hostUsers` must be false to use `Unmasked`")
     if security.get("allowPrivilegeEscalation") is False:
@@ -88,16 +89,16 @@ def validate_pod(context: Context, path: str) -> None:
     security = spec.get("securityContext", {})
     where = f"{path}.securityContext"
     for name in ("fsGroup", "runAsUser", "runAsGroup"):
-        pod_fields.in_range(errors, f"{where}.{name}", security.get(name), 0, MAX_ID)
+        pod_fields.in_range(f"{where}.{name}", security.get(name), 0, MAX_ID, errors)
     for index, group in enumerate(security.get("supplementalGroups", ())):
-        pod_fields.in_range(errors, f"{where}.supplementalGroups[{index}]", group, 0, MAX_ID)
+        pod_fields.in_range(f"{where}.supplementalGroups[{index}]", group, 0, MAX_ID, errors)
     if spec.get("shareProcessNamespace") and spec.get("hostPID"):
         why = "ShareProcessNamespace and HostPID cannot both be enabled"
         errors.invalid(f"{where}.shareProcessNamespace", value=True, why=why)
     _sysctls(context, f"{where}.sysctls")
     for name, known in _CHOICES.items():
         if name in security:
-            pod_fields.supported(errors, f"{where}.{name}", security[name], known)
+            pod_fields.supported(f"{where}.{name}", security[name], known, errors)
     _profiles(security, where, errors)
 
 
@@ -113,34 +114,33 @@ def _profiles(security: Values, path: str, errors: FieldErrors) -> None:
 def _seccomp(profile: Values, path: str, errors: FieldErrors) -> None:
     kind, name = profile.get("type", ""), profile.get("localhostProfile")
     if not kind:
-        required(errors, f"{path}.type", "type is required when seccompProfile is set")
+        required(f"{path}.type", "type is required when seccompProfile is set", errors)
     else:
-        pod_fields.supported(errors, f"{path}.type", kind, PROFILES)
+        pod_fields.supported(f"{path}.type", kind, PROFILES, errors)
     if kind != "Localhost":
         if name is not None:
             errors.invalid(f"{path}.localhostProfile", profile, "can only be set when seccomp type is Localhost")
     elif name is None:
-        required(errors, f"{path}.localhostProfile", "must be set when seccomp type is Localhost")
+        required(f"{path}.localhostProfile", "must be set when seccomp type is Localhost", errors)
     else:
-        pod_fields.descending(errors, f"{path}.localhostProfile", name)
+        pod_fields.descending(f"{path}.localhostProfile", name, errors)
 
 
 def _apparmor(profile: Values, path: str, errors: FieldErrors) -> None:
     kind, name = profile.get("type", ""), profile.get("localhostProfile")
     if not kind:
-        required(errors, f"{path}.type", "type is required when appArmorProfile is set")
-    elif not pod_fields.supported(errors, f"{path}.type", kind, PROFILES):
+        required(f"{path}.type", "type is required when appArmorProfile is set", errors)
+    elif not pod_fields.supported(f"{path}.type", kind, PROFILES, errors):
         return
     elif kind != "Localhost":
         if name is not None:
             errors.invalid(f"{path}.localhostProfile", name, "can only be set when AppArmor type is Localhost")
     elif not name:
-        required(errors, f"{path}.localhostProfile", "must be set when AppArmor type is Localhost")
+        required(f"{path}.localhostProfile", "must be set when AppArmor type is Localhost", errors)
     else:
         if name != name.strip():
             errors.invalid(f"{path}.localhostProfile", name, "must not be padded with whitespace")
-        if len(name) > _MAX_APPARMOR:
-            pod_fields.too_long(errors, f"{path}.localhostProfile", _MAX_APPARMOR)
+        field_rules.too_long(f"{path}.localhostProfile", name, _MAX_APPARMOR, errors)
 
 
 def _sysctls(context: Context, path: str) -> None:
@@ -164,7 +164,7 @@ def _sysctls(context: Context, path: str) -> None:
 
 def _windows_options(options: Values, path: str, errors: FieldErrors) -> None:
     if (name := options.get("gmsaCredentialSpecName")) is not None:
-        note(errors, f"{path}.gmsaCredentialSpecName", name, names.dns_subdomain(name))
+        named(f"{path}.gmsaCredentialSpecName", name, names.dns_subdomain(name), errors)
     if (text := options.get("gmsaCredentialSpec")) is not None:
         where = f"{path}.gmsaCredentialSpec"
         if not text:
@@ -226,7 +226,7 @@ def validate_os(context: Context, path: str) -> None:
         return
     if not errors.required(f"{path}.os.name", context.os):
         return
-    if not pod_fields.supported(errors, f"{path}.os", context.os, ("linux", "windows")):
+    if not pod_fields.supported(f"{path}.os", context.os, ("linux", "windows"), errors):
         return
     security = spec.get("securityContext", {})
     if context.os == "linux":

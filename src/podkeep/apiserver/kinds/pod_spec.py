@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from podkeep.api import class_resources, names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import (
+    addresses,
+    field_rules,
     pod_containers,
     pod_defaults,
     pod_fields,
@@ -16,9 +18,11 @@ from podkeep.apiserver.kinds import (
     pod_scheduling,
     pod_security,
 )
-from podkeep.apiserver.kinds.pod_fields import MAX_INT32, MIRROR, Context, containers, note, required
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import MAX_INT32, MIRROR, Context, containers
 from podkeep.apiserver.kinds.pod_volumes import validate_volumes
 from podkeep.apiserver.patch.values import equal
+from podkeep.base.printable import listed
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
@@ -29,6 +33,7 @@ APPARMOR_CONTAINER = "container.apparmor.security.beta.kubernetes.io/"
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 _COST = re.compile(r"0|-?[0-9]{1,10}")
 _CLASSES = ".resources.alpha.kubernetes.io/"
+_MAX_SHOWN = 20
 _MAX_NAMESERVERS = 3
 _MAX_SEARCHES = 32
 _MAX_SEARCH_CHARACTERS = 2_048
@@ -49,7 +54,15 @@ def validate_pod_spec(spec: Values, path: str, errors: FieldErrors, *, metadata:
         pod_name=metadata.get("name", "") if is_pod else "",
         is_pod=is_pod,
     )
-    context = Context(spec=spec, errors=errors, is_pod=is_pod, volumes=volumes)
+    claims = frozenset(claim["name"] for claim in spec.get("resourceClaims", ()) if claim.get("name"))
+    context = Context(
+        spec=spec,
+        errors=errors,
+        is_pod=is_pod,
+        volumes=volumes,
+        claims=claims,
+        claims_shown=f": {listed(sorted(claims), _MAX_SHOWN)}" if claims else " which is empty",
+    )
     if "terminationGracePeriodSeconds" not in spec:
         errors.required(f"{path}.terminationGracePeriodSeconds", "")
     if "resourceClaims" in spec:
@@ -57,8 +70,8 @@ def validate_pod_spec(spec: Values, path: str, errors: FieldErrors, *, metadata:
     pod_containers.validate_containers(context, path)
     pod_requirements.validate_pod(context, path)
     pod_containers.validate_host_network_ports(context, path)
-    pod_fields.chosen(errors, f"{path}.restartPolicy", spec.get("restartPolicy", ""), RESTART_POLICIES)
-    pod_fields.chosen(errors, f"{path}.dnsPolicy", spec.get("dnsPolicy", ""), DNS_POLICIES)
+    field_rules.one_of(f"{path}.restartPolicy", spec.get("restartPolicy", ""), RESTART_POLICIES, errors)
+    field_rules.one_of(f"{path}.dnsPolicy", spec.get("dnsPolicy", ""), DNS_POLICIES, errors)
     pod_security.validate_pod(context, path)
     pod_security.validate_host_process(context, path)
     pod_security.validate_host_users(context, path)
@@ -67,17 +80,17 @@ def validate_pod_spec(spec: Values, path: str, errors: FieldErrors, *, metadata:
     _names(spec, path, errors)
     for index, alias in enumerate(spec.get("hostAliases", ())):
         where = f"{path}.hostAliases[{index}]"
-        pod_fields.address(errors, f"{where}.ip", alias.get("ip", ""))
+        addresses.validate(f"{where}.ip", alias.get("ip", ""), errors)
         for number, hostname in enumerate(alias.get("hostnames", ())):
-            note(errors, f"{where}.hostnames[{number}]", hostname, names.dns_subdomain(hostname))
-    pod_fields.in_range(errors, f"{path}.activeDeadlineSeconds", spec.get("activeDeadlineSeconds"), 1, MAX_INT32)
+            named(f"{where}.hostnames[{number}]", hostname, names.dns_subdomain(hostname), errors)
+    pod_fields.in_range(f"{path}.activeDeadlineSeconds", spec.get("activeDeadlineSeconds"), 1, MAX_INT32, errors)
     if "overhead" in spec:
         pod_requirements.validate_overhead(spec["overhead"], f"{path}.overhead", errors)
     pod_security.validate_os(context, path)
 
 
 def _placement(spec: Values, path: str, errors: FieldErrors) -> None:
-    pod_fields.labels(errors, f"{path}.nodeSelector", spec.get("nodeSelector", {}))
+    field_rules.labels(spec.get("nodeSelector", {}), f"{path}.nodeSelector", errors)
     if "affinity" in spec:
         pod_scheduling.validate_affinity(spec["affinity"], f"{path}.affinity", errors)
     if tolerations := spec.get("tolerations"):
@@ -86,45 +99,44 @@ def _placement(spec: Values, path: str, errors: FieldErrors) -> None:
         pod_scheduling.validate_spread(constraints, f"{path}.topologySpreadConstraints", errors)
     for index, gate in enumerate(spec.get("readinessGates", ())):
         kind = gate.get("conditionType", "")
-        note(errors, f"{path}.readinessGates[{index}].conditionType", kind, names.label_key(kind))
+        named(f"{path}.readinessGates[{index}].conditionType", kind, names.label_key(kind), errors)
     seen: set[str] = set()
     for index, gate in enumerate(spec.get("schedulingGates", ())):
         where, name = f"{path}.schedulingGates[{index}]", gate.get("name", "")
-        note(errors, where, name, names.label_key(name))
+        named(where, name, names.label_key(name), errors)
         if name in seen:
             errors.duplicate(where, name)
         seen.add(name)
     if "preemptionPolicy" in spec:
         policy = spec["preemptionPolicy"]
-        pod_fields.chosen(errors, f"{path}.preemptionPolicy", policy, PREEMPTION_POLICIES)
+        field_rules.one_of(f"{path}.preemptionPolicy", policy, PREEMPTION_POLICIES, errors)
     if "schedulingGroup" in spec:
         where = f"{path}.schedulingGroup.podGroupName"
         group = spec["schedulingGroup"].get("podGroupName")
         if group is None:
             errors.invalid(where, None, "must specify one of: `podGroupName`")
         else:
-            note(errors, where, group, names.dns_subdomain(group))
+            named(where, group, names.dns_subdomain(group), errors)
 
 
 def _names(spec: Values, path: str, errors: FieldErrors) -> None:
     for field in ("serviceAccountName", "nodeName", "priorityClassName"):
         if value := spec.get(field):
-            note(errors, f"{path}.{field}", value, names.dns_subdomain(value))
+            named(f"{path}.{field}", value, names.dns_subdomain(value), errors)
     for field in ("hostname", "subdomain"):
         if value := spec.get(field):
-            note(errors, f"{path}.{field}", value, names.dns_label(value))
+            named(f"{path}.{field}", value, names.dns_label(value), errors)
     if "runtimeClassName" in spec:
         value = spec["runtimeClassName"]
-        note(errors, f"{path}.runtimeClassName", value, names.dns_subdomain(value))
+        named(f"{path}.runtimeClassName", value, names.dns_subdomain(value), errors)
     if "hostnameOverride" in spec:
         where, value = f"{path}.hostnameOverride", spec["hostnameOverride"]
         if spec.get("setHostnameAsFQDN"):
             errors.forbidden(where, "may not be specified when setHostnameAsFQDN is true")
         if spec.get("hostNetwork"):
             errors.forbidden(where, "may not be specified when hostNetwork is true")
-        if len(value) > _MAX_HOSTNAME:
-            pod_fields.too_long(errors, where, _MAX_HOSTNAME)
-        note(errors, where, value, names.dns_subdomain(value))
+        field_rules.too_long(where, value, _MAX_HOSTNAME, errors)
+        named(where, value, names.dns_subdomain(value), errors)
 
 
 def _dns(spec: Values, path: str, errors: FieldErrors) -> None:
@@ -132,17 +144,17 @@ def _dns(spec: Values, path: str, errors: FieldErrors) -> None:
     servers = (config or {}).get("nameservers", ())
     if spec.get("dnsPolicy") == "None" and not servers:
         if config is None:
-            required(errors, path, "must provide `dnsConfig` when `dnsPolicy` is None")
+            required(path, "must provide `dnsConfig` when `dnsPolicy` is None", errors)
         else:
             why = "must provide at least one DNS nameserver when `dnsPolicy` is None"
-            required(errors, f"{path}.nameservers", why)
+            required(f"{path}.nameservers", why, errors)
         return
     if config is None:
         return
     if len(servers) > _MAX_NAMESERVERS:
         errors.invalid(f"{path}.nameservers", servers, f"must not have more than {_MAX_NAMESERVERS} nameservers")
     for index, server in enumerate(servers):
-        pod_fields.address(errors, f"{path}.nameservers[{index}]", server)
+        addresses.validate(f"{path}.nameservers[{index}]", server, errors)
     searches = config.get("searches", ())
     if len(searches) > _MAX_SEARCHES:
         errors.invalid(f"{path}.searches", searches, f"must not have more than {_MAX_SEARCHES} search paths")
@@ -152,10 +164,10 @@ def _dns(spec: Values, path: str, errors: FieldErrors) -> None:
     for index, search in enumerate(searches):
         if search != ".":
             domain = search.removesuffix(".")
-            note(errors, f"{path}.searches[{index}]", domain, pod_fields.search_domain(domain))
+            named(f"{path}.searches[{index}]", domain, pod_fields.search_domain(domain), errors)
     for index, option in enumerate(config.get("options", ())):
         if not option.get("name"):
-            required(errors, f"{path}.options[{index}]", "must not be empty")
+            required(f"{path}.options[{index}]", "must not be empty", errors)
 
 
 def _resource_claims(claims: Sequence[Values], metadata: Values, path: str, errors: FieldErrors) -> None:
@@ -166,10 +178,10 @@ def _resource_claims(claims: Sequence[Values], metadata: Values, path: str, erro
     kinds = ("resourceClaimName", "resourceClaimTemplateName")
     for index, claim in enumerate(claims):
         where, name = f"{path}[{index}]", claim.get("name", "")
-        if name in seen:
+        if name and name in seen:
             errors.duplicate(f"{where}.name", name)
         else:
-            pod_fields.name(errors, f"{where}.name", name)
+            pod_fields.name(f"{where}.name", name, errors)
         seen.add(name)
         given = [kind for kind in kinds if kind in claim]
         if len(given) > 1:
@@ -178,7 +190,7 @@ def _resource_claims(claims: Sequence[Values], metadata: Values, path: str, erro
         elif not given:
             errors.invalid(where, claim, "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`")
         for kind in given:
-            note(errors, f"{where}.{kind}", claim[kind], names.dns_subdomain(claim[kind]))
+            named(f"{where}.{kind}", claim[kind], names.dns_subdomain(claim[kind]), errors)
 
 
 def validate_annotations(
@@ -198,12 +210,9 @@ def validate_annotations(
     for key, value in annotations.items():
         if key == SECCOMP_POD or key.startswith(SECCOMP_CONTAINER):
             _seccomp(value, f"{path}.{key}", errors)
-        elif key.startswith(APPARMOR_CONTAINER):
-            name = key.removeprefix(APPARMOR_CONTAINER)
-            if all(container.get("name") != name for _, container in containers(spec, spec_path)):
-                errors.invalid(f"{path}[{key}]", name, "container not found")
-            if value not in ("", "runtime/default", "unconfined") and not value.startswith("localhost/"):
-                errors.invalid(f"{path}[{key}]", value, f'invalid AppArmor profile name: "{value}"')
+    if any(key.startswith(APPARMOR_CONTAINER) for key in annotations):
+        known = {container.get("name", "") for _, container in containers(spec, spec_path)}
+        _apparmor(annotations, known, path, errors)
     if any(_CLASSES in key for key in annotations):
         named = [
             (where, container.get("name", ""), container.get("resources", {}).get("classes", {}))
@@ -212,9 +221,20 @@ def validate_annotations(
         class_resources.validate_annotations(annotations, named, path, errors)
 
 
+def _apparmor(annotations: Mapping[str, str], known: Collection[str], path: str, errors: FieldErrors) -> None:
+    for key, profile in annotations.items():
+        if not key.startswith(APPARMOR_CONTAINER):
+            continue
+        name = key.removeprefix(APPARMOR_CONTAINER)
+        if name not in known:
+            errors.invalid(f"{path}[{key}]", name, "container not found")
+        if profile not in ("", "runtime/default", "unconfined") and not profile.startswith("localhost/"):
+            errors.invalid(f"{path}[{key}]", profile, f'invalid AppArmor profile name: "{profile}"')
+
+
 def _seccomp(profile: str, path: str, errors: FieldErrors) -> None:
     if profile.startswith("localhost/"):
-        pod_fields.descending(errors, path, profile.removeprefix("localhost/"))
+        pod_fields.descending(path, profile.removeprefix("localhost/"), errors)
     elif profile not in ("runtime/default", "docker/default", "unconfined"):
         errors.invalid(path, profile, "must be a valid seccomp profile")
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields, pod_spec, pod_updates
-from podkeep.apiserver.kinds.pod_fields import MAX_ID, note, required
+from podkeep.apiserver.kinds import addresses, field_rules, pod_fields, pod_spec, pod_updates
+from podkeep.apiserver.kinds.field_rules import named, required
+from podkeep.apiserver.kinds.pod_fields import MAX_ID
 from podkeep.apiserver.meta.objects import Object
 
 _SYSTEM_CONDITIONS = ("PodScheduled", "Ready", "Initialized")
@@ -35,12 +37,12 @@ def prepare_status(new: Object, old: Object) -> None:
     for name in ("qosClass", "observedGeneration"):
         if not status.get(name) and was.get(name):
             status[name] = was[name]
-    generations: dict[str, list[int]] = {}
+    generations: dict[str, deque[int]] = {}
     for condition in was.get("conditions", ()):
-        generations.setdefault(condition.get("type", ""), []).append(condition.get("observedGeneration", 0))
+        generations.setdefault(condition.get("type", ""), deque()).append(condition.get("observedGeneration", 0))
     for condition in status.get("conditions", ()):
         known = generations.get(condition.get("type", ""))
-        generation = known.pop(0) if known else 0
+        generation = known.popleft() if known else 0
         if generation and not condition.get("observedGeneration"):
             condition["observedGeneration"] = generation
 
@@ -57,20 +59,24 @@ def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
         _generation(condition, where, errors)
         kind = condition.get("type", "")
         if kind not in _SYSTEM_CONDITIONS:
-            note(errors, f"{where}.Type", kind, names.label_key(kind))  # this path is kube-apiserver's
+            named(f"{where}.Type", kind, names.label_key(kind), errors)  # this path is kube-apiserver's
     nominated = status.get("nominatedNodeName", "")
     if nominated and nominated != was.get("nominatedNodeName", ""):
-        note(errors, "status.nominatedNodeName", nominated, names.dns_subdomain(nominated))
+        named("status.nominatedNodeName", nominated, names.dns_subdomain(nominated), errors)
         if spec.get("nodeName"):
             why = "may not be set on pods that are already bound to a node"
             errors.forbidden("status.nominatedNodeName", why)
     _generation(status, "status", errors)
     if status.get("qosClass", "") != was.get("qosClass", ""):
         errors.invalid("status.qosClass", status.get("qosClass", ""), "field is immutable")
-    for group in _GROUPS:
-        _transitions(status.get(group, ()), was.get(group, ()), group, spec, errors)
+    for group, containers in _GROUPS.items():
+        known = {container.get("name", ""): container for container in spec.get(containers, ())}
+        if group == "ephemeralContainerStatuses":
+            _transitions(status, was, group, {}, spec, errors)
+        elif not _all_may_restart(spec):
+            _transitions(status, was, group, known, spec, errors)
         for index, container in enumerate(status.get(group, ())):
-            _container(container, f"status.{group}[{index}]", group, spec, errors)
+            _container(container, f"status.{group}[{index}]", group, known, spec, errors)
     _claims(status.get("resourceClaimStatuses", ()), spec, errors)
     _addresses(status, was, "podIPs", errors)
     if hosts := status.get("hostIPs"):
@@ -86,29 +92,26 @@ def _generation(value: Values, path: str, errors: FieldErrors) -> None:
 
 
 def _transitions(
-    after: Sequence[Values], before: Sequence[Values], group: str, spec: Values, errors: FieldErrors
+    status: Values, was: Values, group: str, known: Mapping[str, Values], spec: Values, errors: FieldErrors
 ) -> None:
-    """Note containers that ended for good and run again."""
-    running = {item.get("name", "") for item in after if "terminated" not in item.get("state", {})}
-    for index, item in enumerate(before):
-        ended = item.get("state", {}).get("terminated")
-        if ended is None or item.get("name", "") not in running:
+    """Note containers that ended for good and run again; those that are not known never may."""
+    running = {item.get("name", "") for item in status.get(group, ()) if "terminated" not in item.get("state", {})}
+    for index, item in enumerate(was.get(group, ())):
+        ended, name = item.get("state", {}).get("terminated"), item.get("name", "")
+        if ended is None or name not in running:
             continue
-        if not _may_restart(item.get("name", ""), ended.get("exitCode", 0), group, spec):
+        if name not in known or not _restarts(known[name], ended.get("exitCode", 0), spec):
             errors.forbidden(f"status.{group}[{index}].state", "may not be transitioned to non-terminated state")
 
 
-def _may_restart(name: str, exit_code: int, group: str, spec: Values) -> bool:
-    if group == "ephemeralContainerStatuses":
-        return False
-    both = (*spec.get("initContainers", ()), *spec.get("containers", ()))
-    rules = [rule for container in both for rule in container.get("restartPolicyRules", ())]
-    if any(rule.get("action") == "RestartAllContainers" for rule in rules):
-        return True
-    for container in spec.get(_GROUPS[group], ()):
-        if container.get("name") == name:
-            return _restarts(container, exit_code, spec)
-    return False
+def _all_may_restart(spec: Values) -> bool:
+    """Return whether some container's end restarts all of them."""
+    return any(
+        rule.get("action") == "RestartAllContainers"
+        for group in ("initContainers", "containers")
+        for container in spec.get(group, ())
+        for rule in container.get("restartPolicyRules", ())
+    )
 
 
 def _restarts(container: Values, exit_code: int, spec: Values) -> bool:
@@ -123,7 +126,9 @@ def _restarts(container: Values, exit_code: int, spec: Values) -> bool:
     return policy == "Always" or (policy == "OnFailure" and exit_code != 0)
 
 
-def _container(container: Values, path: str, group: str, spec: Values, errors: FieldErrors) -> None:
+def _container(
+    container: Values, path: str, group: str, known: Mapping[str, Values], spec: Values, errors: FieldErrors
+) -> None:
     if user := container.get("user", {}).get("linux"):
         if spec.get("os", {}).get("name") == "windows":
             errors.forbidden(f"{path}.user.linux", "cannot be set for a windows pod")
@@ -133,22 +138,22 @@ def _container(container: Values, path: str, group: str, spec: Values, errors: F
                 (f"supplementalGroups[{index}]", gid) for index, gid in enumerate(user.get("supplementalGroups", ()))
             ]
             for name, value in ids:
-                pod_fields.in_range(errors, f"{path}.user.linux.{name}", value, 0, MAX_ID)
+                pod_fields.in_range(f"{path}.user.linux.{name}", value, 0, MAX_ID, errors)
     if allocated := container.get("allocatedResourcesStatus"):
         if group == "ephemeralContainerStatuses":
             errors.forbidden(f"{path}.allocatedResourcesStatus", "must not be specified in container status")
         else:
-            known = {item.get("name"): item for item in spec.get(_GROUPS[group], ())}.get(container.get("name"))
-            _allocated(allocated, known, f"{path}.allocatedResourcesStatus", errors)
+            asking = known.get(container.get("name", ""))
+            _allocated(allocated, asking, f"{path}.allocatedResourcesStatus", errors)
     for index, mount in enumerate(container.get("volumeMounts", ())):
         image = mount.get("volumeStatus", {}).get("image")
         if image is None:
             continue
         where = f"{path}.volumeMounts[{index}].volumeStatus.imageVolumeStatus.imageRef"
         if not image.get("imageRef"):
-            required(errors, where, "imageRef must not be empty")
-        elif len(image["imageRef"]) > _MAX_IMAGE:
-            pod_fields.too_long(errors, where, _MAX_IMAGE)
+            required(where, "imageRef must not be empty", errors)
+        else:
+            field_rules.too_long(where, image["imageRef"], _MAX_IMAGE, errors)
 
 
 def _allocated(allocated: Sequence[Values], container: Values | None, path: str, errors: FieldErrors) -> None:
@@ -159,12 +164,12 @@ def _allocated(allocated: Sequence[Values], container: Values | None, path: str,
         seen: set[str] = set()
         for number, resource in enumerate(given.get("resources", ())):
             at = f"{where}.resources[{number}]"
-            pod_fields.supported(errors, f"{at}.health", resource.get("health", ""), _HEALTH)
+            pod_fields.supported(f"{at}.health", resource.get("health", ""), _HEALTH, errors)
             message = resource.get("message", "?")
             if not message:
-                required(errors, f"{at}.message", "must be non-empty if specified")
-            elif len(message) > _MAX_HEALTH_MESSAGE:
-                pod_fields.too_long(errors, f"{at}.message", _MAX_HEALTH_MESSAGE)
+                required(f"{at}.message", "must be non-empty if specified", errors)
+            else:
+                field_rules.too_long(f"{at}.message", message, _MAX_HEALTH_MESSAGE, errors)
             identity = resource.get("resourceID", "")
             if identity in seen:
                 errors.duplicate(f"{at}.resourceID", identity)
@@ -197,7 +202,7 @@ def _claims(statuses: Sequence[Values], spec: Values, errors: FieldErrors) -> No
             errors.duplicate(f"{where}.name", name)
         seen.add(name)
         if claim := status.get("resourceClaimName"):
-            note(errors, f"{where}.resourceClaimName", claim, names.dns_subdomain(claim))
+            named(f"{where}.resourceClaimName", claim, names.dns_subdomain(claim), errors)
 
 
 def _addresses(status: Values, was: Values, name: str, errors: FieldErrors) -> None:
@@ -205,7 +210,7 @@ def _addresses(status: Values, was: Values, name: str, errors: FieldErrors) -> N
     kept = {item.get("ip", "") for item in was.get(name, ())}
     for index, item in enumerate(given):
         if item.get("ip", "") not in kept:
-            pod_fields.address(errors, f"status.{name}[{index}]", item.get("ip", ""))
+            addresses.validate(f"status.{name}[{index}]", item.get("ip", ""), errors)
     if len(given) > 1:
         versions = {_version(item.get("ip", "")) for item in given}
         if len(given) > 2 or versions != {4, 6}:

@@ -8,7 +8,7 @@ from typing import Any
 from podkeep.api import names
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields, pod_gates
+from podkeep.apiserver.kinds import field_rules, pod_gates
 from podkeep.apiserver.kinds.pod_defaults import default_pod_spec
 from podkeep.apiserver.kinds.pod_spec import validate_annotations, validate_pod_spec, validate_profiles_agree
 from podkeep.apiserver.kinds.pod_warnings import warnings
@@ -36,12 +36,12 @@ def validate_pod_template(template: Template, path: str, errors: FieldErrors) ->
     metadata, spec = template.get("metadata", {}), template.get("spec", {})
     annotations = metadata.get("annotations", {})
     # These two paths are kube-apiserver's.
-    pod_fields.labels(errors, f"{path}.labels", metadata.get("labels", {}))
+    field_rules.labels(metadata.get("labels", {}), f"{path}.labels", errors)
     where = f"{path}.annotations"
     for key in annotations:
-        pod_fields.note(errors, where, key, names.label_key(key.lower()))
+        field_rules.named(where, key, names.label_key(key.lower()), errors)
     if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
-        pod_fields.too_long(errors, where, MAX_ANNOTATION_BYTES)
+        errors.add(where, f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes")
     validate_annotations(annotations, spec, f"{path}.spec", where, errors)
     validate_pod_spec(spec, f"{path}.spec", errors, metadata=metadata, is_pod=False)
     validate_profiles_agree(annotations, spec, f"{path}.spec", errors)

@@ -142,7 +142,7 @@ def _deadline(after: Values, before: Values, errors: FieldErrors) -> bool:
             errors.invalid(path, None, "must not update from a positive integer to nil value")
         return True
     if not 0 <= new <= MAX_INT32:
-        pod_fields.in_range(errors, path, new, 0, MAX_INT32)
+        pod_fields.in_range(path, new, 0, MAX_INT32, errors)
         return False
     if old is not None and old < new:
         errors.invalid(path, new, "must be less than or equal to previous value")
@@ -151,11 +151,10 @@ def _deadline(after: Values, before: Values, errors: FieldErrors) -> bool:
 
 
 def _tolerations(after: Sequence[Values], before: Sequence[Values], path: str, errors: FieldErrors) -> None:
-    def timeless(toleration: Values) -> dict[str, Any]:
-        return {name: value for name, value in toleration.items() if name != "tolerationSeconds" and value}
+    def timeless(toleration: Values) -> frozenset[tuple[str, Any]]:
+        return frozenset(pair for pair in toleration.items() if pair[0] != "tolerationSeconds" and pair[1])
 
-    kept = [timeless(toleration) for toleration in after]
-    if any(timeless(toleration) not in kept for toleration in before):
+    if {timeless(toleration) for toleration in before} - {timeless(toleration) for toleration in after}:
         errors.forbidden(path, "existing toleration can not be modified except its tolerationSeconds")
 
 
@@ -170,7 +169,7 @@ def _masked(after: Values, before: Values) -> dict[str, Any]:
         if group in after:
             masked[group] = [
                 {**container, "image": was.get("image", "")}
-                for container, was in zip(after[group], before[group], strict=True)
+                for container, was in zip(after[group], before.get(group, ()), strict=True)
             ]
     return masked
 
@@ -248,7 +247,7 @@ def validate_ephemeral(new: Object, old: Object, errors: FieldErrors) -> None:
         errors.forbidden("", "static pods do not support ephemeral containers")
         return
     path = "spec.ephemeralContainers"
-    kept = {container["name"]: container for container in new["spec"].get("ephemeralContainers", ())}
+    kept = {container.get("name", ""): container for container in new["spec"].get("ephemeralContainers", ())}
     for container in old["spec"].get("ephemeralContainers", ()):
         name = container["name"]
         if name not in kept:
@@ -332,6 +331,8 @@ def _same_order(after: Values, before: Values, errors: FieldErrors) -> bool:
 
 def _resize_pod_level(after: Values, before: Values, errors: FieldErrors) -> None:
     new, old = after.get("resources"), before.get("resources")
+    if not any((given or {}).get(kind) for given in (new, old) for kind in ("limits", "requests")):
+        return
     if old is not None and new is None:
         errors.forbidden("spec.resources", "pod-level resources cannot be removed")
     if new is None:

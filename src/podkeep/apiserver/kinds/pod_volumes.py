@@ -11,15 +11,15 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_fields
+from podkeep.apiserver.kinds import field_rules, pod_fields
 from podkeep.apiserver.kinds.claim_spec import validate_claim_template
+from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.pod_containers import (
     PULL_POLICIES,
     VOLUME_FIELDS,
     validate_field_ref,
     validate_resource_ref,
 )
-from podkeep.apiserver.kinds.pod_fields import note, required
 from podkeep.apiserver.kinds.pod_projected import validate_projected
 from podkeep.base import quantity
 
@@ -29,9 +29,9 @@ _DISKS = ("Dedicated", "Managed", "Shared")
 _MANAGED_URI = ("/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",)
 _BLOB_URI = ("https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd",)
 _INITIATORS = {
-    "iqn": re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.([a-zA-Z0-9.-]+)(:[^,;*&$|\s]+)$"),
-    "eui": re.compile(r"^eui.[a-zA-Z0-9]{16}$"),
-    "naa": re.compile(r"^naa.[a-zA-Z0-9]{32}$"),
+    "iqn": re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[a-zA-Z0-9.-]+:[^,;*&$|\s]+"),
+    "eui": re.compile(r"eui.[a-zA-Z0-9]{16}"),
+    "naa": re.compile(r"naa.[a-zA-Z0-9]{32}"),
 }
 _REGISTRY = "must be a host:port pair or multiple pairs separated by commas"
 _HOST_PORT = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*):[^:\[\]]*")
@@ -54,7 +54,7 @@ def validate_volumes(
         before = len(errors.found)
         name = volume.get("name", "")
         _source(volume, where, errors, pod_name=pod_name, is_pod=is_pod)
-        pod_fields.name(errors, f"{where}.name", name)
+        pod_fields.name(f"{where}.name", name, errors)
         if name in good:
             errors.duplicate(f"{where}.name", name)
         if len(errors.found) == before:
@@ -69,7 +69,7 @@ def validate_volumes(
 def _source(volume: Values, path: str, errors: FieldErrors, *, pod_name: str, is_pod: bool) -> None:
     given = [kind for kind in _RULES if kind in volume]
     if not given:
-        required(errors, path, "must specify a volume type")
+        required(path, "must specify a volume type", errors)
         return
     kind = given[0]
     _RULES[kind](volume[kind], f"{path}.{_SHOWN.get(kind, kind)}", errors)
@@ -106,13 +106,13 @@ def _empty_dir(source: Values, path: str, errors: FieldErrors) -> None:
 def _host_path(source: Values, path: str, errors: FieldErrors) -> None:
     target = source.get("path", "")
     if errors.required(f"{path}.path", target):
-        pod_fields.no_backsteps(errors, f"{path}.path", target)
-        pod_fields.supported(errors, f"{path}.type", source.get("type", ""), _HOST_PATH_TYPES)
+        pod_fields.no_backsteps(f"{path}.path", target, errors)
+        pod_fields.supported(f"{path}.type", source.get("type", ""), _HOST_PATH_TYPES, errors)
 
 
 def _git_repo(source: Values, path: str, errors: FieldErrors) -> None:
     errors.required(f"{path}.repository", source.get("repository"))
-    pod_fields.descending(errors, f"{path}.directory", source.get("directory", ""))
+    pod_fields.descending(f"{path}.directory", source.get("directory", ""), errors)
 
 
 def _disk(field: str) -> Rule:
@@ -121,7 +121,7 @@ def _disk(field: str) -> Rule:
     def rule(source: Values, path: str, errors: FieldErrors) -> None:
         errors.required(f"{path}.{field}", source.get(field))
         if not 0 <= source.get("partition", 0) <= 255:
-            pod_fields.in_range(errors, f"{path}.partition", source["partition"], 1, 255)
+            pod_fields.in_range(f"{path}.partition", source["partition"], 1, 255, errors)
 
     return rule
 
@@ -131,7 +131,7 @@ def _key_files(name: str) -> Rule:
 
     def rule(source: Values, path: str, errors: FieldErrors) -> None:
         errors.required(f"{path}.{name}", source.get(name))
-        pod_fields.mode(errors, f"{path}.defaultMode", source.get("defaultMode"))
+        pod_fields.mode(f"{path}.defaultMode", source.get("defaultMode"), errors)
         for index, item in enumerate(source.get("items", ())):
             validate_item(item, f"{path}.items[{index}]", errors)
 
@@ -143,15 +143,15 @@ def validate_item(item: Values, path: str, errors: FieldErrors) -> None:
     errors.required(f"{path}.key", item.get("key"))
     target = item.get("path", "")
     if errors.required(f"{path}.path", target):
-        pod_fields.not_reserved(errors, f"{path}.path", target)
-    pod_fields.mode(errors, f"{path}.mode", item.get("mode"))
+        pod_fields.not_reserved(f"{path}.path", target, errors)
+    pod_fields.mode(f"{path}.mode", item.get("mode"), errors)
 
 
 def validate_downward_file(item: Values, path: str, errors: FieldErrors) -> None:
     """Note what is wrong with a file that is made from a field of the pod (``DownwardAPIVolumeFile``)."""
     target = item.get("path", "")
     if errors.required(f"{path}.path", target):
-        pod_fields.not_reserved(errors, f"{path}.path", target)
+        pod_fields.not_reserved(f"{path}.path", target, errors)
     if "fieldRef" in item:
         validate_field_ref(item["fieldRef"], f"{path}.fieldRef", VOLUME_FIELDS, errors)
         if "resourceFieldRef" in item:
@@ -159,12 +159,12 @@ def validate_downward_file(item: Values, path: str, errors: FieldErrors) -> None
     elif "resourceFieldRef" in item:
         validate_resource_ref(item["resourceFieldRef"], f"{path}.resourceFieldRef", errors, in_volume=True)
     else:
-        required(errors, path, "one of fieldRef and resourceFieldRef is required")
-    pod_fields.mode(errors, f"{path}.mode", item.get("mode"))
+        required(path, "one of fieldRef and resourceFieldRef is required", errors)
+    pod_fields.mode(f"{path}.mode", item.get("mode"), errors)
 
 
 def _downward(source: Values, path: str, errors: FieldErrors) -> None:
-    pod_fields.mode(errors, f"{path}.defaultMode", source.get("defaultMode"))
+    pod_fields.mode(f"{path}.defaultMode", source.get("defaultMode"), errors)
     for item in source.get("items", ()):
         validate_downward_file(item, path, errors)
 
@@ -182,26 +182,26 @@ def _nfs(source: Values, path: str, errors: FieldErrors) -> None:
 def _iscsi(source: Values, path: str, errors: FieldErrors) -> None:
     errors.required(f"{path}.targetPortal", source.get("targetPortal"))
     if errors.required(f"{path}.iqn", source.get("iqn")):
-        note(errors, f"{path}.iqn", source["iqn"], _initiator_problem(source["iqn"]))
-    pod_fields.in_range(errors, f"{path}.lun", source.get("lun", 0), 0, 255)
+        named(f"{path}.iqn", source["iqn"], _initiator_problem(source["iqn"]), errors)
+    pod_fields.in_range(f"{path}.lun", source.get("lun", 0), 0, 255, errors)
     if (source.get("chapAuthDiscovery") or source.get("chapAuthSession")) and "secretRef" not in source:
         errors.required(f"{path}.secretRef", "")
     if "initiatorName" in source:
         name = source["initiatorName"]
-        note(errors, f"{path}.initiatorname", name, _initiator_problem(name))
+        named(f"{path}.initiatorname", name, _initiator_problem(name), errors)
 
 
 def _initiator_problem(name: str) -> str:
     pattern = _INITIATORS.get(name[:3])
     if pattern is None:
         return "must be valid format starting with iqn, eui, or naa"
-    return "" if pattern.search(name) else "must be valid format"
+    return "" if pattern.fullmatch(name) else "must be valid format"
 
 
 def _flocker(source: Values, path: str, errors: FieldErrors) -> None:
     name, uid = source.get("datasetName", ""), source.get("datasetUUID", "")
     if not name and not uid:
-        required(errors, path, "one of datasetName and datasetUUID is required")
+        required(path, "one of datasetName and datasetUUID is required", errors)
     if name and uid:
         errors.invalid(path, "resource", "datasetName and datasetUUID can not be specified simultaneously")
     if "/" in name:
@@ -221,9 +221,9 @@ def _secret_ref(source: Values, path: str, errors: FieldErrors) -> None:
 def _quobyte(source: Values, path: str, errors: FieldErrors) -> None:
     registry = source.get("registry", "")
     if not registry:
-        required(errors, f"{path}.registry", _REGISTRY)
+        required(f"{path}.registry", _REGISTRY, errors)
     elif len(source.get("tenant", "")) >= 65:
-        required(errors, f"{path}.tenant", "must be a UUID and may not exceed a length of 64 characters")
+        required(f"{path}.tenant", "must be a UUID and may not exceed a length of 64 characters", errors)
     elif not all(_HOST_PORT.fullmatch(pair) for pair in registry.split(",")):
         errors.invalid(f"{path}.registry", registry, _REGISTRY)
     errors.required(f"{path}.volume", source.get("volume"))
@@ -232,14 +232,14 @@ def _quobyte(source: Values, path: str, errors: FieldErrors) -> None:
 def _fibre_channel(source: Values, path: str, errors: FieldErrors) -> None:
     targets, ids = source.get("targetWWNs", ()), source.get("wwids", ())
     if not targets and not ids:
-        required(errors, f"{path}.targetWWNs", "must specify either targetWWNs or wwids, but not both")
+        required(f"{path}.targetWWNs", "must specify either targetWWNs or wwids, but not both", errors)
     if targets and ids:
         why = "targetWWNs and wwids can not be specified simultaneously"
         errors.invalid(f"{path}.targetWWNs", targets, why)
     if targets and "lun" not in source:
-        required(errors, f"{path}.lun", "lun is required if targetWWNs is specified")
+        required(f"{path}.lun", "lun is required if targetWWNs is specified", errors)
     elif targets:
-        pod_fields.in_range(errors, f"{path}.lun", source["lun"], 0, 255)
+        pod_fields.in_range(f"{path}.lun", source["lun"], 0, 255, errors)
 
 
 def _flex_volume(source: Values, path: str, errors: FieldErrors) -> None:
@@ -254,18 +254,18 @@ def _flex_volume(source: Values, path: str, errors: FieldErrors) -> None:
 def _azure_disk(source: Values, path: str, errors: FieldErrors) -> None:
     _needs("diskName", "diskURI")(source, path, errors)
     uri, kind = source.get("diskURI", ""), source.get("kind", "")
-    pod_fields.supported(errors, f"{path}.cachingMode", source.get("cachingMode", ""), _CACHING)
-    pod_fields.supported(errors, f"{path}.kind", kind, _DISKS)
+    pod_fields.supported(f"{path}.cachingMode", source.get("cachingMode", ""), _CACHING, errors)
+    pod_fields.supported(f"{path}.kind", kind, _DISKS, errors)
     prefix, known = ("/subscriptions/", _MANAGED_URI) if kind == "Managed" else ("https://", _BLOB_URI)
     if not uri.startswith(prefix):
-        pod_fields.supported(errors, f"{path}.diskURI", uri, known)
+        pod_fields.supported(f"{path}.diskURI", uri, known, errors)
 
 
 def _storage_os(source: Values, path: str, errors: FieldErrors) -> None:
-    pod_fields.name(errors, f"{path}.volumeName", source.get("volumeName", ""))
+    pod_fields.name(f"{path}.volumeName", source.get("volumeName", ""), errors)
     namespace = source.get("volumeNamespace", "")
     if namespace:
-        note(errors, f"{path}.volumeNamespace", namespace, names.dns_label(namespace))
+        named(f"{path}.volumeNamespace", namespace, names.dns_label(namespace), errors)
     _secret_ref(source, path, errors)
 
 
@@ -274,16 +274,15 @@ def _csi(source: Values, path: str, errors: FieldErrors) -> None:
     if "nodePublishSecretRef" in source:
         name = source["nodePublishSecretRef"].get("name", "")
         if errors.required(f"{path}.nodePublishSecretRef.name", name):
-            note(errors, f"{path}.name", name, names.dns_subdomain(name))
+            named(f"{path}.name", name, names.dns_subdomain(name), errors)
 
 
 def validate_driver_name(name: str, path: str, errors: FieldErrors) -> None:
     """Note what is wrong with the name of a CSI driver."""
     if not errors.required(path, name):
         return
-    if len(name) > 63:
-        pod_fields.too_long(errors, path, 63)
-    note(errors, path, name, names.dns_subdomain(name.lower()))
+    field_rules.too_long(path, name, 63, errors)
+    named(path, name, names.dns_subdomain(name.lower()), errors)
 
 
 def _ephemeral(source: Values, path: str, errors: FieldErrors) -> None:
@@ -295,7 +294,7 @@ def _ephemeral(source: Values, path: str, errors: FieldErrors) -> None:
 
 
 def _image(source: Values, path: str, errors: FieldErrors) -> None:
-    pod_fields.chosen(errors, f"{path}.pullPolicy", source.get("pullPolicy", ""), PULL_POLICIES)
+    field_rules.one_of(f"{path}.pullPolicy", source.get("pullPolicy", ""), PULL_POLICIES, errors)
 
 
 _RULES: Mapping[str, Rule] = {

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain, islice
 from typing import Any
 
 from podkeep.api import names
-from podkeep.apiserver.kinds import pod_fields
+from podkeep.apiserver.kinds import addresses
 from podkeep.apiserver.kinds.pod_fields import containers
 from podkeep.apiserver.kinds.pod_scheduling import POD_AFFINITIES, PREFERRED, REQUIRED
 from podkeep.apiserver.kinds.pod_spec import (
@@ -45,6 +46,9 @@ _VOLUMES = {
     "cephfs": "deprecated in v1.28, non-functional in v1.31+",
     "rbd": "deprecated in v1.28, non-functional in v1.31+",
 }
+_MAX_WARNINGS = 100
+_MAX_COMPARED = 100
+"""Files of a volume, or ports of one number, that each other one is compared with."""
 _SHOWN_VOLUMES = {"storageos": "storageOS"}
 _NO_SELECTOR = "a null labelSelector results in matching no pod"
 
@@ -73,19 +77,20 @@ def warnings(value: Values, prefix: str) -> list[str]:
     """
     metadata, spec = value.get("metadata", {}), value.get("spec", {})
     path = f"{prefix}spec"
-    return [
-        *_user_namespace(spec, path),
-        *_labels(spec, path),
-        *_annotations(metadata.get("annotations", {}), spec, prefix),
-        *_volumes(spec, path),
-        *_duplicates(spec, path),
-        *_quantities(spec, path),
-        *_env(spec, path),
-        *_ports(spec, path),
-        *_grace_period(spec, path),
-        *_selectors(spec, path),
-        *_addresses(spec, path),
-    ]
+    found = chain(
+        _user_namespace(spec, path),
+        _labels(spec, path),
+        _annotations(metadata.get("annotations", {}), spec, prefix),
+        _volumes(spec, path),
+        _duplicates(spec, path),
+        _quantities(spec, path),
+        _env(spec, path),
+        _ports(spec, path),
+        _grace_period(spec, path),
+        _selectors(spec, path),
+        _addresses(spec, path),
+    )
+    return list(islice(found, _MAX_WARNINGS))
 
 
 def _user_namespace(spec: Values, path: str) -> Iterator[str]:
@@ -197,7 +202,8 @@ def _overlaps(files: list[tuple[str, str]]) -> Iterator[tuple[str, str]]:
         for other, other_source in before if target else ():
             if other and (f"{other}/".startswith(f"{target}/") or f"{target}/".startswith(f"{other}/")):
                 yield _file(target, source), _file(other, other_source)
-        before.append((target, source))
+        if len(before) < _MAX_COMPARED:
+            before.append((target, source))
 
 
 def _file(path: str, source: str) -> str:
@@ -261,7 +267,8 @@ def _ports(spec: Values, path: str) -> Iterator[str]:
         for other_path, other in others:
             if why := _conflict(port, other):
                 yield f"{where}: {why} port definition with {other_path}"
-        others.append((where, port))
+        if len(others) < _MAX_COMPARED:
+            others.append((where, port))
     named: dict[str, str] = {}
     for where, port in ports:
         name = port.get("name", "")
@@ -302,6 +309,6 @@ def _grace_period(spec: Values, path: str) -> Iterator[str]:
 
 def _addresses(spec: Values, path: str) -> Iterator[str]:
     for index, server in enumerate(spec.get("dnsConfig", {}).get("nameservers", ())):
-        yield from pod_fields.address_warning(f"{path}.dnsConfig.nameservers[{index}]", server)
+        yield from addresses.warnings(f"{path}.dnsConfig.nameservers[{index}]", server)
     for index, alias in enumerate(spec.get("hostAliases", ())):
-        yield from pod_fields.address_warning(f"{path}.hostAliases[{index}].ip", alias.get("ip", ""))
+        yield from addresses.warnings(f"{path}.hostAliases[{index}].ip", alias.get("ip", ""))

@@ -237,7 +237,7 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
             errors.forbidden(path, "may not be specified when strategy `type` is 'Recreate'")
         return
     if strategy["type"] != "RollingUpdate":
-        shown = {"Type": strategy["type"], "RollingUpdate": rolling and _shown_rolling(rolling)}
+        shown = {"Type": strategy["type"], "RollingUpdate": _shown_rolling(rolling)}
         field_rules.not_supported("spec.strategy", shown, _STRATEGIES, errors)
         return
     unavailable, surge = rolling["maxUnavailable"], rolling["maxSurge"]  # type: ignore[index] # defaulted
@@ -248,7 +248,9 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
     field_rules.at_most_100_percent(f"{path}.maxUnavailable", unavailable, errors)
 
 
-def _shown_rolling(rolling: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_rolling(rolling: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if rolling is None:
+        return None
     return {"MaxUnavailable": rolling.get("maxUnavailable", 0), "MaxSurge": rolling.get("maxSurge", 0)}
 
 

@@ -6,7 +6,7 @@ what a quota refuses, is admission's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from podkeep.api.feature_gates import FeatureGates
@@ -67,26 +67,26 @@ def _amounts(part: Mapping[str, Any], fields: Sequence[str], path: str, errors: 
         for name, amount in part.get(field, {}).items():
             where = f"{path}.{field}[{name}]"
             validate_quota_name(name, where, errors)
-            validate_quantity(errors, where, name, amount)
+            validate_quantity(where, name, amount, errors)
 
 
 def _scopes(spec: Mapping[str, Any], errors: FieldErrors) -> None:
     scopes = spec.get("scopes", [])
-    for scope in scopes:
-        if scope not in _RESOURCES_OF_SCOPES:
-            errors.invalid("spec.scopes", scopes, "unsupported scope")
-        for _ in _unfit(scope, spec):
-            errors.invalid("spec.scopes", scopes, "unsupported scope applied to resource")
+    found = set(scopes)  # each message shows all of them: one is enough
+    if found - _RESOURCES_OF_SCOPES.keys():
+        errors.invalid("spec.scopes", scopes, "unsupported scope")
+    if any(_is_unfit(scope, spec) for scope in found & _RESOURCES_OF_SCOPES.keys()):
+        errors.invalid("spec.scopes", scopes, "unsupported scope applied to resource")
     _conflicts(scopes, scopes, errors)
 
 
-def _unfit(scope: str, spec: Mapping[str, Any]) -> list[str]:
-    """Return what a quota limits that a scope does not go with."""
-    fit = _RESOURCES_OF_SCOPES.get(scope)
-    return [name for name in spec.get("hard", ()) if fit is not None and is_for_quota(name) and name not in fit]
+def _is_unfit(scope: str, spec: Mapping[str, Any]) -> bool:
+    """Tell whether a quota limits something that a scope does not go with."""
+    fit = _RESOURCES_OF_SCOPES[scope]
+    return any(is_for_quota(name) and name not in fit for name in spec.get("hard", ()))
 
 
-def _conflicts(found: Sequence[str], shown: Sequence[str], errors: FieldErrors) -> None:
+def _conflicts(found: Collection[str], shown: Sequence[str], errors: FieldErrors) -> None:
     for pair in _CONFLICTS:
         if pair <= set(found):
             errors.invalid("spec.scopes", shown or None, "conflicting scopes")
@@ -96,12 +96,13 @@ def _selector(spec: Mapping[str, Any], errors: FieldErrors) -> None:
     selector = spec.get("scopeSelector", {})
     path = "spec.scopeSelector.matchExpressions"
     found = selector.get("matchExpressions", ())
+    scopes = {item.get("scopeName", "") for item in found}
+    if any(_is_unfit(scope, spec) for scope in scopes & _RESOURCES_OF_SCOPES.keys()):
+        errors.invalid(path, selector, "unsupported scope applied to resource")
     for item in found:
         scope, operator, values = item.get("scopeName", ""), item.get("operator", ""), item.get("values", ())
         if scope not in _RESOURCES_OF_SCOPES:
             errors.invalid(f"{path}.scopeName", scope, "unsupported scope")
-        for _ in _unfit(scope, spec):
-            errors.invalid(path, selector, "unsupported scope applied to resource")
         if scope in _WITHOUT_VALUES and operator != "Exists":
             errors.invalid(
                 f"{path}.operator",
@@ -126,7 +127,7 @@ def _selector(spec: Mapping[str, Any], errors: FieldErrors) -> None:
                 )
         else:
             errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
-    _conflicts([item.get("scopeName", "") for item in found], spec.get("scopes", ()), errors)
+    _conflicts(scopes, spec.get("scopes", ()), errors)
 
 
 def _validate_update(new: Object, old: Object, errors: FieldErrors) -> None:

@@ -10,6 +10,7 @@ import ipaddress
 import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
@@ -48,24 +49,40 @@ class Ranges:
         return [f"IPv{network.version}" for network in self.networks]
 
 
-@dataclass(slots=True)
 class _Taken:
-    """What other services have, and what this one has been given."""
+    """What cannot be given out any more. Services are looked at when it is first asked for: most writes need nothing.
 
-    ips: set[int]
-    ports: set[int]
+    :param own: the namespace and name of the service that is written, which does not count.
+    :param ports: those of nodes that it has already.
+    """
 
+    def __init__(self, services: Iterable[Mapping[str, Any]], own: tuple[str, str], ports: Iterable[int]) -> None:
+        self._services = services
+        self._own = own
+        self._ports = ports
 
-def _taken(services: Iterable[Mapping[str, Any]], own: tuple[str, str]) -> _Taken:
-    taken = _Taken(set(), set())
-    for service in services:
-        fields, spec = service["metadata"], service["spec"]
-        if (fields.get("namespace", ""), fields["name"]) != own:
-            taken.ips.update(int(ip) for ip in map(addresses.parse, spec.get("clusterIPs", ())) if ip is not None)
-            taken.ports.update(node_ports(spec))
-            if port := spec.get("healthCheckNodePort"):
-                taken.ports.add(port)
-    return taken
+    @cached_property
+    def _found(self) -> tuple[set[int], set[int]]:
+        ips: set[int] = set()
+        ports = set(self._ports)
+        for service in self._services:
+            fields, spec = service["metadata"], service["spec"]
+            if (fields.get("namespace", ""), fields["name"]) != self._own:
+                ips.update(int(ip) for ip in map(addresses.parse, spec.get("clusterIPs", ())) if ip is not None)
+                ports.update(node_ports(spec))
+                if port := spec.get("healthCheckNodePort"):
+                    ports.add(port)
+        return ips, ports
+
+    @property
+    def ips(self) -> set[int]:
+        """Addresses as numbers: those of the two families are far apart."""
+        return self._found[0]
+
+    @property
+    def ports(self) -> set[int]:
+        """Ports of nodes, for whatever protocol."""
+        return self._found[1]
 
 
 def allocate(
@@ -92,8 +109,7 @@ def allocate(
     errors = FieldErrors()
     _families(spec, before, ranges, errors)
     if not errors.found:
-        taken = _taken(services, (metadata(service).get("namespace", ""), name))
-        taken.ports.update(node_ports(before))
+        taken = _Taken(services, (metadata(service).get("namespace", ""), name), node_ports(before))
         _addresses(spec, before, ranges, taken, name, pick, errors)
         _ports(spec, before, ranges.node_ports, taken, pick, errors)
     if errors.found:
@@ -303,7 +319,7 @@ def _ports(
     errors: FieldErrors,
 ) -> None:
     if needs_node_ports(spec):
-        _node_ports(spec, set(node_ports(before)), ports, taken.ports, pick, errors)
+        _node_ports(spec, set(node_ports(before)), ports, taken, pick, errors)
     if needs_health_check(spec) and not needs_health_check(before) and not errors.found:
         given = spec.get("healthCheckNodePort", 0)
         if not given:
@@ -315,7 +331,7 @@ def _ports(
 
 
 def _node_ports(
-    spec: dict[str, Any], own: set[int], ports: range, taken: set[int], pick: Pick, errors: FieldErrors
+    spec: dict[str, Any], own: set[int], ports: range, taken: _Taken, pick: Pick, errors: FieldErrors
 ) -> None:
     """Give each port one of the nodes. Ports of the same number, for other protocols, share it on a new service.
 
@@ -334,12 +350,13 @@ def _node_ports(
         if not own:
             wanted = wanted or shared.get(number, 0) or wishes.get(number, 0)
         if not wanted:
-            wanted = _next_port(ports, taken, pick, "failed to allocate a nodePort")
-        elif wanted not in own and shared.get(number) != wanted and (why := _port_refusal(ports, wanted, taken)):
-            errors.invalid(f"spec.ports[{index}].nodePort", wanted, why)
+            wanted = _next_port(ports, taken.ports, pick, "failed to allocate a nodePort")
+        elif wanted not in own and shared.get(number) != wanted:
+            if why := _port_refusal(ports, wanted, taken.ports):
+                errors.invalid(f"spec.ports[{index}].nodePort", wanted, why)
+            taken.ports.add(wanted)
         port["nodePort"] = wanted
         shared.setdefault(number, wanted)
-        taken.add(wanted)
 
 
 def _port_refusal(ports: range, port: int, taken: set[int]) -> str:

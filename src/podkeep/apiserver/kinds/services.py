@@ -95,8 +95,9 @@ def _prepare_update(new: Object, old: Object) -> None:
 
 
 def _drop_internal_policy(spec: dict[str, Any]) -> None:
-    if spec.get("type") == "ExternalName":
-        spec.pop("internalTrafficPolicy", None)
+    """Take away what an ExternalName has no use for; what is wrong is refused all the same."""
+    if spec.get("type") == "ExternalName" and spec.get("internalTrafficPolicy") in _POLICIES:
+        del spec["internalTrafficPolicy"]
 
 
 def drop_unused(new: Object, old: Object) -> None:
@@ -403,7 +404,7 @@ SERVICES = Resource(
     plural="services",
     short_names=("svc",),
     categories=("all",),
-    subresources=frozenset({"status"}),
+    subresources=frozenset({"proxy", "status"}),
     strategy=Strategy(
         default=default,
         prepare_create=_prepare_create,

@@ -140,7 +140,7 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
             errors.invalid(path, _shown_rolling(rolling), "only allowed for updateStrategy 'RollingUpdate'")
         return
     if strategy["type"] != "RollingUpdate":
-        shown = {"Type": strategy["type"], "RollingUpdate": rolling and _shown_rolling(rolling)}
+        shown = {"Type": strategy["type"], "RollingUpdate": _shown_rolling(rolling)}
         errors.invalid("spec.updateStrategy", shown, "must be 'RollingUpdate' or 'OnDelete'")
         return
     field_rules.not_negative(rolling or {}, ("partition",), path, errors)
@@ -152,7 +152,9 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
         field_rules.at_most_100_percent(f"{path}.maxUnavailable", unavailable, errors)
 
 
-def _shown_rolling(rolling: Mapping[str, Any]) -> dict[str, Any]:
+def _shown_rolling(rolling: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    if rolling is None:
+        return None
     return {"Partition": rolling.get("partition", 0), "MaxUnavailable": rolling.get("maxUnavailable")}
 
 

@@ -60,24 +60,27 @@ def _parameters(parameters: Mapping[str, str], errors: FieldErrors) -> None:
 
 
 def _topologies(terms: list[Mapping[str, Any]], errors: FieldErrors) -> None:
-    seen: list[dict[str, set[str]]] = []
+    seen: set[frozenset[tuple[str, frozenset[str]]]] = set()
     for index, term in enumerate(terms):
         path = f"allowedTopologies[{index}].matchLabelExpressions"
-        found: dict[str, set[str]] = {}
+        found: dict[str, frozenset[str]] = {}
         for number, item in enumerate(term.get("matchLabelExpressions", ())):
             where, key, values = f"{path}[{number}]", item.get("key", ""), item.get("values", [])
             errors.required(f"{where}.values", values)
+            labels: set[str] = set()
             for position, label in enumerate(values):
-                if label in values[:position]:
+                if label in labels:
                     errors.duplicate(f"{where}.values[{position}]", label)
+                labels.add(label)
             if why := names.label_key(key):
                 errors.invalid(f"{where}.key", key, why)
             if key in found:
                 errors.duplicate(f"{where}.key", key)
-            found[key] = set(values)
-        if found in seen:
+            found[key] = frozenset(labels)
+        same = frozenset(found.items())
+        if same in seen:
             errors.duplicate(path, "")
-        seen.append(found)
+        seen.add(same)
 
 
 def _validate_update(new: Object, old: Object, errors: FieldErrors) -> None:

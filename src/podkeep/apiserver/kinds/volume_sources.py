@@ -143,7 +143,7 @@ def _azure_file(given: Source, path: str, errors: FieldErrors) -> None:
 def _local(given: Source, path: str, errors: FieldErrors) -> None:
     target = given.get("path", "")
     if errors.required(f"{path}.path", target):
-        no_backsteps(errors, f"{path}.path", target)
+        no_backsteps(f"{path}.path", target, errors)
 
 
 def _csi(given: Source, path: str, errors: FieldErrors) -> None:

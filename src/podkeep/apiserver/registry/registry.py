@@ -356,22 +356,24 @@ class Registry:
         strategy = target.resource.strategy
         errors = FieldErrors()
         strategy.drop(new, old, self._gates)
+        part = strategy.parts.get(target.subresource)
         if target.subresource == "status":
             strategy.prepare_status(new, old)
             strategy.validate_status(new, old, errors)
-        elif part := strategy.parts.get(target.subresource):
+        elif part is not None:
             part.prepare(new, old)
             part.validate(new, old, errors)
         else:
             strategy.prepare_update(new, old)
             strategy.validate(new, errors)
             strategy.validate_update(new, old, errors)
-            request.warnings.extend(strategy.warnings(new, old))
         if strategy.generation and not equal(_spec(new), _spec(old)):
             new["metadata"]["generation"] = metadata(old).get("generation", 0) + 1
         objects.validate_update(new, old, errors)
         self._validate(target, new, errors)
         self._admission.validate(attributes)
+        if target.subresource != "status" and part is None:
+            request.warnings.extend(strategy.warnings(new, old))
         if _same_but_for_times(new, old):
             await self._settle(target)
             return old

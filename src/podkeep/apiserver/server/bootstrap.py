@@ -1,22 +1,23 @@
-"""What is there from the start: namespaces, and the roles that everybody counts on."""
+"""What is there from the start: namespaces, priority classes, authorities, and the roles that everybody counts on."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from podkeep.apiserver.auth import default_policy
 from podkeep.apiserver.auth.default_policy import Change
 from podkeep.apiserver.auth.user import MASTERS, User
-from podkeep.apiserver.kinds import rbac
+from podkeep.apiserver.kinds import configuration, priority_classes, rbac
 from podkeep.apiserver.kinds.namespaces import RESOURCES as NAMESPACE_RESOURCES
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.lister import Lister
-from podkeep.apiserver.meta.objects import metadata
+from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+AUTHENTICATION = "extension-apiserver-authentication"
 SERVER = User(name="system:apiserver", groups=(MASTERS,))
 _REQUEST = Request(field_manager="podkeep", user=SERVER)
 
@@ -24,13 +25,40 @@ _REQUEST = Request(field_manager="podkeep", user=SERVER)
 async def make_namespaces(registry: Registry) -> None:
     """Create the namespaces that every client may count on (kube-apiserver: ``systemnamespaces``)."""
     (resource,) = NAMESPACE_RESOURCES
-    for name in NAMESPACES:
-        value = {"metadata": {"name": name}}
+    await _make(registry, resource, [{"metadata": {"name": name}} for name in NAMESPACES])
+
+
+async def make_priority_classes(registry: Registry) -> None:
+    """Create the classes of pods that the system cannot do without (kube-apiserver: ``scheduling/rest``)."""
+    (resource,) = priority_classes.RESOURCES
+    await _make(registry, resource, priority_classes.system_classes())
+
+
+async def _make(registry: Registry, resource: Resource, values: Iterable[Object]) -> None:
+    """Create objects unless they are there."""
+    for value in values:
         try:
             await registry.create(Target(resource, ""), value, _REQUEST)
         except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
+
+
+async def publish_authorities(registry: Registry, lister: Lister, authorities: str) -> None:
+    """Publish which authorities clients' certificates are verified against: schedulers and controllers, which serve
+    metrics, ask for them and take the same clients (kube-apiserver: ``clusterauthenticationtrust``).
+
+    :param authorities: certificates as PEM.
+    """
+    resource = next(item for item in configuration.RESOURCES if item.plural == "configmaps")
+    target = Target(resource, "kube-system", AUTHENTICATION)
+    data = {"client-ca-file": authorities}
+    old = lister.get(*target.key)
+    value = {"metadata": {"name": AUTHENTICATION, "namespace": "kube-system"}, "data": data}
+    if old is None:
+        await registry.create(target._replace(name=""), value, _REQUEST)
+    elif old.get("data") != data:
+        await registry.update(target, {**old, "data": data}, _REQUEST)
 
 
 async def make_roles(registry: Registry, lister: Lister) -> None:

@@ -18,7 +18,7 @@ import msgspec
 
 from podkeep.apiserver.auth.user import ADMIN, MASTERS, NODE, NODES
 from podkeep.base import atomicfile, spawn
-from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError
+from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError, refused
 
 log = logging.getLogger(__name__)
 
@@ -222,9 +222,17 @@ def ensure(files: Files, wanted: Sequence[Wanted], now: int) -> tuple[list[str],
     """Make what is missing, no longer fits, or has less than a third of its life left; blocks.
 
     :returns: the names of what is new, and when (seconds since 1970) this is to be called again.
-    :raises FailedPrecondition: if an authority that is there cannot be used.
+    :raises FailedPrecondition: if an authority that is there cannot be used, or files cannot be written.
+    :raises ResourceExhausted: if the disk is full.
     :raises DataLoss: if the files cannot be read.
     """
+    try:
+        return _ensure(files, wanted, now)
+    except OSError as error:
+        raise refused("the API's certificates cannot be written", error) from error
+
+
+def _ensure(files: Files, wanted: Sequence[Wanted], now: int) -> tuple[list[str], int]:
     files.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = _look(files, wanted)
     todo = plan(wanted, found, now)

@@ -10,6 +10,7 @@ import msgspec
 
 from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair
 from podkeep.base import atomicfile
+from podkeep.base.errors import refused
 
 CLUSTER = "podkeep"
 
@@ -53,14 +54,21 @@ def _base64(text: str) -> str:
 
 
 def write_all(files: Files, server: str) -> list[Path]:
-    """Write the kubeconfig of each client that has one, where it is not what is there; return what was written."""
-    authority = files.certificate(AUTHORITY).read_text()
+    """Write the kubeconfig of each client that has one, where it is not what is there; return what was written.
+
+    :raises FailedPrecondition: if they cannot be written, or what is to be in them cannot be read.
+    :raises ResourceExhausted: if the disk is full.
+    """
     written = []
-    for client in CLIENTS:
-        pair = (files.certificate(client.name).read_text(), files.key(client.name).read_text())
-        text = kubeconfig(server, authority, client.common_name, pair)
-        path = files.kubeconfig(client.name)
-        if not path.exists() or path.read_text() != text:
-            atomicfile.write(path, text.encode())
-            written.append(path)
+    try:
+        authority = files.certificate(AUTHORITY).read_text()
+        for client in CLIENTS:
+            pair = (files.certificate(client.name).read_text(), files.key(client.name).read_text())
+            data = kubeconfig(server, authority, client.common_name, pair).encode()
+            path = files.kubeconfig(client.name)
+            if not path.exists() or path.read_bytes() != data:
+                atomicfile.write(path, data)
+                written.append(path)
+    except OSError as error:
+        raise refused("kubeconfigs of the API cannot be written", error) from error
     return written

@@ -15,6 +15,7 @@ from podkeep.apiserver.admission.image_policy import ImagePolicy
 from podkeep.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
 from podkeep.apiserver.admission.node_restriction import NodeRestriction
 from podkeep.apiserver.admission.pod_security import PodSecurity, configuration
+from podkeep.apiserver.admission.quota_ledger import QuotaLedger
 from podkeep.apiserver.admission.rbac_escalation import RbacEscalation
 from podkeep.apiserver.admission.service_account import ServiceAccount
 from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
@@ -26,6 +27,8 @@ from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
 from podkeep.apiserver.controllers.node_health import NodeHealth
 from podkeep.apiserver.controllers.owners import GarbageCollector
 from podkeep.apiserver.controllers.pod_garbage import PodGarbage
+from podkeep.apiserver.controllers.quota_status import QuotaStatus
+from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.service_allocation import Ranges
@@ -61,7 +64,9 @@ def admission(config: Config, store: Store, lister: StoreLister, access: Access,
     return Chain((chosen, *own))
 
 
-def controllers(resources: Sequence[Resource], gates: FeatureGates, authority: str) -> list[Controller]:
+def controllers(
+    resources: Sequence[Resource], lister: StoreLister, gates: FeatureGates, authority: str
+) -> list[Controller]:
     """Return new controllers.
 
     :param authority: PEM of the certificate that pods verify the API with.
@@ -73,5 +78,7 @@ def controllers(resources: Sequence[Resource], gates: FeatureGates, authority: s
         EventExpiry(),
         NodeHealth(),
         PodGarbage(),
+        QuotaStatus(QuotaLedger(lister), gates),
+        RoleAggregation(),
         Scheduler(gates),
     ]

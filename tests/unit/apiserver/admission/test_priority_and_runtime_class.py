@@ -182,6 +182,11 @@ EXISTS = toleration(key="a", operator="Exists")
 EQUAL = toleration(key="a", operator="Equal", value="b")
 
 
+def test_of_very_many_tolerations_duplicates_are_left_out() -> None:
+    many = [{"key": f"k{number}", "operator": "Exists"} for number in range(20_000)]
+    assert merged_tolerations(many, many) == many
+
+
 @pytest.mark.parametrize(
     ("first", "second", "expected"),
     [

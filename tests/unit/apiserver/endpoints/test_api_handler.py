@@ -11,6 +11,7 @@ import pytest
 
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.output import PIECE_BYTES
+from podkeep.apiserver.kinds.served import Served
 from support.api_calls import APPLY, MERGE, STRANGER, Api
 
 CMS = "/api/v1/namespaces/default/configmaps"
@@ -222,6 +223,21 @@ def test_a_table_and_metadata_alone(tmp_path: Path) -> None:
         assert b"data:\n  x: '1'\n" in yaml.body
         refused = await api.call("GET", f"{CMS}/a", accept="application/vnd.kubernetes.protobuf")
         assert refused.status == 406
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    "body", [{}, {"metadata": {"name": "a"}}, {"spec": {}}, {"metadata": {"name": "a"}, "spec": {}}]
+)
+def test_no_kind_fails_on_an_object_with_nothing_in_it(tmp_path: Path, body: dict[str, Any]) -> None:
+    async def test(api: Api) -> None:
+        for resource in Served().resources:
+            group = f"apis/{resource.group}" if resource.group else "api"
+            inside = "namespaces/default/" if resource.namespaced else ""
+            path = f"/{group}/{resource.kind.version}/{inside}{resource.plural}"
+            answer = await api.call("POST", path, body)
+            assert answer.status in (201, 400, 409, 422), (path, answer.body)
 
     _run(tmp_path, test)
 

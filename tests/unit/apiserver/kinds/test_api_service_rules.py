@@ -636,6 +636,12 @@ CREATIONS: list[tuple[str, Changes, list[str]]] = [
         ],
     ),
     ("services", {"spec.loadBalancerIP": "::1:0"}, []),
+    (
+        "services",
+        {"spec.type": "ExternalName", "spec.externalName": "a.b", "spec.internalTrafficPolicy": "x"},
+        ['spec.internalTrafficPolicy: Unsupported value: "x": supported values: "Cluster", "Local"'],
+    ),
+    ("services", {"spec.type": "ExternalName", "spec.externalName": "a.b", "spec.internalTrafficPolicy": "Local"}, []),
 ]
 UPDATES: list[tuple[str, Changes, Changes, list[str]]] = [
     ("services", {}, {"spec.type": "NodePort"}, []),

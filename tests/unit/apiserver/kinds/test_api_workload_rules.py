@@ -969,6 +969,38 @@ CREATIONS: list[tuple[str, Changes, list[str]]] = [
     ),
     ("poddisruptionbudgets", {"spec.unhealthyPodEvictionPolicy": "AlwaysAllow"}, []),
     ("poddisruptionbudgets", {"spec": ABSENT}, []),
+    (
+        "deployments",
+        {"spec.strategy": {"type": "x", "rollingUpdate": {}}},
+        [
+            'spec.strategy: Unsupported value: {"Type":"x","RollingUpdate":{"MaxUnavailable":0,"MaxSurge":0}}:'
+            ' supported values: "Recreate", "RollingUpdate"'
+        ],
+    ),
+    (
+        "daemonsets",
+        {"spec.updateStrategy": {"type": "x", "rollingUpdate": {}}},
+        [
+            'spec.updateStrategy: Unsupported value: {"Type":"x","RollingUpdate":{"MaxUnavailable":0,"MaxSurge":0}}:'
+            ' supported values: "RollingUpdate", "OnDelete"'
+        ],
+    ),
+    (
+        "statefulsets",
+        {"spec.updateStrategy": {"type": "x", "rollingUpdate": {}}},
+        [
+            'spec.updateStrategy: Invalid value: {"Type":"x","RollingUpdate":{"Partition":0,"MaxUnavailable":null}}:'
+            " must be 'RollingUpdate' or 'OnDelete'"
+        ],
+    ),
+    (
+        "statefulsets",
+        {"spec.selector": {"matchExpressions": [{"key": "a"}]}},
+        [
+            'spec.selector.matchExpressions[0].operator: Invalid value: "": not a valid selector operator',
+            'spec.selector: Invalid value: {"matchExpressions":[{"key":"a","operator":""}]}',
+        ],
+    ),
 ]
 UPDATES: list[tuple[str, Changes, Changes, list[str]]] = [
     ("podtemplates", {}, {"template.spec.containers": []}, ["template.spec.containers: Required value"]),

@@ -182,6 +182,11 @@ def test_both_forms_have_the_same_content() -> None:
     assert events.of_core(core) == {**value, "apiVersion": "events.k8s.io/v1", "kind": "Event"}
 
 
+@pytest.mark.parametrize(("name", "expected"), [("system:A.17f", ""), ("a/b", "may not contain '/'")])
+def test_names_of_events_are_those_of_what_they_are_about(name: str, expected: str) -> None:
+    assert CORE.strategy.name_rule(name) == expected
+
+
 def test_selectable_fields() -> None:
     value = events.as_core(new_style())
     found = CORE.strategy.selectable(value)

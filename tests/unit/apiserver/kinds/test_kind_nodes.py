@@ -63,10 +63,6 @@ def status(**fields: Any) -> dict[str, Any]:
             ["metadata.annotations.scheduler.alpha.kubernetes.io/taints[0].effect: Required value"],
         ),
         (
-            {"metadata": {"annotations": {"scheduler.alpha.kubernetes.io/taints": "{}"}}},
-            ['metadata.annotations: Invalid value: "scheduler.alpha.kubernetes.io/taints": must be a list of taints'],
-        ),
-        (
             status(capacity={"cpu": "-1", "pods": "1500m", "memory": "1Gi"}, allocatable={"example.com/gpu": "500m"}),
             [
                 'status.capacity.cpu: Invalid value: "-1": must be greater than or equal to 0',
@@ -126,6 +122,22 @@ def test_what_is_wrong_with_a_node(value: dict[str, Any], expected: list[str]) -
 
 
 @pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("{}", "Expected `array`, got `object`"),
+        ("[", "Input data was truncated"),
+        ("[1]", "json: cannot unmarshal number into Go value of type v1.Taint"),
+        ('[{"key":1}]', "json: cannot unmarshal number into Go struct field Taint.key of type string"),
+        ("[" * 100_000, "maximum recursion depth exceeded"),
+    ],
+)
+def test_an_annotation_that_should_have_taints(text: str, why: str) -> None:
+    key = "scheduler.alpha.kubernetes.io/taints"
+    (problem,) = kinds.problems(NODES, {"metadata": {"annotations": {key: text}}})
+    assert problem.startswith(f'metadata.annotations: Invalid value: "{key}": {why}')
+
+
+@pytest.mark.parametrize(
     ("old", "changes", "expected"),
     [
         ({}, {"spec": {"podCIDR": "10.0.0.0/24", "providerID": "x"}}, []),
@@ -179,7 +191,6 @@ def test_two_names_of_one_field(given: dict[str, Any], expected: dict[str, Any])
     assert kinds.defaulted(NODES, {"spec": given})["spec"] == expected
 
 
-@pytest.mark.requirement("Q64")
 def test_an_agent_registers_a_node_with_its_status(tmp_path: Path) -> None:
     async def steps() -> None:
         async with Store(tmp_path / "db") as store:

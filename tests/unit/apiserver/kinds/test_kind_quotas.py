@@ -270,7 +270,7 @@ def test_the_status_of_a_quota() -> None:
     ]
 
 
-@pytest.mark.requirement("Q70", "Q75")
+@pytest.mark.requirement("Q75")
 def test_without_the_gate_classes_of_quotas_are_dropped_but_not_those_that_are_there() -> None:
     given = quota(hard={"pods": "1"}, podClassResources=GOLD)
     assert kinds.created(QUOTAS, given)["spec"] == given["spec"]

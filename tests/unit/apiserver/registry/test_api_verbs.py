@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -656,3 +656,28 @@ def test_admission_is_asked_about_what_is_posted_and_stored_nowhere(tmp_path: Pa
         assert store.revision == 0
 
     run(tmp_path, steps, admission=Tokens())
+
+
+def test_only_of_what_is_valid_there_are_warnings(tmp_path: Path) -> None:
+    def warnings(new: Mapping[str, Any], _: Mapping[str, Any] | None) -> list[str]:
+        return [f"{new['spec']['replicas']} are many"]
+
+    def validate(value: Object, errors: FieldErrors) -> None:
+        errors.required("spec.replicas", value.get("spec", {}).get("replicas"))
+
+    resource = Resource(
+        kind=Kind("apps", "v1", "Deployment"),
+        plural="deployments",
+        strategy=Strategy(validate=validate, warnings=warnings),
+    )
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        here, told = at(resource), Request(field_manager="me")
+        error = await refused(registry.create(here, {"metadata": {"name": "a"}, "spec": {}}, told))
+        assert (error.code, told.warnings) == (422, [])
+        await registry.create(here, {"metadata": {"name": "a"}, "spec": {"replicas": 7}}, told)
+        patch = {"spec": {"replicas": None}}
+        error = await refused(registry.patch(here, patch, PatchType.MERGE, told))
+        assert (error.code, told.warnings) == (422, ["7 are many"])
+
+    run(tmp_path, steps)

@@ -197,6 +197,15 @@ def test_an_authority_that_cannot_be_used_is_named(
         certificates.ensure(mine, [ADMIN], NOW)
 
 
+def test_a_directory_that_cannot_be_written_is_named(files: Files, tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match="the API's certificates cannot be written: '/proc/nothing'"):
+        certificates.ensure(Files(Path("/proc/nothing")), [ADMIN], NOW)
+    mine = copied(files, tmp_path / "api")
+    mine.certificate(AUTHORITY).unlink()
+    with pytest.raises(FailedPrecondition, match="kubeconfigs of the API cannot be written"):
+        write_all(mine, "https://127.0.0.1:6443")
+
+
 def ordered(**more: Any) -> Delivery:
     return certificate_worker.deliver(Order(now=NOW, **more))
 

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import pytest
+
+from podkeep.api.fields import MAX_ERRORS, FieldErrors
+
+
+def test_what_a_large_object_has_wrong_is_told_up_to_a_bound() -> None:
+    errors = FieldErrors()
+    for index in range(MAX_ERRORS + 5):
+        errors.required(f"spec[{index}]", "")
+    assert len(errors.found) == MAX_ERRORS
+    assert str(errors.found[-1]) == f"spec[{MAX_ERRORS - 1}]: Required value"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("a", '"a"'),
+        (True, "true"),
+        (None, "null"),
+        (7, "7"),
+        ([1], "[1]"),
+        ({"a": "b"}, '{"a":"b"}'),
+        ("a\nb", '"a\\nb"'),
+    ],
+)
+def test_values_are_shown_as_json(value: object, shown: str) -> None:
+    errors = FieldErrors()
+    errors.invalid("spec", value, "no")
+    assert str(errors.found[0]) == f"spec: Invalid value: {shown}: no"

@@ -1,0 +1,51 @@
+"""The audit log."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from podkeep.apiserver.endpoints.audit import AuditLog
+from podkeep.apiserver.endpoints.handler import Handler
+from support.api_calls import Api
+
+
+def test_each_request_is_a_line_without_its_body(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+
+    async def test() -> None:
+        async with Api(tmp_path) as api:
+            audit = AuditLog(path)
+            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            secret = {"metadata": {"name": "s"}, "stringData": {"a": "hidden"}}
+            await api.call("POST", "/api/v1/namespaces/default/secrets", secret)
+            await api.call("GET", "/nix", headers={"impersonate-user": "ann"})
+            audit.close()
+
+    asyncio.run(test())
+    text = path.read_text()
+    assert "hidden" not in text
+    first, second = map(json.loads, text.splitlines())
+    assert (first["verb"], first["user"]["username"]) == ("create", "kubernetes-admin")
+    assert first["objectRef"] == {"resource": "secrets", "namespace": "default", "apiVersion": "v1"}
+    assert first["responseStatus"]["code"] == 201
+    assert (second["user"]["username"], second["impersonatedUser"]["username"]) == ("kubernetes-admin", "ann")
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_long_log_goes_on_in_another_file(tmp_path: Path) -> None:
+    path = tmp_path / "audit.log"
+
+    async def test() -> None:
+        async with Api(tmp_path) as api:
+            audit = AuditLog(path, limit=1500)
+            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            for _ in range(4):
+                await api.call("GET", "/version")
+            audit.close()
+
+    asyncio.run(test())
+    assert path.stat().st_size < 1500
+    assert (tmp_path / "audit.log.1").stat().st_size < 1500

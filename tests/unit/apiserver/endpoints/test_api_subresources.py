@@ -1,0 +1,185 @@
+"""Scale, binding and eviction, over a real store; what budgets say of evictions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.apiserver.endpoints import evictions
+from podkeep.apiserver.meta.status import StatusError
+from support.api_calls import MERGE, Api
+
+PODS = "/api/v1/namespaces/default/pods"
+APPS = "/apis/apps/v1/namespaces/default/deployments"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+NOW = "2026-11-23T06:00:00Z"
+
+
+def _run(directory: Path, test: Callable[[Api], Awaitable[None]]) -> None:
+    async def running() -> None:
+        async with Api(directory) as api:
+            await test(api)
+
+    asyncio.run(running())
+
+
+def _pod(name: str = "p", **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+
+
+def _deployment() -> dict[str, Any]:
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": _pod()["spec"]}
+    return {"metadata": {"name": "web"}, "spec": {"selector": {"matchLabels": labels}, "template": template}}
+
+
+async def _created(api: Api, path: str, value: dict[str, Any]) -> dict[str, Any]:
+    answer = await api.call("POST", path, value)
+    assert answer.status == 201, answer.body
+    found: dict[str, Any] = answer.value
+    return found
+
+
+def test_replicas_are_changed_by_scale(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _created(api, APPS, _deployment())
+        scale = (await api.call("GET", f"{APPS}/web/scale")).value
+        assert (scale["kind"], scale["spec"]) == ("Scale", {"replicas": 1})
+        scaled = await api.call("PUT", f"{APPS}/web/scale", {**scale, "spec": {"replicas": 2}})
+        assert (scaled.status, scaled.value["spec"]) == (200, {"replicas": 2})
+        old = await api.call("PUT", f"{APPS}/web/scale", {**scale, "spec": {"replicas": 3}})
+        assert (old.status, old.value["reason"]) == (409, "Conflict")
+        patched = await api.call("PATCH", f"{APPS}/web/scale", {"spec": {"replicas": 4}}, content_type=MERGE)
+        assert patched.value["spec"] == {"replicas": 4}
+        found = (await api.call("GET", f"{APPS}/web")).value
+        assert (found["spec"]["replicas"], found["metadata"]["generation"]) == (4, 3)
+        assert [entry.get("subresource") for entry in found["metadata"]["managedFields"]] == [None, "scale"]
+        wrong = await api.call("PATCH", f"{APPS}/web/scale", {"spec": {"replicas": -1}}, content_type=MERGE)
+        assert (wrong.status, "must be greater than or equal to 0" in wrong.message) == (422, True)
+        typed = await api.call("PATCH", f"{APPS}/web/scale", {"spec": {"replicas": "x"}}, content_type=MERGE)
+        assert typed.status == 422
+
+    _run(tmp_path, test)
+
+
+def test_a_pod_is_bound_once(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _created(api, PODS, _pod())
+        binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}}
+        bound = await api.call("POST", f"{PODS}/p/binding", binding)
+        assert (bound.status, bound.value["status"]) == (201, "Success")
+        assert (await api.call("GET", f"{PODS}/p")).value["spec"]["nodeName"] == "n"
+        again = await api.call("POST", f"{PODS}/p/binding", binding)
+        assert (again.status, 'is already assigned to node "n"' in again.message) == (409, True)
+        other = await api.call("POST", "/api/v1/namespaces/default/bindings", {**binding, "metadata": {"name": "q"}})
+        assert other.status == 404
+
+    _run(tmp_path, test)
+
+
+def test_a_pod_that_waits_is_evicted_whatever_its_budget_says(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _created(api, PODS, _pod())
+        evicted = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
+        assert (evicted.status, evicted.value["status"]) == (201, "Success")
+        assert (await api.call("GET", f"{PODS}/p")).status == 404
+        gone = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
+        assert gone.status == 404
+
+    _run(tmp_path, test)
+
+
+def test_a_budget_is_charged_for_an_eviction(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        for name in ("p", "q"):
+            await _created(api, PODS, _pod(name, app="web"))
+            status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+            changed = await api.call("PATCH", f"{PODS}/{name}/status", {"status": status}, content_type=MERGE)
+            assert changed.status == 200, changed.body
+        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
+        await _created(api, BUDGETS, {"metadata": {"name": "b"}, "spec": spec})
+        refused = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
+        assert (refused.status, refused.headers["Retry-After"]) == (429, ["10"])
+        allowed = {
+            "observedGeneration": 1,
+            "disruptionsAllowed": 1,
+            "currentHealthy": 2,
+            "desiredHealthy": 1,
+            "expectedPods": 2,
+        }
+        await api.call("PATCH", f"{BUDGETS}/b/status", {"status": allowed}, content_type=MERGE)
+        assert (await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})).status == 201
+        status = (await api.call("GET", f"{BUDGETS}/b")).value["status"]
+        assert (status["disruptionsAllowed"], status["disruptedPods"].keys()) == (0, {"p"})
+        refused = await api.call("POST", f"{PODS}/q/eviction", {"metadata": {"name": "q"}})
+        assert refused.message == "Cannot evict pod as it would violate the pod's disruption budget."
+        assert (await api.call("GET", f"{PODS}/q")).status == 200
+
+    _run(tmp_path, test)
+
+
+def _budget(**status: Any) -> dict[str, Any]:
+    return {"metadata": {"name": "b", "generation": 1}, "spec": {}, "status": {"observedGeneration": 1, **status}}
+
+
+@pytest.mark.parametrize(
+    ("budget", "code", "why"),
+    [
+        (_budget(observedGeneration=0), 429, "The disruption budget b is still being processed by the server."),
+        (
+            _budget(disruptionsAllowed=0, currentHealthy=1, desiredHealthy=2),
+            429,
+            "The disruption budget b needs 2 healthy pods and has 1 currently",
+        ),
+        (
+            _budget(disruptionsAllowed=0, currentHealthy=3, desiredHealthy=2),
+            429,
+            "The disruption budget b does not allow evicting pods currently",
+        ),
+        (
+            _budget(
+                disruptionsAllowed=0,
+                conditions=[
+                    {"type": "DisruptionAllowed", "status": "False", "reason": "SyncFailed", "message": "no scale"}
+                ],
+            ),
+            429,
+            "The disruption budget b does not allow evicting pods currently because it failed sync: no scale",
+        ),
+    ],
+)
+def test_a_budget_says_why_it_allows_nothing(budget: dict[str, Any], code: int, why: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        evictions.charged(budget, "p", NOW)
+    assert refused.value.code == code
+    assert refused.value.details["causes"] == [{"reason": "DisruptionBudget", "message": why}]
+
+
+def test_the_last_disruption_is_noted_as_such() -> None:
+    charged = evictions.charged(_budget(disruptionsAllowed=1), "p", NOW)
+    assert charged["status"]["conditions"][0]["reason"] == "InsufficientPods"
+    assert charged["status"]["disruptedPods"] == {"p": NOW}
+
+
+def test_a_pod_with_two_budgets_cannot_be_evicted() -> None:
+    budgets = [{"spec": {"selector": {"matchLabels": {"a": "b"}}}}] * 2
+    with pytest.raises(StatusError, match="more than one PodDisruptionBudget"):
+        evictions.budget_of({"metadata": {"labels": {"a": "b"}}}, budgets)
+
+
+def test_reviews_answer_in_their_status(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        who = await _created(api, "/apis/authentication.k8s.io/v1/selfsubjectreviews", {})
+        assert who["status"]["userInfo"]["username"] == "kubernetes-admin"
+        token = await _created(api, "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "x"}})
+        assert "authenticated" not in token["status"]
+        question = {"spec": {"user": "ann", "resourceAttributes": {"verb": "get", "resource": "pods"}}}
+        answer = await _created(api, "/apis/authorization.k8s.io/v1/subjectaccessreviews", question)
+        assert answer["status"] == {"allowed": False}
+        assert (await api.call("POST", f"{PODS}/p/exec?command=x")).status == 501
+
+    _run(tmp_path, test)

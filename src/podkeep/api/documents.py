@@ -1,15 +1,16 @@
 """From the text of a manifest to plain values: YAML (and so JSON), several documents in one text.
 
-Reads YAML as Kubernetes does: duplicate keys are errors, ``1:30`` and timestamps stay text, keys become text.
-A text that expands without measure through aliases is refused before it expands. Does not know any Kubernetes type.
+Reads YAML as Kubernetes does: duplicate keys are errors, unless somebody asks to be told of them; ``1:30`` and
+timestamps stay text, keys become text. A text that expands without measure through aliases is refused before it
+expands. Does not know any Kubernetes type.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
@@ -67,10 +68,15 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
 _Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
-def parse(text: str, *, source: str) -> list[Document]:
+Repeated: TypeAlias = Callable[[str, int], None]
+"""Told of a key that a mapping has again, and the line (from 1) of its value there."""
+
+
+def parse(text: str, *, source: str, on_repeated: Repeated | None = None) -> list[Document]:
     """Return the documents of ``text`` in order; empty ones are left out but keep their number.
 
     :param source: name of the file for messages; ``-`` is shown as ``<stdin>``.
+    :param on_repeated: told of each repeated key, whose last value counts then; None: that is an error.
     :raises InvalidArgument: naming source, line and column, if the text is not YAML, repeats a key, is too large or too
         deep, or expands without measure.
     """
@@ -91,7 +97,7 @@ def parse(text: str, *, source: str) -> list[Document]:
                 repeated += _refuse_bombs(node)
                 if repeated > _MAX_NODES:
                     raise _problem(node, f"aliases up to here repeat more than {_MAX_NODES} values")
-                value = _plain(loader, node)
+                value = _plain(loader, node, on_repeated)
                 if value is not None:
                     line = node.start_mark.line + 1
                     documents.append(Document(source=source, index=index, line=line, value=value))
@@ -145,12 +151,12 @@ def _refuse_bombs(root: yaml.Node) -> int:
     return size(root) - len(sizes)
 
 
-def _plain(loader: Any, node: yaml.Node) -> Any:
+def _plain(loader: Any, node: yaml.Node, on_repeated: Repeated | None = None) -> Any:
     """Return ``node`` as dict, list, str, int, float, bool or None."""
     if node.tag not in _TAGS:
         raise _problem(node, f"the tag {node.tag} has no meaning in a manifest")
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(loader, item) for item in node.value]
+        return [_plain(loader, item, on_repeated) for item in node.value]
     if not isinstance(node, yaml.MappingNode):
         try:
             return loader.construct_object(node)
@@ -161,16 +167,19 @@ def _plain(loader: Any, node: yaml.Node) -> Any:
     for key_node, value_node in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             for part in value_node.value if isinstance(value_node, yaml.SequenceNode) else [value_node]:
-                content = _plain(loader, part)
+                content = _plain(loader, part, on_repeated)
                 if not isinstance(content, dict):
                     raise _problem(part, "only a mapping can be merged with <<")
                 for name, item in content.items():
                     merged.setdefault(name, item)
             continue
         key = _key(loader, key_node)
+        value = _plain(loader, value_node, on_repeated)
         if key in own:
-            raise _problem(key_node, f"the key {key!r} is given twice")
-        own[key] = _plain(loader, value_node)
+            if on_repeated is None:
+                raise _problem(key_node, f"the key {key!r} is given twice")
+            on_repeated(key, value_node.start_mark.line + 1)
+        own[key] = value
     return merged | own
 
 

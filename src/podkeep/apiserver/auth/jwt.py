@@ -10,7 +10,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -35,6 +35,13 @@ class VerificationKey:
     identifier: str
     algorithm: str
     verify: Callable[[bytes, bytes], bool]
+    numbers: Mapping[str, str] = field(default_factory=dict)
+    """What the key consists of, as members of a JSON Web Key (RFC 7518, section 6)."""
+
+    @property
+    def web_key(self) -> dict[str, str]:
+        """The JSON Web Key (RFC 7517) with which others verify tokens."""
+        return {"use": "sig", "kid": self.identifier, "alg": self.algorithm, **self.numbers}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,13 +199,24 @@ def _verification_key(key: Any) -> VerificationKey:
         if key.key_size < _MIN_RSA_BITS:
             raise _unusable(f"it has {key.key_size} bits, and RSA needs {_MIN_RSA_BITS}")
         algorithm, verify = "RS256", verify_rsa
+        rsa_numbers = key.public_numbers()
+        numbers = {"kty": "RSA", "n": _number(rsa_numbers.n), "e": _number(rsa_numbers.e)}
     elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
         algorithm, verify = "ES256", verify_ec
+        ec_numbers = key.public_numbers()
+        numbers = {"kty": "EC", "crv": "P-256"}
+        numbers |= {"x": _number(ec_numbers.x, _ES256_BYTES), "y": _number(ec_numbers.y, _ES256_BYTES)}
     else:
         raise _unusable("it is neither RSA nor ECDSA on P-256")
     der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     # As kube-apiserver derives it, so that tokens say which key they need, and not what it is.
-    return VerificationKey(identifier=_base64(hashlib.sha256(der).digest()), algorithm=algorithm, verify=verify)
+    identifier = _base64(hashlib.sha256(der).digest())
+    return VerificationKey(identifier=identifier, algorithm=algorithm, verify=verify, numbers=numbers)
+
+
+def _number(number: int, least: int = 1) -> str:
+    """Return a number of a JSON Web Key, of so many bytes at least."""
+    return _base64(number.to_bytes(max(least, (number.bit_length() + 7) // 8), "big"))
 
 
 def _unusable(why: str) -> FailedPrecondition:

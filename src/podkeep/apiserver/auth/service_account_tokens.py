@@ -105,6 +105,11 @@ class ServiceAccountTokens:
         self._now = now
         self._verified: dict[bytes, Claims] = {}
 
+    @property
+    def keys(self) -> Sequence[VerificationKey]:
+        """The keys whose tokens are taken."""
+        return list(self._keys.values())
+
     def issue(self, binding: Binding, audiences: Sequence[str], seconds: int, warn_after: int = 0) -> str:
         """Return a new token.
 

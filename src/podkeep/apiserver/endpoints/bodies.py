@@ -52,15 +52,19 @@ class Malformed(Exception):
 
 @dataclass(slots=True)
 class Parsed:
-    """The plain value of a body, and what its text says twice, as paths."""
+    """The plain value of a body, and what upstream's strict decoders say of what its text says twice."""
 
     value: Any
     duplicates: list[str] = field(default_factory=list)
+    """Of JSON: paths."""
+    repeated: list[str] = field(default_factory=list)
+    """Of YAML: lines and keys."""
 
     @property
     def complaints(self) -> list[str]:
-        """What upstream's strict decoder says of the duplicates."""
-        return [f'duplicate field "{path}"' for path in self.duplicates]
+        """What is said of them, that of YAML first."""
+        yaml = [f"yaml: unmarshal errors:\n{chr(10).join(self.repeated)}"] if self.repeated else []
+        return yaml + [f'duplicate field "{path}"' for path in self.duplicates]
 
 
 async def read(request: Request) -> bytes:
@@ -84,14 +88,14 @@ def parse(data: bytes, media_type: str, *, strict: bool) -> Parsed:
     :raises StatusError: 400, if it nests too deeply; 413, if it has too many values.
     """
     if media_type != JSON and data.lstrip()[:1] != b"{":
-        return _yaml(data)
+        return _yaml(data, strict=strict)
     try:
         value = msgspec.json.decode(data)
     except RecursionError:
         raise _too_deep() from None
     except msgspec.DecodeError as error:
         if media_type != JSON:
-            return _yaml(data)  # a mapping in braces is YAML, too
+            return _yaml(data, strict=strict)  # a mapping in braces is YAML, too
         raise Malformed(_where(data, str(error))) from None
     except UnicodeDecodeError as error:
         raise Malformed(f"{_position(data, error.start)}: not UTF-8") from None
@@ -102,16 +106,22 @@ def parse(data: bytes, media_type: str, *, strict: bool) -> Parsed:
     return Parsed(value, _duplicates(data) if strict else [])
 
 
-def _yaml(data: bytes) -> Parsed:
+def _yaml(data: bytes, *, strict: bool) -> Parsed:
+    repeated: list[str] = []
+
+    def note(key: str, line: int) -> None:
+        if strict:
+            repeated.append(f"  line {line}: key {msgspec.json.encode(key).decode()} already set in map")
+
     try:
-        found = documents.parse(data.decode(), source="body")
+        found = documents.parse(data.decode(), source="body", on_repeated=note)
     except UnicodeDecodeError as error:
         raise Malformed(f"{_position(data, error.start)}: not UTF-8") from None
     except InvalidArgument as error:
         raise Malformed(error.message.removeprefix("body: ")) from None
     value = _bounded(found[0].value, 0) if found else None
     _require_few(value)
-    return Parsed(value)
+    return Parsed(value, repeated=repeated)
 
 
 def _require_few(value: Any) -> None:
@@ -225,7 +235,8 @@ def decode_object(data: bytes, media_type: str, kind: Kind, validation: FieldVal
         decoded = decode(value, kubernetes().kind(kind))
     except WrongType as error:
         raise _cannot_be_handled(kind, str(error)) from None
-    complaints = [*(f'unknown field "{path}"' for path in decoded.unknown), *parsed.complaints]
+    complaints = [f'unknown field "{path}"' for path in decoded.unknown]
+    complaints = parsed.complaints + complaints if parsed.repeated else complaints + parsed.complaints
     if complaints and validation is FieldValidation.STRICT:
         raise _cannot_be_handled(kind, f"strict decoding error: {', '.join(complaints)}")
     if strict:

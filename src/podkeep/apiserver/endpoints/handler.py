@@ -18,7 +18,7 @@ from podkeep.apiserver.auth.impersonation import impersonate
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
-from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, request_info
+from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, openid, request_info
 from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Catalog, Entry
@@ -58,6 +58,8 @@ class Parts:
     audit: AuditLog | None = None
     downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = field(default_factory=dict)
     """Other things that are served, by path."""
+    openid: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
+    """Documents about tokens with their content types, by path."""
 
 
 class Handler:
@@ -173,6 +175,9 @@ class Handler:
             return call.respond(parts.metrics.text(), content_type=metrics.CONTENT_TYPE)
         if (download := parts.downloads.get(path)) is not None:
             return call.respond(download(), content_type="application/octet-stream")
+        if (published := parts.openid.get(path)) is not None:
+            headers = [("Cache-Control", openid.CACHE_CONTROL), ("Content-Type", published[0])]
+            return Response(headers=[*headers, ("Audit-Id", call.audit_id)], body=published[1])
         if path == "/":
             return call.answer({"paths": self._paths()})
         if path.startswith("/openapi/"):
@@ -219,6 +224,7 @@ class Handler:
             openapi.V3_PATH,
             "/version",
             "/metrics",
+            *self._parts.openid,
             *(f"/{name}" for name in health.PATHS),
         ]
         return sorted([*groups, *other])

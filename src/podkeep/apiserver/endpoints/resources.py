@@ -310,7 +310,7 @@ def applied(body: bytes, resource: Resource, validation: FieldValidation, warnin
         )
     if value["kind"] != kind.kind:
         raise bad_request(f"invalid object type: {kind.api_version}, Kind={value['kind']}")
-    if parsed.duplicates:
+    if parsed.complaints:
         if validation is FieldValidation.STRICT:
             raise bad_request(f"error strict decoding YAML: {', '.join(parsed.complaints)}")
         warnings.extend(parsed.complaints)

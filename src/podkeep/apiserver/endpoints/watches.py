@@ -110,7 +110,8 @@ class Watches:
         try:
             watcher = self._store.watch(resource.storage_name, revision, namespace)
         except Compacted:
-            return _refused(expired(f"too old resource version: {revision} ({self._store.compacted})")), _nothing
+            oldest = self._store.compacted(resource.storage_name)
+            return _refused(expired(f"too old resource version: {revision} ({oldest})")), _nothing
         self._open.add(watcher)
 
         def end() -> None:

@@ -19,7 +19,7 @@ from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 AUTHENTICATION = "extension-apiserver-authentication"
 SERVER = User(name="system:apiserver", groups=(MASTERS,))
-_REQUEST = Request(field_manager="podkeep", user=SERVER)
+REQUEST = Request(field_manager="podkeep", user=SERVER)
 
 
 async def make_namespaces(registry: Registry) -> None:
@@ -38,7 +38,7 @@ async def _make(registry: Registry, resource: Resource, values: Iterable[Object]
     """Create objects unless they are there."""
     for value in values:
         try:
-            await registry.create(Target(resource, ""), value, _REQUEST)
+            await registry.create(Target(resource, ""), value, REQUEST)
         except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
@@ -56,9 +56,9 @@ async def publish_authorities(registry: Registry, lister: Lister, authorities: s
     old = lister.get(*target.key)
     value = {"metadata": {"name": AUTHENTICATION, "namespace": "kube-system"}, "data": data}
     if old is None:
-        await registry.create(target._replace(name=""), value, _REQUEST)
+        await registry.create(target._replace(name=""), value, REQUEST)
     elif old.get("data") != data:
-        await registry.update(target, {**old, "data": data}, _REQUEST)
+        await registry.update(target, {**old, "data": data}, REQUEST)
 
 
 async def make_roles(registry: Registry, lister: Lister) -> None:
@@ -72,11 +72,11 @@ async def _write(registry: Registry, resource: Resource, change: Change) -> None
     fields = metadata(change.value)
     target = Target(resource, fields.get("namespace", ""), fields["name"])
     if change.old is not None and not change.recreate:
-        await registry.update(target, _whole(change.value, change.old), _REQUEST)
+        await registry.update(target, _whole(change.value, change.old), REQUEST)
         return
     if change.old is not None:
-        await registry.delete(target, DeleteOptions(), _REQUEST)
-    await registry.create(target._replace(name=""), change.value, _REQUEST)
+        await registry.delete(target, DeleteOptions(), REQUEST)
+    await registry.create(target._replace(name=""), change.value, REQUEST)
 
 
 def _whole(value: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:

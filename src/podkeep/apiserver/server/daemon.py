@@ -17,6 +17,7 @@ from pathlib import Path
 
 from podkeep.api.feature_gates import read as read_gates
 from podkeep.apiserver.controllers.runner import Runner
+from podkeep.apiserver.endpoints import openid
 from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.discovery import Discovery
@@ -33,11 +34,11 @@ from podkeep.apiserver.endpoints.subresources import Subresources
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
-from podkeep.apiserver.server import backup, bootstrap, certificates, plugins
-from podkeep.apiserver.server.access import Access
+from podkeep.apiserver.server import backup, bootstrap, certificates, kubernetes_service, plugins
+from podkeep.apiserver.server.access import ISSUER, Access
 from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
-from podkeep.apiserver.server.sockets import Sockets, make_certificates
+from podkeep.apiserver.server.sockets import SERVICE_ADDRESS, Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -89,6 +90,8 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         authority = files.certificate(AUTHORITY).read_text()
         more = Path(config.api.client_ca).read_text() if config.api.client_ca else ""
         await bootstrap.publish_authorities(registry, lister, authority + more)
+        own = bootstrap.REQUEST, SERVICE_ADDRESS, sockets.address
+        await kubernetes_service.publish(registry, lister, *own)
         make = partial(plugins.controllers, served.resources, lister, gates, authority)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)
@@ -175,6 +178,15 @@ def _parts(
         in_flight=in_flight,
         audit=audit,
         downloads={backup.PATH: partial(backup.stream, stored.store, Path(config.api.root))},
+        openid=openid.documents(access.tokens.issuer, _url(address), access.tokens.keys),
         answers=subresources.answers() | reviews.answers(),
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
     )
+
+
+def _url(address: str) -> str:
+    """Return where others reach the API that listens at ``IP:PORT``; if nowhere, the name that pods have for it."""
+    place = kubernetes_service.reachable(address)
+    if place is not None:
+        return "https://{}:{}".format(*place)
+    return f"https://{address}" if address else ISSUER

@@ -197,6 +197,24 @@ class Database:
             raise self._refusal("written", error) from error
         return end
 
+    def compact_of(self, resources: Iterable[str], after: int, upto: int) -> None:
+        """Remove what nobody can ask for of some resources once their states before ``upto`` are not told.
+
+        The newest revision of all stays, if it is a deletion too: from it follows which one is next.
+
+        :param after: up to which revision that was done before.
+        """
+        names = list(resources)
+        span = f"revision > ? AND revision <= ? AND +resource IN ({', '.join('?' * len(names))})"
+        bounds = (after, upto, *names)
+        try:
+            with sqlite.transaction(self._db):
+                self._db.execute(f"DELETE FROM log WHERE revision IN (SELECT previous FROM log WHERE {span})", bounds)
+                newest = "(SELECT max(revision) FROM log)"
+                self._db.execute(f"DELETE FROM log WHERE {span} AND type = 'DELETED' AND revision < {newest}", bounds)
+        except sqlite3.Error as error:
+            raise self._refusal("written", error) from error
+
     def backup(self, path: Path) -> None:
         """Write a copy of the whole database to a new file.
 

@@ -35,6 +35,8 @@ WATCHER_EVENTS = 1_000
 WATCHER_BYTES = 8 << 20
 WATCHER_MOST = 4
 """How many times that may wait for one that takes some, but too few; what came last does not count."""
+SHORT_LIVED = frozenset({"events", "coordination.k8s.io/leases"})
+"""Resources that are written all the time and whose past hardly anybody asks for: less of it is kept."""
 _COMPACT_BATCH = 500
 _GROUP_EVENTS = 500
 """Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
@@ -194,6 +196,9 @@ class Store:
         self._tasks = Tasks("storage")
         self._revision = self._assigned = self._database.revision()
         self._compacted = self._database.compacted()
+        # How far that has come is not on the disk: who watched these before a restart lists them again.
+        self._short_compacted = self._revision
+        self._short_done = self._compacted
         self._objects: dict[str, dict[tuple[str, str], Stored]] = {}
         for stored in self._database.current():
             _, namespace, name = stored.key
@@ -235,10 +240,9 @@ class Store:
         """The newest revision that is acknowledged."""
         return self._revision
 
-    @property
-    def compacted(self) -> int:
-        """The oldest revision that a watch or a list may ask for."""
-        return self._compacted
+    def compacted(self, resource: str) -> int:
+        """Return the oldest revision that a watch or a list of a resource may ask for."""
+        return max(self._compacted, self._short_compacted) if resource in SHORT_LIVED else self._compacted
 
     def get(self, key: Key) -> Stored | None:
         """Return an object as it is acknowledged; None if there is none."""
@@ -298,17 +302,17 @@ class Store:
         :raises Compacted: if that revision is not kept any more.
         :raises FutureRevision: if it is not there yet.
         """
-        self._require_kept(revision)
+        self._require_kept(resource, revision)
         query = partial(self._database.snapshot, resource, namespace, revision, after, limit + 1)
         found = await self._on_thread(query)
-        self._require_kept(revision)
+        self._require_kept(resource, revision)
         return Page(found[:limit], revision, len(found) > limit)
 
-    def _require_kept(self, revision: int) -> None:
+    def _require_kept(self, resource: str, revision: int) -> None:
         if revision > self._revision:
             raise FutureRevision(f"Too large resource version: {revision}, current: {self._revision}")
-        if revision < self._compacted:
-            raise Compacted(f"too old resource version: {revision} ({self._compacted})")
+        if revision < (oldest := self.compacted(resource)):
+            raise Compacted(f"too old resource version: {revision} ({oldest})")
 
     # writes
 
@@ -409,7 +413,7 @@ class Store:
         :raises Compacted: if that revision is not kept any more.
         :raises FutureRevision: if it is not there yet.
         """
-        self._require_kept(after)
+        self._require_kept(resource, after)
         watcher = Watcher(resource, namespace, after, partial(self._past, self._revision), self._unwatch)
         self._watchers.setdefault(resource, set()).add(watcher)
         return watcher
@@ -422,12 +426,12 @@ class Store:
 
         They come from memory, and older ones from the disk.
         """
-        self._require_kept(after)
+        self._require_kept(resource, after)
         if after >= self._history_start or after >= upto:
             recent = (event for event in self._history if after < event.stored.revision <= upto)
             return [event for event in recent if event.stored.key.resource == resource], None
         past = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
-        self._require_kept(after)
+        self._require_kept(resource, after)
         return past
 
     def _keep_in_history(self, event: Event) -> None:
@@ -450,6 +454,15 @@ class Store:
             # Told before it is done: what is asked for meanwhile must not find half of it.
             self._compacted = min(revision, self._compacted + _COMPACT_BATCH)
             await self._on_thread(partial(self._database.compact, self._compacted, _COMPACT_BATCH))
+
+    async def compact_short_lived(self, revision: int) -> None:
+        """Give up every state of ``SHORT_LIVED`` before ``revision``. Otherwise as :meth:`compact`."""
+        revision = min(revision, self._revision)
+        self._short_compacted = max(self._short_compacted, revision)
+        while (start := max(self._short_done, self._compacted)) < revision:
+            end = min(revision, start + _COMPACT_BATCH)
+            await self._on_thread(partial(self._database.compact_of, SHORT_LIVED, start, end))
+            self._short_done = end
 
     async def backup(self, path: Path) -> None:
         """Write a copy of everything that is acknowledged to a new file.

@@ -10,6 +10,8 @@ import pytest
 from podkeep.apiserver.endpoints import bodies
 from podkeep.apiserver.endpoints.bodies import FieldValidation
 from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF, YAML
+from podkeep.apiserver.endpoints.resources import applied
+from podkeep.apiserver.kinds import configuration
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.table import Kind, kubernetes
@@ -211,3 +213,46 @@ def test_options_of_a_deletion_may_be_protobuf() -> None:
         "gracePeriodSeconds": 5,
         "propagationPolicy": "Foreground",
     }
+
+
+_TWICE = b"""dato: {}
+metadata:
+  name: a
+  name: b
+data:
+  x: "1"
+  x: "2"
+"""
+_COMPLAINTS = [
+    'yaml: unmarshal errors:\n  line 4: key "name" already set in map\n  line 7: key "x" already set in map',
+    'unknown field "dato"',
+]
+
+
+def test_a_key_that_yaml_has_twice_is_treated_as_validation_says() -> None:
+    with pytest.raises(StatusError) as refused:
+        _read(_TWICE, media_type=YAML)
+    why = f"strict decoding error: {', '.join(_COMPLAINTS)}"
+    assert (refused.value.code, refused.value.message) == (
+        400,
+        f'ConfigMap in version "v1" cannot be handled as a ConfigMap: {why}',
+    )
+    for validation, expected in ((FieldValidation.WARN, _COMPLAINTS), (FieldValidation.IGNORE, [])):
+        warnings: list[str] = []
+        found = bodies.decode_object(_TWICE, YAML, CONFIG_MAP, validation, warnings)
+        assert found == {"metadata": {"name": "b"}, "data": {"x": "2"}}
+        assert warnings == expected
+
+
+def test_what_is_applied_may_have_a_key_twice_unless_validation_is_strict() -> None:
+    resource = next(item for item in configuration.RESOURCES if item.plural == "configmaps")
+    text = b"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  name: b\n"
+    complaint = 'yaml: unmarshal errors:\n  line 5: key "name" already set in map'
+    with pytest.raises(StatusError) as refused:
+        applied(text, resource, FieldValidation.STRICT, [])
+    assert (refused.value.code, refused.value.message) == (400, f"error strict decoding YAML: {complaint}")
+    warnings: list[str] = []
+    assert applied(text, resource, FieldValidation.WARN, warnings)["metadata"] == {"name": "b"}
+    assert warnings == [complaint]
+    assert applied(text, resource, FieldValidation.IGNORE, warnings)["metadata"] == {"name": "b"}
+    assert warnings == [complaint]

@@ -324,7 +324,7 @@ def test_compaction_keeps_what_can_still_be_asked_for(tmp_path: Path) -> None:
         await store.delete(key("c"), value("c"), gone)
         at = store.revision
         await store.compact(at)
-        assert store.compacted == at
+        assert store.compacted("pods") == at
         latest = await store.put(key("a"), value("a"), latest)
         assert names(await store.page("pods", "", at, ("", ""), 9)) == ["a", "b"]
         with pytest.raises(Compacted, match="too old resource version: 3"):
@@ -334,12 +334,53 @@ def test_compaction_keeps_what_can_still_be_asked_for(tmp_path: Path) -> None:
         assert await some(store.watch("pods", at), 1) == [("MODIFIED", "a", 702)]
 
     async def again(store: Store) -> None:
-        assert (names(store.snapshot("pods")), store.compacted) == (["a", "b"], 704)
+        assert (names(store.snapshot("pods")), store.compacted("pods")) == (["a", "b"], 704)
 
     run(path, steps)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM log").fetchone() == (3,)
     run(path, again)
+
+
+@pytest.mark.parametrize("resource_name", sorted(storage.SHORT_LIVED))
+def test_of_what_is_short_lived_less_is_kept(tmp_path: Path, resource_name: str) -> None:
+    path = tmp_path / "db"
+    lease = key("lease", resource=resource_name)
+
+    async def write(store: Store) -> None:
+        await store.put(key("a"), value("a"), None)
+        await store.put(lease, value("lease"), None)
+        await asyncio.gather(*(store.put(lease, value("lease"), store.newest(lease)) for _ in range(700)))
+        await store.put(key("a"), value("a", spec=1), store.newest(key("a")))
+        at = store.revision
+        assert (await store.page(resource_name, "", 3, ("", ""), 9)).revision == 3
+        await store.compact_short_lived(at)
+        assert (store.compacted(resource_name), store.compacted("pods")) == (at, 0)
+        assert names(await store.page(resource_name, "", at, ("", ""), 9)) == ["lease"]
+        assert await some(store.watch("pods", 1), 1) == [("MODIFIED", "a", 1)]
+        with pytest.raises(Compacted, match=f"too old resource version: 3 .{at}."):
+            store.watch(resource_name, 3)
+        with pytest.raises(Compacted):
+            await store.page(resource_name, "", at - 1, ("", ""), 9)
+        newest = store.newest(lease)
+        assert newest is not None
+        await store.delete(lease, value("lease"), newest)
+        await store.compact_short_lived(store.revision)
+
+    async def again(store: Store) -> None:
+        assert store.compacted("pods") == 0
+        with pytest.raises(Compacted):
+            store.watch(resource_name, 703)
+        page = await store.page("pods", "", 3, ("", ""), 9)
+        assert [decoded(stored)["metadata"]["resourceVersion"] for stored in page.items] == ["1"]
+        assert (await store.put(key("b"), value("b"), None)).revision == 705  # 704 was the deletion
+        await store.compact_short_lived(store.revision)
+
+    run(path, write)
+    run(path, again)
+    with closing(sqlite3.connect(path)) as connection:
+        kept = connection.execute("SELECT revision FROM log ORDER BY revision").fetchall()
+    assert kept == [(1,), (703,), (705,)]
 
 
 def test_a_revision_is_never_used_again(tmp_path: Path) -> None:

@@ -59,19 +59,34 @@ def dns_subdomain(text: str) -> str:
 
 
 def label_key(text: str) -> str:
-    """Return why ``text`` cannot be the key of a label or annotation, or nothing."""
+    """Return the first reason why ``text`` cannot be the key of a label or annotation, or nothing."""
+    found = label_key_problems(text)
+    return found[0] if found else ""
+
+
+def label_key_problems(text: str) -> list[str]:
+    """Return every reason why ``text`` cannot be the key of a label or annotation.
+
+    A name that is empty or too long mostly has two: kube-apiserver (apimachinery: ``content.IsLabelKey``) checks its
+    characters as well.
+    """
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
-        return f"a valid label key {_NO_KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return [
+            f"a valid label key {_NO_KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ]
+    found = []
     if slash and not prefix:
-        return "prefix part must be non-empty"
-    if slash and (why := dns_subdomain(prefix)):
-        return f"prefix part {why}"
+        found.append("prefix part must be non-empty")
+    elif slash and (why := dns_subdomain(prefix)):
+        found.append(f"prefix part {why}")
     if not name:
-        return "name part must be non-empty"
-    if len(name) > 63:
-        return "name part must be no more than 63 bytes"
-    return "" if _QUALIFIED.fullmatch(name) else f"name part {_NO_KEY}"
+        found.append("name part must be non-empty")
+    elif len(name) > 63:
+        found.append("name part must be no more than 63 bytes")
+    if not _QUALIFIED.fullmatch(name):
+        found.append(f"name part {_NO_KEY}")
+    return found
 
 
 def label_value(text: str) -> str:

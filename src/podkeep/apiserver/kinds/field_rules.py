@@ -102,10 +102,14 @@ def too_long(path: str, text: str, limit: int, errors: FieldErrors) -> None:
         errors.add(path, f"Too long: may not be more than {limit} bytes")
 
 
-def named(path: str, value: str, why: str, errors: FieldErrors) -> None:
-    """Note a name that breaks a rule of :mod:`podkeep.api.names`; ``why`` is what the rule says, mostly nothing."""
-    if why:
-        errors.invalid(path, value, why)
+def named(path: str, value: str, why: str | Iterable[str], errors: FieldErrors) -> None:
+    """Note a name that breaks a rule of :mod:`podkeep.api.names`.
+
+    :param why: what the rule says: one text, which is empty for a good name, or all that is wrong.
+    """
+    for problem in (why,) if isinstance(why, str) else why:
+        if problem:
+            errors.invalid(path, value, problem)
 
 
 def port_number(path: str, port: int, errors: FieldErrors) -> None:
@@ -170,7 +174,7 @@ def _number(text: str) -> int:
 def labels(value: Mapping[str, str], path: str, errors: FieldErrors) -> None:
     """Note labels whose key or value is wrong; both are noted at the path of all of them."""
     for key, content in value.items():
-        named(path, key, names.label_key(key), errors)
+        named(path, key, names.label_key_problems(key), errors)
         named(path, content, names.label_value(content), errors)
 
 
@@ -198,7 +202,7 @@ def _requirement(item: Mapping[str, Any], path: str, errors: FieldErrors, *, any
             errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
     else:
         errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
-    named(f"{path}.key", item.get("key", ""), names.label_key(item.get("key", "")), errors)
+    named(f"{path}.key", item.get("key", ""), names.label_key_problems(item.get("key", "")), errors)
     if not any_value:
         for index, value in enumerate(values):
             named(f"{path}.values[{index}]", value, names.label_value(value), errors)
@@ -262,7 +266,7 @@ def conditions(found: Sequence[Mapping[str, Any]], path: str, errors: FieldError
         if kind in seen:
             errors.duplicate(f"{where}.type", kind)
         seen.add(kind)
-        named(f"{where}.type", kind, names.label_key(kind), errors)
+        named(f"{where}.type", kind, names.label_key_problems(kind), errors)
         if condition.get("status", "") not in CONDITION_STATUSES:
             errors.unsupported(f"{where}.status", condition.get("status", ""), CONDITION_STATUSES)
         if condition.get("observedGeneration", 0) < 0:

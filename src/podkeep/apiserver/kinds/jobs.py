@@ -294,7 +294,7 @@ def _validate_patterns(patterns: list[Mapping[str, Any]], path: str, errors: Fie
     field_rules.too_many(path, len(patterns), _MAX_PATTERNS, errors)
     for index, pattern in enumerate(patterns):
         kind = pattern.get("type", "")
-        field_rules.named(f"{path}[{index}].type", kind, names.label_key(kind), errors)
+        field_rules.named(f"{path}[{index}].type", kind, names.label_key_problems(kind), errors)
         _chosen(f"{path}[{index}].status", pattern.get("status", ""), field_rules.CONDITION_STATUSES, errors)
 
 

@@ -6,12 +6,14 @@ The texts are those of Kubernetes (apimachinery: util/validation), which people 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?!-))*(?<!-)")
+_PORT_CHARACTERS = re.compile(r"[-a-z0-9]+")
+_LETTER = re.compile(r"[a-z]")
 _ENV_NAME = re.compile(r"[ -<>-~]+")
 _SYSCTL = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9*]([-_a-z0-9*]*[a-z0-9*])?)*")
 
@@ -108,16 +110,22 @@ def config_key(text: str) -> str:
 
 
 def port_name(text: str) -> str:
-    """Return why ``text`` cannot name a port (IANA service name), or nothing."""
+    """Return the first reason why ``text`` cannot name a port (IANA service name), or nothing."""
+    return next(port_name_problems(text), "")
+
+
+def port_name_problems(text: str) -> Iterator[str]:
+    """Yield every reason why ``text`` cannot name a port."""
     if len(text) > 15:
-        return "must be no more than 15 characters"
-    if _PORT_NAME.fullmatch(text):
-        return ""
-    if not re.fullmatch("[-a-z0-9]+", text):
-        return "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    if not re.search("[a-z]", text):
-        return "must contain at least one letter (a-z)"
-    return "must not contain consecutive hyphens" if "--" in text else "must not begin or end with a hyphen"
+        yield "must be no more than 15 characters"
+    if not _PORT_CHARACTERS.fullmatch(text):
+        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    if not _LETTER.search(text):
+        yield "must contain at least one letter (a-z)"
+    if "--" in text:
+        yield "must not contain consecutive hyphens"
+    if text.startswith("-") or text.endswith("-"):
+        yield "must not begin or end with a hyphen"
 
 
 def env_name(text: str) -> str:

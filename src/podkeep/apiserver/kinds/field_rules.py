@@ -6,7 +6,7 @@ Every function notes what is wrong in :class:`FieldErrors`; nothing is raised. P
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +26,6 @@ _NO_PERCENT = (
     "a valid percent string must be a numeric string followed by an ending '%'"
     " (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
 )
-_PORT_NAME = re.compile(r"[-a-z0-9]+")
-_LETTER = re.compile(r"[a-z]")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _NO_REASON = (
@@ -121,24 +119,10 @@ def port_number(path: str, port: int, errors: FieldErrors) -> None:
 def port(path: str, value: int | str, errors: FieldErrors) -> None:
     """Note an ``IntOrString`` that is neither the number nor the name of a port."""
     if isinstance(value, str):
-        for why in _port_name_problems(value):
+        for why in names.port_name_problems(value):
             errors.invalid(path, value, why)
     else:
         port_number(path, value, errors)
-
-
-def _port_name_problems(name: str) -> Iterator[str]:
-    """Yield all that is wrong with a name, where :mod:`podkeep.apiserver.kinds.pod_fields` tells the first thing."""
-    if len(name) > 15:
-        yield "must be no more than 15 characters"
-    if not _PORT_NAME.fullmatch(name):
-        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    if not _LETTER.search(name):
-        yield "must contain at least one letter (a-z)"
-    if "--" in name:
-        yield "must not contain consecutive hyphens"
-    if name.startswith("-") or name.endswith("-"):
-        yield "must not begin or end with a hyphen"
 
 
 # numbers or percentages
@@ -193,18 +177,30 @@ def label_selector(
 
 
 def _requirement(item: Mapping[str, Any], path: str, errors: FieldErrors, *, any_value: bool) -> None:
-    operator, values = item.get("operator", ""), item.get("values", ())
-    if operator in ("In", "NotIn"):
+    if not operator(item, path, errors):
+        errors.invalid(f"{path}.operator", item.get("operator", ""), "not a valid selector operator")
+    key_and_values(item, path, errors, any_value=any_value)
+
+
+def operator(item: Mapping[str, Any], path: str, errors: FieldErrors) -> bool:
+    """Note values that an operator needs or cannot have; return whether it is one of those that all selectors know."""
+    name, values = item.get("operator", ""), item.get("values", ())
+    if name in ("In", "NotIn"):
         if not values:
             required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'", errors)
-    elif operator in ("Exists", "DoesNotExist"):
+    elif name in ("Exists", "DoesNotExist"):
         if values:
             errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
     else:
-        errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
+        return False
+    return True
+
+
+def key_and_values(item: Mapping[str, Any], path: str, errors: FieldErrors, *, any_value: bool) -> None:
+    """Note a key that no label has, and values that none has unless ``any_value``."""
     named(f"{path}.key", item.get("key", ""), names.label_key_problems(item.get("key", "")), errors)
     if not any_value:
-        for index, value in enumerate(values):
+        for index, value in enumerate(item.get("values", ())):
             named(f"{path}.values[{index}]", value, names.label_value(value), errors)
 
 

@@ -62,23 +62,13 @@ def _node_term(term: Values, path: str, errors: FieldErrors, *, values: bool) ->
 
 
 def _node_requirement(requirement: Values, path: str, errors: FieldErrors, *, check_values: bool) -> None:
-    operator, values = requirement.get("operator", ""), requirement.get("values", ())
-    if operator in ("In", "NotIn"):
-        if not values:
-            required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'", errors)
-    elif operator in ("Exists", "DoesNotExist"):
-        if values:
-            errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
-    elif operator in ("Gt", "Lt"):
-        if len(values) != 1:
+    operator = requirement.get("operator", "")
+    if operator in ("Gt", "Lt"):
+        if len(requirement.get("values", ())) != 1:
             required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'", errors)
-    else:
+    elif not field_rules.operator(requirement, path, errors):
         errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
-    key = requirement.get("key", "")
-    named(f"{path}.key", key, names.label_key_problems(key), errors)
-    if check_values:
-        for index, value in enumerate(values):
-            named(f"{path}.values[{index}]", value, names.label_value(value), errors)
+    field_rules.key_and_values(requirement, path, errors, any_value=not check_values)
 
 
 def _node_field(requirement: Values, path: str, errors: FieldErrors) -> None:

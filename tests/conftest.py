@@ -39,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=fixture.STAND_IN,
         help="whether tests of RDT for any hardware use a stand-in, or change /sys/fs/resctrl",
     )
+    parser.addoption("--kills", type=int, default=20, help="how often the test of the API's writes kills the server")
     parser.addoption(quick.OPTION, action="store_true", help="leave out unit tests that need root or take long")
     parser.addoption(results.OPTION, metavar="FILE", help="write how each test ended, as lines of JSON")
 

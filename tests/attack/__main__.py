@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 
-from attack import campaign
+from attack import api, campaign
 from attack.node import Hostile, Node
 from support import scratch
+from support.api_daemon import ApiDaemon
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.registry import Registry
@@ -33,7 +34,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     wanted, _, number = options.only.partition("/")
-    names = [wanted] if wanted else list(campaign.CAMPAIGNS)
+    names = [wanted] if wanted else [*campaign.CAMPAIGNS, api.NAME]
     found = 0
     print(f"seed {seed}", flush=True)
     scratch.enter()
@@ -47,14 +48,20 @@ def main() -> int:
             base, own = directory / f"{name}-daemon", directory / name
             base.mkdir()
             own.mkdir()
+            if number:
+                numbers: Iterable[int] = [int(number)]
+            else:
+                numbers = campaign.during(options.seconds) if options.cases is None else range(options.cases)
+            if name == api.NAME:
+                with ApiDaemon(base) as server:
+                    report = api.run(server, seed, numbers, options.keep, lambda said: print(said, flush=True))
+                print("\n".join(report.lines()), flush=True)
+                found += len(report.findings)
+                continue
             settings = (*Node.SETTINGS, *campaign.CAMPAIGNS[name].settings)
             daemon = Daemon(base, extra=Node.settings(registry.host, hostile.host), settings=settings)
             try:
                 with daemon, Node(daemon, image, own, hostile) as node:
-                    if number:
-                        numbers: Iterable[int] = [int(number)]
-                    else:
-                        numbers = campaign.during(options.seconds) if options.cases is None else range(options.cases)
                     report = campaign.run(node, name, seed, numbers, options.keep)
                     print("\n".join(report.lines()), flush=True)
                     found += len(report.findings)

@@ -11,12 +11,12 @@ import asyncio
 import logging
 import socket
 import struct
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import h11
 
@@ -29,6 +29,7 @@ from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Req
 from podkeep.http.transport import Hangup, SocketTransport
 
 log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 PIECE_BYTES = 64 * 1024
 """What is read at a time, and written before the client has taken some."""
@@ -36,6 +37,8 @@ _EVENTS_PASSED_OVER = 64
 """Pieces of an unread body that are skipped to keep a connection; one with more is closed."""
 _BOTH_DONE = {h11.CLIENT: h11.DONE, h11.SERVER: h11.DONE}
 _WITHOUT_BODY = frozenset({HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED})
+_PHRASES = {status.value: status.phrase.encode() for status in HTTPStatus}
+"""Of the statuses that have one; who passes on answers of others has more."""
 _UCRED = struct.Struct("3i")
 """struct ucred (unix(7))."""
 
@@ -148,6 +151,7 @@ class HttpConnection:
             stopping=self._stopping,
             at_end=at_end,
             admit=self._admit,
+            while_there=self._while_there,
         )
 
     def _admit(self) -> None:
@@ -270,7 +274,7 @@ class HttpConnection:
         headers.append(("Date", formatdate(usegmt=True)))
         if closes or not self._limits.idle_timeout or self._stopping.is_set():
             headers.append(("Connection", "close"))
-        reason = HTTPStatus(response.status).phrase.encode()
+        reason = _PHRASES.get(response.status, b"")
         return self._h11.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
 
     async def _write_whole(self, head: bytes, body: bytes) -> None:
@@ -287,15 +291,23 @@ class HttpConnection:
         :raises ClientGone: if it left.
         :raises TimeoutError: if it takes nothing.
         """
+
+        async def write() -> None:
+            async for chunk in chunks:
+                if chunk:
+                    await self._write(self._h11.send(h11.Data(data=chunk)))
+
+        await self._while_there(write())
+
+    async def _while_there(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         gone = asyncio.Event()
         hangup = Hangup(self._socket, gone.set)
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_fail_when(gone))
-                async for chunk in chunks:
-                    if chunk:
-                        await self._write(self._h11.send(h11.Data(data=chunk)))
+                result = await work
                 watching.cancel()
+            return result
         except BaseExceptionGroup as failed:
             raise failed.exceptions[0] from failed
         finally:

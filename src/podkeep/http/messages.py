@@ -7,16 +7,17 @@ for another protocol, or raises :class:`Refused`. Any other exception is answere
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.http.budget import Account
 from podkeep.http.transport import Transport
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
+_Result = TypeVar("_Result")
 
 
 class Refused(InvalidArgument):
@@ -132,6 +133,18 @@ class Body:
         return bytes(data)
 
 
+class WhileThere(Protocol):
+    """See :attr:`Request.while_there`."""
+
+    async def __call__(self, work: Coroutine[Any, Any, _Result], /) -> _Result:
+        """Return what ``work`` does."""
+        ...
+
+
+async def _in_any_case(work: Coroutine[Any, Any, _Result], /) -> _Result:
+    return await work
+
+
 @dataclass(frozen=True, kw_only=True)
 class Request(Head):
     """A request whose head has come."""
@@ -146,6 +159,9 @@ class Request(Head):
     admit: Callable[[], None]
     """Call it when the client has shown that it is entitled: its connection is not closed any more to make room for
     another until the response is complete. Raises :class:`Refused` if that are too many."""
+    while_there: WhileThere = _in_any_case
+    """Awaits something that may take as long as it likes, before there is an answer: it is cancelled, and
+    :class:`~podkeep.http.budget.ClientGone` raised, when the client leaves."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -40,11 +40,6 @@ class Metadata(msgspec.Struct, frozen=True, rename="camel"):
     finalizers: tuple[str, ...] = ()
     owner_references: tuple[OwnerReference, ...] = ()
 
-    @property
-    def owner_uids(self) -> frozenset[str]:
-        """The uids of the owners."""
-        return frozenset(owner.uid for owner in self.owner_references)
-
 
 class _Envelope(msgspec.Struct, frozen=True):
     metadata: Metadata

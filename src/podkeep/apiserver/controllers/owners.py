@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Any
+
+import msgspec
 
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
@@ -16,6 +19,7 @@ from podkeep.apiserver.controllers.controller import (
     Delete,
     Item,
     Metadata,
+    OwnerReference,
     Patch,
     Plan,
     Write,
@@ -28,6 +32,12 @@ from podkeep.apiserver.meta.objects import FOREGROUND, ORPHAN, metadata
 from podkeep.apiserver.storage.records import Key
 
 Found = Mapping[str, Any]
+
+
+@lru_cache(maxsize=4096)
+def _shared(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
+    """Return the one of equal references that is kept: many objects have the same."""
+    return owners
 
 
 class State(Enum):
@@ -51,17 +61,23 @@ class GarbageCollector:
     def __init__(self, resources: Iterable[Resource]) -> None:
         self._kinds = {(item.kind.api_version, item.kind.kind): item for item in resources}
         self._dependents: dict[str, dict[Key, None]] = {}
-        self._owners: dict[Key, frozenset[str]] = {}
+        self._owners: dict[Key, tuple[OwnerReference, ...]] = {}
         self._waiting: dict[str, Key] = {}
         """Owners that are deleted in the foreground, by uid."""
+        self._ending: set[Key] = set()
+        """Objects that are about to go."""
 
     # What to look at
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return the object, its dependents or its owners, whichever may have to go."""
         found, key = change.metadata, change.key
-        before = self._owners.get(key, frozenset())
-        self._remember(key, frozenset() if change.is_deletion else found.owner_uids)
+        before = self._owners.get(key, ())
+        self._remember(key, () if change.is_deletion else found.owner_references)
+        if found.deletion_timestamp and not change.is_deletion:
+            self._ending.add(key)
+        else:
+            self._ending.discard(key)
         if change.is_deletion:
             self._waiting.pop(found.uid, None)
             yield from self._dependents.get(found.uid, ())
@@ -69,19 +85,19 @@ class GarbageCollector:
             if found.owner_references or found.deletion_timestamp:
                 yield key
             yield from self._foreground(key, found)
-        for uid in before:
-            if uid in self._waiting:
-                yield self._waiting[uid]
+        for owner in before:
+            if owner.uid in self._waiting:
+                yield self._waiting[owner.uid]
 
-    def _remember(self, key: Key, owners: frozenset[str]) -> None:
-        before = self._owners.pop(key, frozenset())
+    def _remember(self, key: Key, owners: tuple[OwnerReference, ...]) -> None:
+        old, new = ({owner.uid for owner in some} for some in (self._owners.pop(key, ()), owners))
         if owners:
-            self._owners[key] = owners
-        for uid in before - owners:
+            self._owners[key] = _shared(owners)
+        for uid in old - new:
             self._dependents[uid].pop(key, None)
             if not self._dependents[uid]:
                 del self._dependents[uid]
-        for uid in owners - before:
+        for uid in new - old:
             self._dependents.setdefault(uid, {})[key] = None
 
     def _foreground(self, key: Key, found: Metadata) -> Iterator[Item]:
@@ -96,6 +112,9 @@ class GarbageCollector:
     def reconcile(self, item: Item, lister: Lister, _now: object) -> Plan:
         """Return what has to be done about one object."""
         assert isinstance(item, Key)
+        states = [self._state(owner, item, lister) for owner in self._owners.get(item, ())]
+        if states and set(states) == {State.THERE} and item not in self._ending:
+            return NOTHING  # the object itself need not be read: there are many of them at the start
         found = lister.get(*item)
         if found is None:
             return NOTHING
@@ -110,18 +129,18 @@ class GarbageCollector:
             if ORPHAN in finalizers:
                 return orphan(item, found, dependents)
             return foreground(item, found, dependents) if FOREGROUND in finalizers else NOTHING
-        owners = fields.get("ownerReferences", ())
+        owners = msgspec.convert(fields.get("ownerReferences", ()), tuple[OwnerReference, ...])
         if not owners:
             return NOTHING
         states = [self._state(owner, item, lister) for owner in owners]
         return collect(item, found, states, dependents)
 
-    def _state(self, owner: Mapping[str, Any], dependent: Key, lister: Lister) -> State:
-        resource = self._kinds.get((owner["apiVersion"], owner["kind"]))
+    def _state(self, owner: OwnerReference, dependent: Key, lister: Lister) -> State:
+        resource = self._kinds.get((owner.api_version, owner.kind))
         if resource is None or (resource.namespaced and not dependent.namespace):
             return State.UNKNOWN
-        found = lister.get(*resource.key(dependent.namespace, owner["name"]))
-        if found is None or found["metadata"]["uid"] != owner["uid"]:
+        found = lister.get(*resource.key(dependent.namespace, owner.name))
+        if found is None or found["metadata"]["uid"] != owner.uid:
             return State.ABSENT
         return State.WAITING if _is_waiting(found) else State.THERE
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from sys import intern
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import (
@@ -58,7 +59,7 @@ class PodGarbage:
             if not self._pods[before]:
                 del self._pods[before]
         if node:
-            self._nodes[key] = node
+            self._nodes[key] = intern(node)
             self._pods.setdefault(node, {})[key] = None
         if not change.is_deletion and (node != before or change.metadata.deletion_timestamp):
             yield key
@@ -66,6 +67,9 @@ class PodGarbage:
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return what ends a pod."""
         assert isinstance(item, Key)
+        node = self._nodes.get(item, "")
+        if node and lister.get(NODES, "", node) is not None:
+            return NOTHING  # the pod itself need not be read: there are many of them at the start
         pod = lister.get(*item)
         if pod is None:
             return NOTHING

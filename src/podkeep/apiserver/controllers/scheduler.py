@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
+from sys import intern
 from typing import Any
 
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
@@ -34,6 +35,7 @@ from podkeep.apiserver.controllers.scheduling import (
     is_terminal,
     needs,
     node_state,
+    running,
 )
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
@@ -77,7 +79,7 @@ class Scheduler:
         freed = key in self._bound and not uses
         came = uses and key in self._waiting
         if uses:
-            self._bind(key, node, needs(pod, classes=self._with_classes))
+            self._bind(key, node, running(pod))
         else:
             self._release(key)
         if not change.is_deletion and is_ours(pod):
@@ -101,7 +103,7 @@ class Scheduler:
     def _bind(self, key: Key, node: str, pod: PodNeeds) -> None:
         if self._bound.get(key, node) != node:
             self._release(key)
-        self._bound[key] = node
+        self._bound[key] = intern(node)
         self._usage.setdefault(node, Usage()).add(key, pod)
 
     def _release(self, key: Key) -> None:
@@ -126,7 +128,7 @@ class Scheduler:
         if not decision.node:
             return refusal(pod, decision, lister, now)
         # Seen as bound from now on: the next pod must not get the same room before the store tells of it.
-        self._bind(item, decision.node, wanted)
+        self._bind(item, decision.node, running(pod))
         return binding(pod, decision, lister, now)
 
 

@@ -169,6 +169,41 @@ def needs(pod: Fields, *, classes: bool) -> PodNeeds:
     )
 
 
+def running(pod: Fields) -> PodNeeds:
+    """Return what matters about a pod that has a node: what it takes, and what it keeps away.
+
+    Equal ones are the same object, since there may be many.
+    """
+    found = needs(pod, classes=False)
+    return _running(
+        found.namespace,
+        tuple(found.labels.items()),
+        tuple(found.requests.items()),
+        found.ports,
+        found.anti_affinity,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _running(
+    namespace: str,
+    labels: tuple[tuple[str, str], ...],
+    requests: tuple[tuple[str, int], ...],
+    ports: frozenset[HostPort],
+    anti_affinity: tuple[AffinityTerm, ...],
+) -> PodNeeds:
+    return PodNeeds(
+        namespace=namespace,
+        labels=dict(labels),
+        requests=dict(requests),
+        ports=ports,
+        classes=(),
+        affinity=(),
+        anti_affinity=anti_affinity,
+        spec={},
+    )
+
+
 def _requests(spec: Fields) -> dict[str, int]:
     found = aggregate(spec, "requests") | spec.get("resources", {}).get("requests", {})
     total = {name: amount(name, text) for name, text in found.items()}

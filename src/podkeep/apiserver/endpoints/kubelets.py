@@ -1,191 +1,74 @@
-"""What the API asks kubelets for: logs, exec, attach, port-forward, and whatever is behind their own paths.
-
-Where a request goes is computed from the pod and its node (registry/core/pod: ``LogLocation``, ``streamLocation``);
-``relay`` passes it on. The kubelet proves itself with a certificate of the API's authority.
-"""
+"""Where a node's kubelet is, and how the API and it know each other (kubernetes: ``pkg/kubelet/client``)."""
 
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-from urllib.parse import quote, urlencode
+from pathlib import Path
 
-from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.catalog import Entry
-from podkeep.apiserver.endpoints.handler import Answer
-from podkeep.apiserver.endpoints.query import Query
-from podkeep.apiserver.endpoints.relay import Place, relay
+from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.meta.lister import Lister
-from podkeep.apiserver.meta.objects import metadata
-from podkeep.apiserver.meta.status import StatusError, bad_request, internal, invalid, not_found
-from podkeep.http.messages import Response, Upgrade
+from podkeep.apiserver.meta.status import StatusError, not_found
+from podkeep.http.backend import Address
 
-PORT = 10250
-_ADDRESSES = ("InternalIP", "ExternalIP", "Hostname")
-"""Which address of a node is asked, the first that it has."""
-_LOG_NUMBERS = {"sinceSeconds": 1, "tailLines": 0, "limitBytes": 1}
-"""Options of logs that are numbers, and the least that each may be."""
-_STREAMS = {"stdin": "input", "stdout": "output", "stderr": "error", "tty": "tty"}
-"""Options of exec and attach, and what kubelets call them."""
+DEFAULT_PORT = 10250
+ADDRESS_TYPES = ("InternalIP", "ExternalIP", "Hostname", "InternalDNS", "ExternalDNS")
+"""The first of these that a node has is taken. IP addresses come first, as kubeadm has it: they need no name server."""
 
 
-def container_of(pod: Mapping[str, Any], name: str) -> str:
-    """Return the container that a request means.
-
-    :raises StatusError: 400, if it is not there, or none is named and there are several.
-    """
-    spec, pod_name = pod.get("spec", {}), metadata(pod)["name"]
-    lists = ("initContainers", "containers", "ephemeralContainers")
-    known = [item["name"] for kind in lists for item in spec.get(kind, ())]
-    if name:
-        if name not in known:
-            raise bad_request(f"container {name[:80]} is not valid for pod {pod_name}")
-        return name
-    containers = spec.get("containers", ())
-    if len(containers) == 1:
-        only: str = containers[0]["name"]
-        return only
-    raise bad_request(f"a container name must be specified for pod {pod_name}, choose one of: [{' '.join(known)}]")
-
-
-def log_parameters(query: Query) -> list[tuple[str, str]]:
-    """Return a kubelet's parameters for a log.
-
-    :raises StatusError: 400 or 422, if they make no sense.
-    """
-    found = [(name, "true") for name in ("follow", "previous", "timestamps") if query.boolean(name)]
-    errors = FieldErrors()
-    for name, least in _LOG_NUMBERS.items():
-        number = query.integer(name)
-        if number is None:
-            continue
-        if number < least:
-            errors.invalid(name, number, f"must be greater than {'or equal to ' if least == 0 else ''}0")
-        found.append((name, str(number)))
-    if time := query.text("sinceTime"):
-        if "sinceSeconds" in query:
-            errors.forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified")
-        found.append(("sinceTime", time))
-    stream = query.text("stream")
-    if stream not in ("", "All", "Stdout", "Stderr"):
-        errors.unsupported("stream", stream, ["All", "Stdout", "Stderr"])
-    if errors.found:
-        raise invalid("PodLogOptions", "", "", errors.found)
-    return [*found, *([("stream", stream)] if stream else [])]
-
-
-def stream_parameters(query: Query, *, command: bool) -> list[tuple[str, str]]:
-    """Return a kubelet's parameters for exec and attach.
-
-    :raises StatusError: 422, if there is no command, or no stream.
-    """
-    found = [(theirs, "1") for ours, theirs in _STREAMS.items() if query.boolean(ours)]
-    errors = FieldErrors()
-    if command and not query.texts("command"):
-        errors.required("command", "")
-    if not {"input", "output", "error"} & {name for name, _ in found}:
-        errors.add("", "Required value: you must specify at least one of stdin, stdout, stderr")
-    if errors.found:
-        raise invalid("PodExecOptions" if command else "PodAttachOptions", "", "", errors.found)
-    return [*found, *(("command", word) for word in query.texts("command") if command)]
-
-
-def address_of(node: Mapping[str, Any]) -> tuple[str, int]:
-    """Return where the kubelet of a node listens.
-
-    :raises StatusError: 500, if the node does not say.
-    """
-    status = node.get("status", {})
-    known = {item["type"]: item["address"] for item in reversed(status.get("addresses", ()))}
-    port = status.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port") or PORT
-    for kind in _ADDRESSES:
-        if kind in known:
-            return known[kind], port
-    raise internal(f"no preferred addresses found; known addresses: [{' '.join(known)}]")
-
-
-@dataclass(frozen=True, slots=True)
 class Kubelets:
-    """Answers requests that a kubelet answers.
+    """Finds kubelets.
 
-    :param tls: with the API's certificate for kubelets, and the authority of theirs.
+    :param certificate: PEM file of the client certificate that is shown to them; ``key``: of its key.
+    :param authority: PEM file of the authority that their certificates are verified against.
     """
 
-    lister: Lister
-    tls: ssl.SSLContext
+    def __init__(self, lister: Lister, certificate: Path, key: Path, authority: Path) -> None:
+        self._lister = lister
+        self._files = certificate, key, authority
+        self._contexts: dict[bool, ssl.SSLContext] = {}
 
-    def answers(self) -> dict[str, Answer]:
-        """Return what answers, by name in discovery."""
-        return {
-            "pods/log": self.log,
-            "pods/exec": self.stream,
-            "pods/attach": self.stream,
-            "pods/portforward": self.port_forward,
-            "nodes/proxy": self.node,
-        }
+    def renew(self) -> None:
+        """Take certificates that were renewed for new connections."""
+        self._contexts.clear()
 
-    async def log(self, call: Call, _: Entry) -> Response | Upgrade:
-        """Answer with a container's log."""
-        pod = self._pod(call)
-        parameters = log_parameters(call.query)
-        container = container_of(pod, call.query.text("container"))
-        if not pod["spec"].get("nodeName"):
-            return call.respond(b"", content_type="text/plain")
-        answer = await self._ask(
-            call, pod, ("containerLogs", call.info.namespace, call.info.name, container), parameters
-        )
-        if isinstance(answer, Response) and answer.status == 200:
-            return call.respond(answer.body, content_type="text/plain")
-        return answer
+    def find(self, node: str, *, verified: bool = True) -> Address:
+        """Return where the kubelet of a node is.
 
-    async def stream(self, call: Call, entry: Entry) -> Response | Upgrade:
-        """Run a command in a container, or attach to it."""
-        pod = self._pod(call)
-        container = container_of(pod, call.query.text("container"))
-        parameters = stream_parameters(call.query, command=entry.subresource == "exec")
-        return await self._ask(
-            call, pod, (entry.subresource, call.info.namespace, call.info.name, container), parameters
-        )
-
-    async def port_forward(self, call: Call, _: Entry) -> Response | Upgrade:
-        """Lead to ports of a pod."""
-        ports = [("port", text) for text in call.query.texts("ports")]
-        return await self._ask(call, self._pod(call), ("portForward", call.info.namespace, call.info.name), ports)
-
-    async def node(self, call: Call, _: Entry) -> Response | Upgrade:
-        """Pass a request on to a kubelet's own paths."""
-        host, port = address_of(self._node(call.info.name))
-        path = "/" + "/".join(quote(part) for part in call.info.rest)
-        query = call.request.target.partition("?")[2]
-        target = f"{path}?{query}" if query else path
-        return await relay(call.request, Place(host=host, port=port, target=target, tls=self.tls))
-
-    async def _ask(
-        self, call: Call, pod: Mapping[str, Any], parts: Sequence[str], parameters: Sequence[tuple[str, str]]
-    ) -> Response | Upgrade:
-        name = pod["spec"].get("nodeName")
-        if not name:
-            raise bad_request(f"pod {call.info.name} does not have a host assigned")
-        host, port = address_of(self._node(name))
-        path = "/" + "/".join(quote(part, safe="") for part in parts)
-        target = f"{path}?{urlencode(parameters)}" if parameters else path
-        return await relay(call.request, Place(host=host, port=port, target=target, tls=self.tls))
-
-    def _pod(self, call: Call) -> Mapping[str, Any]:
-        found = self.lister.get("pods", call.info.namespace, call.info.name)
+        :param verified: whether it must prove that it is the kubelet.
+        :raises StatusError: 404, if there is no such node; 500, if it has no address.
+        """
+        found = self._lister.get("nodes", "", node)
         if found is None:
-            raise not_found("pods", "", call.info.name)
-        return found
+            raise not_found("nodes", "", node)
+        addresses = at(found, "status", "addresses", default=())
+        by_type = {item.get("type"): item.get("address", "") for item in reversed(addresses)}
+        host = next((by_type[kind] for kind in ADDRESS_TYPES if by_type.get(kind)), "")
+        if not host:
+            known = " ".join(f"{{{item.get('type', '')} {item.get('address', '')}}}" for item in addresses)
+            raise StatusError(500, "", f"no preferred addresses found; known addresses: [{known}]")
+        port = at(found, "status", "daemonEndpoints", "kubeletEndpoint", "Port", default=0)
+        return Address(host=host, port=port if 0 < port < 1 << 16 else DEFAULT_PORT, tls=self._context(verified))
 
-    def _node(self, name: str) -> Mapping[str, Any]:
-        found = self.lister.get("nodes", "", name)
-        if found is None:
-            raise _no_node(name)
-        return found
+    def _context(self, verified: bool) -> ssl.SSLContext:
+        if verified not in self._contexts:
+            certificate, key, authority = self._files
+            context = client_context(authority if verified else None)
+            context.load_cert_chain(certificate, key, password="")
+            self._contexts[verified] = context
+        return self._contexts[verified]
 
 
-def _no_node(name: str) -> StatusError:
-    return not_found("nodes", "", name)
+def client_context(authority: Path | None = None) -> ssl.SSLContext:
+    """Return TLS settings for a server of the cluster.
+
+    :param authority: PEM file with its authority; None: any certificate will do, as for what pods serve.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    if authority is None:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    else:
+        context.load_verify_locations(authority)
+    return context

@@ -1,186 +1,361 @@
-"""Passing a request on to another HTTP server, and its answer back; an upgraded connection is passed on as bytes."""
+"""Requests that somebody else answers: logs and streams by a pod's kubelet, proxies by a pod, a service or a node.
+
+Owns: who may be asked, with which headers, and how what goes wrong is told. Where a kubelet is comes from its node's
+status alone, where a pod is from its own; no redirect is followed. A client that leaves ends the connection to whoever
+answers, and nothing is kept of either but what is on its way.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from http import HTTPStatus
+import random
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from ipaddress import ip_address
+from typing import Any
+from urllib.parse import quote, urlsplit
 
-import h11
-
-from podkeep.apiserver.meta.status import internal
-from podkeep.http.budget import ClientGone
+from podkeep.apiserver.auth.interfaces import Authorizer
+from podkeep.apiserver.endpoints import kubelet_requests as asked
+from podkeep.apiserver.endpoints.call import Call
+from podkeep.apiserver.endpoints.catalog import Entry
+from podkeep.apiserver.endpoints.handler import Answer
+from podkeep.apiserver.endpoints.kubelets import Kubelets, client_context
+from podkeep.apiserver.kinds.cells import at
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.meta.status import StatusError, bad_request, forbidden, not_found, unavailable
+from podkeep.base.errors import Unavailable
+from podkeep.http.backend import Address, Backend
 from podkeep.http.messages import Headers, Request, Response, Upgrade
-from podkeep.http.transport import Transport
 
-CONNECT_TIMEOUT_S = 10.0
-ANSWER_TIMEOUT_S = 30.0
-"""Until the head of an answer has come."""
 IDLE_TIMEOUT_S = 4 * 3600.0
-"""Without a byte in either direction a stream ends (kubelet: ``streamingConnectionIdleTimeout``)."""
-PIECE_BYTES = 64 << 10
-_OF_ONE_CONNECTION = frozenset(
-    {
-        "connection",
-        "keep-alive",
-        "proxy-authenticate",
-        "te",
-        "trailer",
-        "transfer-encoding",
-        "upgrade",
-        "content-length",
-    }
+"""Of a stream (kubelet: ``streamingConnectionIdleTimeout``)."""
+HEAD_TIMEOUT_S = 60.0
+"""In which a kubelet begins to answer, unless it is asked to follow a log: that it answers with the first line."""
+_MAX_REFUSAL = 50_000
+"""Bytes of a refusal's body that are read."""
+_HOP_BY_HOP = frozenset(
+    "connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding"
+    " upgrade".split()
 )
-"""Headers that are not passed on (RFC 9110, section 7.6.1)."""
-_PRIVATE = frozenset({"authorization", "proxy-authorization", "host", "expect", "accept-encoding"})
-"""Who asks is nobody's business but the API's."""
-_UPGRADE = ("upgrade", "connection", "sec-websocket-key", "sec-websocket-version", "sec-websocket-protocol")
+_OURS = frozenset({"authorization", "content-length", "expect", "host", "x-forwarded-for"})
+"""Headers of requests that are for this server, or that it writes itself."""
+_CORS = "access-control-"
+_TOKEN_PROTOCOL = "base64url.bearer.authorization.k8s.io."
+_SCHEMES = ("", "http", "https")
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a request goes: an address and port, TLS or none, and path with query."""
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Answers requests for ``log``, ``exec``, ``attach``, ``portforward`` and ``proxy``."""
 
-    host: str
-    port: int
-    target: str
-    tls: ssl.SSLContext | None = None
+    lister: Lister
+    kubelets: Kubelets
+    authorizer: Authorizer
 
-    @property
-    def netloc(self) -> str:
-        """Host and port as a URL has them."""
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+    def answers(self) -> dict[str, Answer]:
+        """Return what answers, by name in discovery."""
+        return {
+            "pods/log": self.log,
+            "pods/exec": self.exec,
+            "pods/attach": self.attach,
+            "pods/portforward": self.port_forward,
+            "pods/proxy": self.pod,
+            "services/proxy": self.service,
+            "nodes/proxy": self.node,
+        }
+
+    # kubelets
+
+    async def log(self, call: Call, entry: Entry) -> Response:
+        """Answer with the log of a container."""
+        query, name = call.query, call.info.name
+        wanted = asked.log_query(query, name)
+        pod = self._pod(call, name)
+        container = asked.container_of(pod, query.text("container"))
+        if not at(pod, "spec", "nodeName"):
+            return call.respond(b"", status=204, content_type="text/plain")
+        verified = not query.boolean("insecureSkipTLSVerifyBackend")
+        kubelet = self.kubelets.find(asked.node_of(pod), verified=verified)
+        target = _target("containerLogs", call.info.namespace, name, container) + (f"?{wanted}" if wanted else "")
+        try:
+            backend = await _connected(call.request, kubelet)
+            timeout = None if query.boolean("follow") else HEAD_TIMEOUT_S
+            await _ask(call.request, backend, "GET", target, [("Host", str(kubelet))], timeout=timeout)
+        except Unavailable as error:
+            raise StatusError(500, "", f'Get "https://{kubelet}{target}": {error.message}') from error
+        if 300 <= backend.status < 400:
+            raise StatusError(500, "", f'Get "https://{kubelet}{target}": redirects forbidden')
+        if not 200 <= backend.status <= 206:
+            body = await call.request.while_there(backend.start_of_body(_MAX_REFUSAL))
+            raise asked.log_refusal(backend.status, body, name)
+        return call.respond(backend.body(), content_type="text/plain")
+
+    async def exec(self, call: Call, entry: Entry) -> Response | Upgrade:
+        """Run a command in a container."""
+        return await self._container_stream(call, "exec", asked.stream_query(call.query, command=True))
+
+    async def attach(self, call: Call, entry: Entry) -> Response | Upgrade:
+        """Attach to a container."""
+        return await self._container_stream(call, "attach", asked.stream_query(call.query, command=False))
+
+    async def _container_stream(self, call: Call, kind: str, query: str) -> Response | Upgrade:
+        self._check_create(call)
+        pod = self._pod(call, call.info.name)
+        container = asked.container_of(pod, call.query.text("container"))
+        place = _target(kind, call.info.namespace, call.info.name, container)
+        return await self._stream(call, pod, place + (f"?{query}" if query else ""))
+
+    async def port_forward(self, call: Call, entry: Entry) -> Response | Upgrade:
+        """Forward ports of a pod."""
+        self._check_create(call)
+        pod = self._pod(call, call.info.name)
+        query = asked.ports_query(call.query)
+        target = _target("portForward", call.info.namespace, call.info.name) + (f"?{query}" if query else "")
+        return await self._stream(call, pod, target)
+
+    async def _stream(self, call: Call, pod: Mapping[str, Any], target: str) -> Response | Upgrade:
+        kubelet = self.kubelets.find(asked.node_of(pod))
+        if not call.request.upgrade:
+            raise bad_request("Upgrade request required")
+        return await _upgraded(call, kubelet, target, timeout=HEAD_TIMEOUT_S)
+
+    def _check_create(self, call: Call) -> None:
+        """Refuse who may not create a stream: WebSockets ask with GET, and reading a pod is not running commands in it.
+
+        :raises StatusError: 403.
+        """
+        attributes = replace(call.info.attributes(), verb="create")
+        decision = self.authorizer.authorize(call.user, attributes)
+        if not decision.allowed:
+            raise forbidden(attributes.resource, attributes.group, attributes.name, decision.reason)
+
+    # proxies
+
+    async def node(self, call: Call, entry: Entry) -> Response | Upgrade:
+        """Pass a request on to a node: its kubelet, or another port."""
+        scheme, name, port = _split(call.info.name, "node")
+        kubelet = self.kubelets.find(name)
+        host = await _resolved(kubelet.host)
+        if port in ("", str(kubelet.port)):
+            return await _proxied(call, replace(kubelet, host=host, name=kubelet.host))
+        return await _proxied(call, _address(scheme, host, port, call.info.name, "node"))
+
+    async def pod(self, call: Call, entry: Entry) -> Response | Upgrade:
+        """Pass a request on to a pod."""
+        scheme, name, port = _split(call.info.name, "pod")
+        pod = self._pod(call, name)
+        ports = (item for container in pod["spec"].get("containers", ()) for item in container.get("ports", ()))
+        port = port or str(next((item["containerPort"] for item in ports), ""))
+        address = _first(at(pod, "status", "podIPs", default=()), "ip")
+        if not _is_allowed(address):
+            raise bad_request("address not allowed")
+        return await _proxied(call, _address(scheme, address, port, call.info.name, "pod"))
+
+    async def service(self, call: Call, entry: Entry) -> Response | Upgrade:
+        """Pass a request on to a pod of a service."""
+        scheme, name, port = _split(call.info.name, "service")
+        if _PORT.fullmatch(port):
+            found = self._object(call, "services", name)
+            ports = {item["port"]: item.get("name", "") for item in at(found, "spec", "ports", default=())}
+            if int(port) not in ports:
+                raise unavailable(f'no service port {int(port)} found for service "{name}"')
+            port = ports[int(port)]
+        subsets = self._object(call, "endpoints", name).get("subsets", ())
+        if not subsets:
+            raise unavailable(f'no endpoints available for service "{name}"')
+        places = [
+            (item["ip"], offered["port"])
+            for subset in subsets
+            for offered in subset.get("ports", ())
+            if offered.get("name", "") == port
+            for item in subset.get("addresses", ())
+            if self._is_of_pod(item)
+        ]
+        if not places:
+            raise unavailable(f'no endpoints available for service "{call.info.name}"')
+        address, number = random.choice(places)
+        return await _proxied(call, _address(scheme, address, str(number), call.info.name, "service"))
+
+    def _is_of_pod(self, address: Mapping[str, Any]) -> bool:
+        """Tell whether an endpoint is the address of the pod that it names: anybody may write others."""
+        reference = address.get("targetRef", {})
+        if reference.get("kind") != "Pod":
+            return False
+        pod = self.lister.get("pods", reference.get("namespace", ""), reference.get("name", ""))
+        addresses = [item.get("ip") for item in at(pod or {}, "status", "podIPs", default=())]
+        return address["ip"] in addresses and _is_allowed(address["ip"])
+
+    def _pod(self, call: Call, name: str) -> Mapping[str, Any]:
+        return self._object(call, "pods", name)
+
+    def _object(self, call: Call, plural: str, name: str) -> Object:
+        found = self.lister.get(plural, call.info.namespace, name)
+        if found is None:
+            raise not_found(plural, "", name)
+        return dict(found)
 
 
-async def relay(request: Request, place: Place) -> Response | Upgrade:
-    """Pass a request on.
+def _target(*parts: str) -> str:
+    return "/" + "/".join(quote(part, safe="") for part in parts)
 
-    :raises StatusError: 500, if the other server does not answer, or not in HTTP.
+
+def _first(items: Any, name: str) -> str:
+    return str(items[0].get(name, "")) if items else ""
+
+
+def _split(text: str, kind: str) -> tuple[str, str, str]:
+    """Return scheme, name and port of ``name``, ``name:port`` or ``scheme:name:port``.
+
+    :raises StatusError: 400, if it is none of these.
     """
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=64 << 10)
+    parts = text.split(":")
+    scheme, name, port = parts if len(parts) == 3 else ("", *parts, "")[:3] if len(parts) < 3 else ("?", "", "")
+    if not name or scheme not in _SCHEMES:
+        raise bad_request(f'invalid {kind} request "{text[:300]}"')
+    return scheme, name, port
+
+
+def _address(scheme: str, host: str, port: str, text: str, kind: str) -> Address:
+    number = int(port) if _PORT.fullmatch(port) else (443 if scheme == "https" else 80) if not port else 0
+    if not 0 < number < 1 << 16:
+        raise bad_request(f'invalid {kind} request "{text[:300]}"')
+    return Address(host=host, port=number, tls=client_context() if scheme == "https" else None)
+
+
+def _is_allowed(address: str) -> bool:
+    """Tell whether somebody may be sent to an IP address: not to one of this machine's own (Go: IsGlobalUnicast)."""
     try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(place.host, place.port, ssl=place.tls)
-    except (OSError, TimeoutError) as error:
-        raise internal(f"error dialing backend: {place.netloc}: {error or 'timeout'}") from error
-    # The writer itself: a transport is closed with the last reference to its writer.
-    request.at_end.callback(_abort, writer)
-    try:
-        await _send(http, writer, request, place)
-        async with asyncio.timeout(ANSWER_TIMEOUT_S):
-            answer = await _head(http, reader)
-    except (OSError, TimeoutError, h11.RemoteProtocolError, h11.LocalProtocolError) as error:
-        raise internal(f"error from backend: {place.netloc}: {error or 'timeout'}") from error
-    if isinstance(answer, h11.InformationalResponse):
-        if not request.upgrade:
-            raise internal(f"error from backend: {place.netloc}: it changes the protocol, unasked")
-        first = http.trailing_data[0]
-        session = _Session(reader, writer, first)
-        return Upgrade(headers=_headers(answer.headers, ()), session=session, idle_timeout=IDLE_TIMEOUT_S)
-    status = answer.status_code
-    if status not in {item.value for item in HTTPStatus}:
-        status = HTTPStatus.BAD_GATEWAY
-    return Response(
-        status=status, headers=_headers(answer.headers, _OF_ONE_CONNECTION | {"date"}), body=_body(http, reader)
+        ip = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(ip, "ipv4_mapped", None) or ip
+    return not (
+        mapped.is_unspecified
+        or mapped.is_loopback
+        or mapped.is_multicast
+        or mapped.is_link_local
+        or str(mapped) == "255.255.255.255"
     )
 
 
-def _abort(writer: asyncio.StreamWriter) -> None:
-    writer.transport.abort()
+async def _resolved(host: str) -> str:
+    """Return the address of a node's host, the same for the check and for the connection.
+
+    :raises StatusError: 400, if there is none, or one that nobody may be sent to.
+    """
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise bad_request(f"lookup {host}: no such host") from error
+    addresses = [str(item[4][0]) for item in found]
+    if not addresses or not all(map(_is_allowed, addresses)):
+        raise bad_request("address not allowed")
+    return addresses[0]
 
 
-async def _send(http: h11.Connection, writer: asyncio.StreamWriter, request: Request, place: Place) -> None:
-    headers = [("host", place.netloc), *_passed_on(request.headers)]
+async def _connected(request: Request, address: Address) -> Backend:
+    backend = await request.while_there(Backend.connect(address))
+    request.at_end.callback(backend.abort)
+    return backend
+
+
+async def _ask(
+    request: Request, backend: Backend, method: str, target: str, headers: Headers, *, timeout: float | None
+) -> None:
+    body = None if request.body.is_empty or request.upgrade else request.body
+    try:
+        async with asyncio.timeout(timeout):
+            await request.while_there(backend.ask(method, target, headers, body))
+    except TimeoutError as error:
+        raise Unavailable("net/http: timeout awaiting response headers") from error
+
+
+def _request_headers(request: Request, host: str) -> list[tuple[str, str]]:
+    """Return the headers of a request that is passed on: without credentials, and what is for one connection only."""
+    dropped = _HOP_BY_HOP | _OURS | {token.lower() for token in request.tokens("connection")}
+    found = [("Host", host)]
+    for name, values in request.headers.items():
+        if name in dropped or name.startswith("impersonate-"):
+            continue
+        if name == "sec-websocket-protocol":
+            values = [", ".join(item for item in request.tokens(name) if not item.startswith(_TOKEN_PROTOCOL))]
+        found += [(name, value) for value in values]
+    passed = [*request.headers.get("x-forwarded-for", ()), *filter(None, [request.peer.address])]
+    return found + ([("X-Forwarded-For", ", ".join(passed))] if passed else [])
+
+
+def _answer_headers(headers: Headers) -> list[tuple[str, str]]:
+    tokens = {token.strip().lower() for name, text in headers if name == "connection" for token in text.split(",")}
+    dropped = _HOP_BY_HOP | tokens | {"content-length", "date"}
+    return [(name, value) for name, value in headers if name not in dropped and not name.startswith(_CORS)]
+
+
+async def _upgraded(call: Call, address: Address, target: str, *, timeout: float | None) -> Response | Upgrade:
+    """Change the protocol of both connections; a refusal is passed on."""
+    request = call.request
+    headers = _request_headers(request, str(address))
+    headers += [("Connection", "Upgrade"), ("Upgrade", request.upgrade)]
+    if request.method == "POST":
+        headers.append(("Content-Length", "0"))
+    try:
+        backend = await _connected(request, address)
+        await _ask(request, backend, request.method, target, headers, timeout=timeout)
+    except Unavailable as error:
+        raise StatusError(500, "", f"error dialing backend: {error.message}") from error
+    if backend.status == 101:
+        found = [(name, value) for name, value in backend.headers if name not in ("connection", "upgrade")]
+        changed = next((value for name, value in backend.headers if name == "upgrade"), request.upgrade)
+        return Upgrade(
+            headers=[("Connection", "Upgrade"), ("Upgrade", changed), *found],
+            session=backend.splice,
+            idle_timeout=IDLE_TIMEOUT_S,
+            owner=call.user.name,
+        )
+    if backend.status < 400:
+        raise StatusError(500, "", f"invalid upgrade response: status code {backend.status}")
+    return Response(status=backend.status, headers=_answer_headers(backend.headers), body=backend.body())
+
+
+async def _proxied(call: Call, address: Address) -> Response | Upgrade:
+    """Pass a request on, and its answer back (apimachinery: ``UpgradeAwareHandler``)."""
+    request, info = call.request, call.info
+    path, mark, query = request.target.partition("?")
+    if not info.rest and not path.endswith("/") and request.method in ("GET", "HEAD"):
+        # Links of what is there are relative to it.
+        return Response(status=301, headers=[("Location", f"{path}/{mark}{query}"), ("Audit-Id", call.audit_id)])
+    inner = _target(*info.rest) + ("/" if info.rest and info.path.endswith("/") else "")
+    if any(part in (".", "..") for part in info.rest):
+        raise bad_request("the path has . or .. in it")
+    target = f"{inner}{mark}{query}"
     if request.upgrade:
-        headers += [(name, ", ".join(request.headers[name])) for name in _UPGRADE if name in request.headers]
-        if request.method == "POST":
-            headers.append(("content-length", "0"))
-    elif not request.body.is_empty:
-        headers.append(("transfer-encoding", "chunked"))
-    writer.write(http.send(h11.Request(method=request.method, target=place.target, headers=headers)) or b"")
-    if not request.upgrade:
-        async for piece in request.body:
-            writer.write(http.send(h11.Data(data=piece)) or b"")
-            await writer.drain()
-    writer.write(http.send(h11.EndOfMessage()) or b"")
-    await writer.drain()
-
-
-def _passed_on(headers: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
-    left_out = {*_OF_ONE_CONNECTION, *_PRIVATE, *_UPGRADE}
-    return [
-        (name, text)
-        for name, texts in headers.items()
-        if name not in left_out and not name.startswith("impersonate-")
-        for text in texts
+        return await _upgraded(call, address, target, timeout=None)
+    headers = _request_headers(request, str(address))
+    length = request.headers.get("content-length")
+    if not request.body.is_empty:
+        headers += [("Content-Length", length[0])] if length else [("Transfer-Encoding", "chunked")]
+    elif request.method in ("POST", "PUT", "PATCH"):
+        headers.append(("Content-Length", "0"))
+    try:
+        backend = await _connected(request, address)
+        await _ask(request, backend, request.method, target, headers, timeout=None)
+    except Unavailable as error:
+        raise unavailable(f"error trying to reach service: {error.message}") from error
+    outer = path.removesuffix("/") if not info.rest else path[: -len(inner)] if path.endswith(inner) else ""
+    passed = [
+        (name, _moved(value, outer, address) if name == "location" else value)
+        for name, value in _answer_headers(backend.headers)
     ]
+    return Response(status=backend.status, headers=passed, body=backend.body())
 
 
-async def _head(http: h11.Connection, reader: asyncio.StreamReader) -> h11.Response | h11.InformationalResponse:
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(PIECE_BYTES))
-        elif isinstance(event, h11.Response):
-            return event
-        elif isinstance(event, h11.InformationalResponse):
-            if event.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
-                return event
-        else:
-            raise h11.RemoteProtocolError("the connection was closed")
-
-
-def _headers(headers: Iterable[tuple[bytes, bytes]], left_out: frozenset[str] | tuple[str, ...]) -> Headers:
-    pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers]
-    return [(name, value) for name, value in pairs if name not in left_out]
-
-
-async def _body(http: h11.Connection, reader: asyncio.StreamReader) -> AsyncGenerator[bytes, None]:
-    """Yield what comes; if it breaks off, so does the answer."""
-    while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(PIECE_BYTES))
-        elif isinstance(event, h11.Data):
-            yield bytes(event.data)
-        else:
-            return
-
-
-class _Session:
-    """Bytes between a client and another server, both ways, until one of them has no more to say."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, first: bytes) -> None:
-        self._reader, self._writer, self._first = reader, writer, first
-
-    async def __call__(self, transport: Transport) -> None:
-        """Pass on bytes."""
-        try:
-            if self._first:
-                await transport.send(self._first)
-            async with asyncio.TaskGroup() as group:
-                up = group.create_task(self._up(transport))
-                await self._down(transport)
-                up.cancel()
-        except* (OSError, ClientGone):
-            pass
-        finally:
-            self._writer.transport.abort()
-        with suppress(ClientGone):
-            await transport.close()
-
-    async def _up(self, transport: Transport) -> None:
-        while data := await transport.receive():
-            self._writer.write(data)
-            await self._writer.drain()
-        if self._writer.can_write_eof():
-            self._writer.write_eof()
-        else:
-            self._writer.close()
-
-    async def _down(self, transport: Transport) -> None:
-        while data := await self._reader.read(PIECE_BYTES):
-            await transport.send(data)
+def _moved(location: str, outer: str, address: Address) -> str:
+    """Return where a client finds what a redirect is to: behind the proxy, if it is at the same server."""
+    parts = urlsplit(location)
+    if parts.netloc not in ("", str(address)) or not parts.path.startswith("/"):
+        return location
+    return outer + parts._replace(scheme="", netloc="").geturl()

@@ -184,6 +184,7 @@ class Subresources:
         body, media_type = await call.body()
         asked = options.write_options(call.query, "CreateOptions")
         value = decode_object(body, media_type, entry.kind, asked.validation, call.warnings)
+        value = self.registry.admit(_target(call, entry), value, self.resources.request(call, asked))
         account = call.info.namespace, call.info.name
         made = request_token(value, account, self.lister, self.tokens, now=datetime.now(UTC))
         made |= {"kind": entry.kind.kind, "apiVersion": entry.kind.api_version}

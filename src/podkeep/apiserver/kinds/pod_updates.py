@@ -247,7 +247,7 @@ def validate_ephemeral(new: Object, old: Object, errors: FieldErrors) -> None:
         errors.forbidden("", "static pods do not support ephemeral containers")
         return
     path = "spec.ephemeralContainers"
-    kept = {container["name"]: container for container in new["spec"].get("ephemeralContainers", ())}
+    kept = {container.get("name", ""): container for container in new["spec"].get("ephemeralContainers", ())}
     for container in old["spec"].get("ephemeralContainers", ()):
         name = container["name"]
         if name not in kept:

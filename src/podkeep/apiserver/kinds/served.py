@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from podkeep.apiserver.kinds import (
     configuration,
+    csi,
     events,
     leases,
     limit_ranges,
@@ -27,6 +28,7 @@ from podkeep.apiserver.schema.table import Kind
 
 RESOURCES: tuple[Resource, ...] = (
     *configuration.RESOURCES,
+    *csi.RESOURCES,
     *events.RESOURCES,
     *leases.RESOURCES,
     *limit_ranges.RESOURCES,

@@ -1,4 +1,4 @@
-"""What is there from the start: namespaces, priority classes, and the roles that everybody counts on."""
+"""What is there from the start: namespaces, priority classes, authorities, and the roles that everybody counts on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from podkeep.apiserver.auth import default_policy
 from podkeep.apiserver.auth.default_policy import Change
 from podkeep.apiserver.auth.user import MASTERS, User
-from podkeep.apiserver.kinds import priority_classes, rbac
+from podkeep.apiserver.kinds import configuration, priority_classes, rbac
 from podkeep.apiserver.kinds.namespaces import RESOURCES as NAMESPACE_RESOURCES
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.lister import Lister
@@ -17,6 +17,7 @@ from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
 
 NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+AUTHENTICATION = "extension-apiserver-authentication"
 SERVER = User(name="system:apiserver", groups=(MASTERS,))
 _REQUEST = Request(field_manager="podkeep", user=SERVER)
 
@@ -41,6 +42,23 @@ async def _make(registry: Registry, resource: Resource, values: Iterable[Object]
         except StatusError as error:
             if error.reason != "AlreadyExists":
                 raise
+
+
+async def publish_authorities(registry: Registry, lister: Lister, authorities: str) -> None:
+    """Publish which authorities clients' certificates are verified against: schedulers and controllers, which serve
+    metrics, ask for them and take the same clients (kube-apiserver: ``clusterauthenticationtrust``).
+
+    :param authorities: certificates as PEM.
+    """
+    resource = next(item for item in configuration.RESOURCES if item.plural == "configmaps")
+    target = Target(resource, "kube-system", AUTHENTICATION)
+    data = {"client-ca-file": authorities}
+    old = lister.get(*target.key)
+    value = {"metadata": {"name": AUTHENTICATION, "namespace": "kube-system"}, "data": data}
+    if old is None:
+        await registry.create(target._replace(name=""), value, _REQUEST)
+    elif old.get("data") != data:
+        await registry.update(target, {**old, "data": data}, _REQUEST)
 
 
 async def make_roles(registry: Registry, lister: Lister) -> None:

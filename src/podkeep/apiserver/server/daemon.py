@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from podkeep.apiserver.endpoints.kubelets import Kubelets
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
 from podkeep.apiserver.endpoints.openapi import OpenApi
+from podkeep.apiserver.endpoints.relay import Relay
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.endpoints.reviews import Reviews
 from podkeep.apiserver.endpoints.subresources import Subresources
@@ -36,7 +37,7 @@ from podkeep.apiserver.server import backup, bootstrap, certificates, plugins
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
-from podkeep.apiserver.server.sockets import Sockets, kubelet_context, make_certificates
+from podkeep.apiserver.server.sockets import Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -77,20 +78,25 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         store = await stack.enter_async_context(Store(Path(config.api.root) / backup.DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
         tasks.start(compact_regularly(store, config.api.history))
-        tasks.start(_renew(config, files, sockets, renewal))
         lister = StoreLister(store)
+        kubelets = _kubelets(config, files, lister)
+        tasks.start(_renew(config, files, sockets, kubelets, renewal))
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes())
         registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
         await bootstrap.make_namespaces(registry)
         await bootstrap.make_priority_classes(registry)
         await bootstrap.make_roles(registry, lister)
         authority = files.certificate(AUTHORITY).read_text()
+        more = Path(config.api.client_ca).read_text() if config.api.client_ca else ""
+        await bootstrap.publish_authorities(registry, lister, authority + more)
         make = partial(plugins.controllers, served.resources, lister, gates, authority)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)
         stored = _Stored(store=store, lister=lister, resources=resources)
         audit = _audit_log(config, stack)
-        handler = Handler(_parts(config, stored, access, stop, sockets.address, audit))
+        parts = _parts(config, stored, access, stop, sockets.address, audit)
+        relay = Relay(lister, kubelets, access.authorizer)
+        handler = Handler(replace(parts, answers={**parts.answers, **relay.answers()}))
         servers = sockets.serve(handler)
         sockets.write_kubeconfigs()
         on_ready(sockets.words)
@@ -102,13 +108,20 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         await asyncio.gather(*(server.close(STOP_GRACE_S) for server in servers))
 
 
-async def _renew(config: Config, files: Files, sockets: Sockets, due: float) -> None:
+def _kubelets(config: Config, files: Files, lister: StoreLister) -> Kubelets:
+    name = certificates.KUBELET_CLIENT.name
+    authority = Path(config.api.kubelet_ca) if config.api.kubelet_ca else files.certificate(AUTHORITY)
+    return Kubelets(lister, files.certificate(name), files.key(name), authority)
+
+
+async def _renew(config: Config, files: Files, sockets: Sockets, kubelets: Kubelets, due: float) -> None:
     """Renew certificates when they are due, until cancelled."""
     while True:
         await asyncio.sleep(max(due - time.time(), 1.0))
         try:
             due = await asyncio.to_thread(make_certificates, config.api, files)
             sockets.renew()
+            kubelets.renew()
             sockets.write_kubeconfigs()
         except (PodkeepError, OSError) as error:
             log.warning("certificates cannot be renewed: %s", error)
@@ -140,7 +153,7 @@ class _Stored:
 def _parts(
     config: Config, stored: _Stored, access: Access, stop: asyncio.Event, address: str, audit: AuditLog | None
 ) -> Parts:
-    resources, lister, files = stored.resources, stored.lister, Files(Path(config.api.root))
+    resources, lister = stored.resources, stored.lister
     served = Served()
     catalog = Catalog(served)
     in_flight = InFlight(config.api.max_reads, config.api.max_writes)
@@ -162,6 +175,6 @@ def _parts(
         in_flight=in_flight,
         audit=audit,
         downloads={backup.PATH: partial(backup.stream, stored.store, Path(config.api.root))},
-        answers=subresources.answers() | reviews.answers() | Kubelets(lister, kubelet_context(files)).answers(),
+        answers=subresources.answers() | reviews.answers(),
         checks=[Check("shutdown", lambda: "it stops" if stop.is_set() else "", only_ready=True)],
     )

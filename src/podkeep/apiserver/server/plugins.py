@@ -28,6 +28,7 @@ from podkeep.apiserver.controllers.node_health import NodeHealth
 from podkeep.apiserver.controllers.owners import GarbageCollector
 from podkeep.apiserver.controllers.pod_garbage import PodGarbage
 from podkeep.apiserver.controllers.quota_status import QuotaStatus
+from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.service_allocation import Ranges
@@ -78,5 +79,6 @@ def controllers(
         NodeHealth(),
         PodGarbage(),
         QuotaStatus(QuotaLedger(lister), gates),
+        RoleAggregation(),
         Scheduler(gates),
     ]

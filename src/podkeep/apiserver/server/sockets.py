@@ -40,13 +40,6 @@ def make_certificates(api: ApiConfig, files: Files) -> float:
     return again
 
 
-def kubelet_context(files: Files) -> ssl.SSLContext:
-    """Return the TLS settings with which kubelets are asked: they prove themselves with the API's own authority."""
-    context = ssl.create_default_context(cafile=str(files.certificate(AUTHORITY)))
-    context.load_cert_chain(files.certificate(KUBELET_CLIENT.name), files.key(KUBELET_CLIENT.name), password="")
-    return context
-
-
 class Sockets:
     """The sockets of one server; bound when it is made, so that an address that is taken is told before all else."""
 

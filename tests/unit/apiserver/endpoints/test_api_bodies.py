@@ -66,6 +66,21 @@ def test_a_body_that_cannot_be_read_is_refused(text: bytes, expected: str) -> No
     assert (refused.value.code, refused.value.message) == (400, expected)
 
 
+@pytest.mark.parametrize(
+    ("text", "media_type"),
+    [(b'{"data": [' + b"{}," * 50_000 + b"{}]}", JSON), (b"data: [" + b"{}," * 50_000 + b"{}]", YAML)],
+)
+def test_a_body_of_very_many_values_is_refused(text: bytes, media_type: str) -> None:
+    with pytest.raises(StatusError) as refused:
+        bodies.parse(text, media_type, strict=False)
+    assert (refused.value.code, refused.value.message) == (413, "Request entity too large: limit is 50000 values")
+
+
+def test_commas_in_texts_are_no_values() -> None:
+    text = b'{"data": {"table.csv": "' + b"1,2\\n" * 100_000 + b'"}}'
+    assert len(bodies.parse(text, JSON, strict=False).value["data"]["table.csv"]) == 400_000
+
+
 def test_what_is_unknown_or_given_twice_is_told_as_warnings() -> None:
     warnings: list[str] = []
     text = b'{"dato": {}, "metadata": {"name": "a", "name": "b"}}'

@@ -1,0 +1,95 @@
+"""Who may do what, as kubectl shows it: certificates, roles, acting as others, nodes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.api_daemon import ApiDaemon
+from support.timeout import TIMEOUT_S
+
+NODE = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "NAME"}}'
+WHO = '{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}'
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec: {nodeName: n1, containers: [{name: c, image: "nginx:1"}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, scratch_machine: None) -> Iterator[ApiDaemon]:
+    with ApiDaemon(tmp_path_factory.mktemp("api")) as daemon:
+        yield daemon
+
+
+def user(api: ApiDaemon, name: str, *groups: str) -> Path:
+    """Return the kubeconfig of a user, made by ``podkeep kubeconfig``."""
+    file = api.base / f"{name.rpartition(':')[2]}.conf"
+    command = [sys.executable, "-m", "podkeep", "kubeconfig", "--root", str(api.root), "--user", name]
+    command += [part for group in groups for part in ("--group", group)]
+    command += ["--server", f"https://{api.address}", "--file", str(file)]
+    subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
+    return file
+
+
+def test_a_user_may_do_what_roles_let_them(api: ApiDaemon) -> None:
+    ann = ("--kubeconfig", str(user(api, "ann", "dev")))
+    refused = api.kubectl(*ann, "get", "pods", status=1)
+    assert 'User "ann" cannot list resource "pods" in API group "" in the namespace "default"' in refused
+    api.kubectl("create", "rolebinding", "ann", "--clusterrole=edit", "--group=dev")
+    assert api.kubectl(*ann, "auth", "can-i", "create", "deployments") == "yes\n"
+    assert "no" in api.kubectl(*ann, "auth", "can-i", "create", "roles", status=1)
+    api.kubectl(*ann, "create", "configmap", "mine")
+    api.kubectl("create", "rolebinding", "admin", "--clusterrole=admin", "--user=ann")
+    grants = ("create", "rolebinding", "more", "--clusterrole=cluster-admin", "--user=ann")
+    assert "is attempting to grant RBAC permissions not currently held" in api.kubectl(*ann, *grants, status=1)
+    api.kubectl("delete", "rolebinding", "ann", "admin")
+    assert "cannot list" in api.kubectl(*ann, "get", "pods", status=1)
+
+
+def test_an_administrator_acts_as_others(api: ApiDaemon) -> None:
+    ann = ("--kubeconfig", str(user(api, "ann")))
+    ask = ("create", "--validate=false", "-o", "json", "-f", "-")
+    who = json.loads(api.kubectl("--as", "bob", "--as-group", "ops", *ask, stdin=WHO))
+    assert who["status"]["userInfo"] == {"username": "bob", "groups": ["ops", "system:authenticated"]}
+    refused = api.kubectl(*ann, "--as", "bob", "get", "pods", status=1)
+    assert 'User "ann" cannot impersonate resource "users" in API group "" at the cluster scope' in refused
+
+
+def token_for(pod: dict[str, Any] | None) -> str:
+    """Return a request for a token, bound to a pod if there is one."""
+    spec: dict[str, Any] = {}
+    if pod is not None:
+        fields = pod["metadata"]
+        spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", "name": fields["name"], "uid": fields["uid"]}
+    return json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": spec})
+
+
+def test_a_node_reads_what_its_pods_name_and_writes_what_is_its_own(api: ApiDaemon) -> None:
+    node = ("--kubeconfig", str(user(api, "system:node:n1", "system:nodes")))
+    new = ("create", "--validate=false", "-f", "-")
+    assert 'node "n1" is not allowed to modify node "n2"' in api.kubectl(
+        *node, *new, stdin=NODE.replace("NAME", "n2"), status=1
+    )
+    api.kubectl(*node, *new, stdin=NODE.replace("NAME", "n1"))
+    bundle = ("get", "configmap", "kube-root-ca.crt")
+    missing = "no relationship found between node 'n1' and this object"
+    assert missing in api.kubectl(*node, *bundle, status=1)
+    api.kubectl("create", "-f", "-", stdin=POD)
+    api.kubectl(*node, *bundle)
+    token = ("create", "--raw", "/api/v1/namespaces/default/serviceaccounts/default/token", "-f", "-")
+    assert "node requested token not bound to a pod" in api.kubectl(*node, *token, stdin=token_for(None), status=1)
+    web = json.loads(api.kubectl("get", "pod", "web", "-o", "json"))
+    assert json.loads(api.kubectl(*node, *token, stdin=token_for(web)))["status"]["token"]
+    label = ("label", "node", "n1", "node-role.kubernetes.io/control-plane=")
+    assert "is not allowed to modify labels" in api.kubectl(*node, *label, status=1)
+    api.kubectl("delete", "pod", "web", "--force", "--grace-period=0")
+    assert missing in api.kubectl(*node, *bundle, status=1)

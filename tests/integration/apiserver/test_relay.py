@@ -1,0 +1,284 @@
+"""Logs, exec, port-forward and proxies through ``podkeep api``, with a stand-in for the kubelet, which also fails."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.api_daemon import ApiDaemon
+from support.kubelet_server import KubeletServer
+from support.timeout import TIMEOUT_S
+
+PODS = "/api/v1/namespaces/default/pods"
+WEB = f"{PODS}/web"
+CONTAINERS = ("one", "refusing", "moving", "babbling", "breaking", "silent")
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(str(self._path))
+
+
+def ask(
+    api: ApiDaemon, method: str, target: str, body: Any = None, headers: dict[str, str] | None = None
+) -> tuple[http.client.HTTPResponse, bytes]:
+    """Ask as root."""
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    with closing(_UnixConnection(api.socket)) as connection:
+        connection.request(method, target, data, {"Content-Type": "application/json"} | (headers or {}))
+        answer = connection.getresponse()
+        return answer, answer.read()
+
+
+def make(api: ApiDaemon, target: str, value: dict[str, Any]) -> None:
+    answer, body = ask(api, "POST", target, value)
+    assert answer.status == 201, body
+
+
+def pod(name: str, *containers: str, node: str = "") -> dict[str, Any]:
+    spec: dict[str, Any] = {"containers": [{"name": item, "image": "x"} for item in containers]}
+    spec |= {"nodeName": node} if node else {}
+    return {"metadata": {"name": name}, "spec": spec | {"automountServiceAccountToken": False}}
+
+
+def add_node(api: ApiDaemon, name: str, address: str, port: int) -> None:
+    make(api, "/api/v1/nodes", {"metadata": {"name": name}})
+    status = {
+        "addresses": [{"type": "Hostname", "address": "wrong"}, {"type": "InternalIP", "address": address}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+    }
+    merge = {"Content-Type": "application/merge-patch+json"}
+    answer, body = ask(api, "PATCH", f"/api/v1/nodes/{name}/status", {"status": status}, merge)
+    assert answer.status == 200, body
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory, scratch_machine: None) -> Iterator[ApiDaemon]:
+    base = tmp_path_factory.mktemp("relay")
+    options = ("--set", 'api.disable_admission_plugins=["ServiceAccount"]')
+    with ApiDaemon(base, *options) as daemon:
+        yield daemon
+
+
+@pytest.fixture(scope="module")
+def kubelet(api: ApiDaemon, tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeletServer]:
+    with KubeletServer(api.root, tmp_path_factory.mktemp("kubelet"), "n1") as server:
+        add_node(api, "n1", "127.0.0.1", server.port)
+        make(api, PODS, pod("web", *CONTAINERS, node="n1"))
+        make(api, PODS, pod("single", "one", node="n1"))
+        yield server
+
+
+def message(body: bytes) -> str:
+    text: str = json.loads(body)["message"]
+    return text
+
+
+def test_a_log_and_what_is_asked_for_it(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    query = "?container=one&tailLines=3&timestamps=true&sinceTime=2026-11-23T12:00:00%2B01:00&limitBytes=9&pretty=true"
+    answer, body = ask(api, "GET", f"{WEB}/log{query}", headers={"Authorization": ""})
+    assert (answer.status, answer.headers["Content-Type"], body) == (200, "text/plain", b"hello\n")
+    asked = kubelet.asked[-1]
+    assert asked.path == "/containerLogs/default/web/one"
+    assert asked.query == {
+        "tailLines": ["3"],
+        "timestamps": ["true"],
+        "limitBytes": ["9"],
+        "sinceTime": ["2026-11-23T11:00:00Z"],
+    }
+    assert asked.user == "kube-apiserver-kubelet-client"
+    assert ask(api, "GET", f"{PODS}/single/log")[1] == b"hello\n"
+
+
+@pytest.mark.parametrize(
+    ("target", "status", "text"),
+    [
+        ("nopod/log", 404, 'pods "nopod" not found'),
+        ("web/log?container=x", 400, "container x is not valid for pod web"),
+        (
+            "web/log",
+            400,
+            "a container name must be specified for pod web, choose one of: [one refusing moving babbling breaking"
+            " silent]",
+        ),
+        ("web/log?container=one&tailLines=-1", 422, "tailLines: Invalid value: -1: must be greater than or equal to 0"),
+        ("web/log?container=one&limitBytes=0", 422, "limitBytes: Invalid value: 0: must be greater than 0"),
+        ("web/log?container=one&sinceSeconds=0", 422, "sinceSeconds: Invalid value: 0: must be greater than 0"),
+        ("web/log?container=one&sinceTime=yesterday", 400, 'parsing time "yesterday"'),
+        ("web/log?container=one&tailLines=x", 400, 'parsing "x": invalid syntax'),
+        (
+            "web/log?container=refusing",
+            400,
+            'container "refusing" in pod "web" is waiting to start: ContainerCreating',
+        ),
+        ("web/log?container=moving", 500, "redirects forbidden"),
+        ("web/log?container=babbling", 500, "malformed HTTP response"),
+        ("web/exec?container=one&command=ls", 400, "Upgrade request required"),
+    ],
+)
+def test_what_cannot_be_answered_is_told(
+    api: ApiDaemon, kubelet: KubeletServer, target: str, status: int, text: str
+) -> None:
+    answer, body = ask(api, "GET", f"{PODS}/{target}")
+    assert answer.status == status
+    assert text in message(body)
+
+
+def test_a_log_that_breaks_off_is_no_whole_one(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    with pytest.raises(http.client.IncompleteRead) as broken:
+        ask(api, "GET", f"{WEB}/log?container=breaking")
+    assert broken.value.partial == b"hello"
+
+
+def test_a_pod_without_a_node_has_no_log_and_runs_nothing(api: ApiDaemon) -> None:
+    make(api, PODS, pod("waiting", "one"))
+    answer, body = ask(api, "GET", f"{PODS}/waiting/log")
+    assert (answer.status, body) == (204, b"")
+    answer, body = ask(api, "POST", f"{PODS}/waiting/exec?command=ls")
+    assert (answer.status, message(body)) == (400, "pod waiting does not have a host assigned")
+
+
+def test_only_a_kubelet_that_the_authority_knows_is_asked(
+    api: ApiDaemon, kubelet: KubeletServer, tmp_path: Path
+) -> None:
+    with KubeletServer(api.root, tmp_path, "n2", "127.0.0.9") as other:
+        add_node(api, "n2", "127.0.0.1", other.port)
+        make(api, PODS, pod("elsewhere", "one", node="n2"))
+        answer, body = ask(api, "GET", f"{PODS}/elsewhere/log")
+        assert answer.status == 500
+        assert "tls: failed to verify certificate: x509: IP address mismatch" in message(body)
+        assert not other.asked
+        assert ask(api, "GET", f"{PODS}/elsewhere/log?insecureSkipTLSVerifyBackend=true")[1] == b"hello\n"
+    answer, body = ask(api, "GET", f"{PODS}/elsewhere/log")
+    assert f"dial tcp 127.0.0.1:{other.port}: connect: connection refused" in message(body)
+
+
+@pytest.mark.parametrize("container", ["one", "silent"])
+def test_a_client_that_leaves_ends_the_connection_to_the_kubelet(
+    api: ApiDaemon, kubelet: KubeletServer, container: str
+) -> None:
+    connection = _UnixConnection(api.socket)
+    count = len(kubelet.asked)
+    connection.request("GET", f"{WEB}/log?container={container}&follow=true")
+    if container == "one":
+        answer = connection.getresponse()
+        assert answer.read(6) == b"first\n"
+        answer.close()
+    else:
+        # The kubelet has been asked, and says nothing.
+        kubelet.wait_for(count + 1)
+    connection.close()
+    assert kubelet.asked[-1].gone.wait(TIMEOUT_S)
+
+
+def upgraded(api: ApiDaemon, target: str) -> tuple[socket.socket, bytes]:
+    sock = socket.socket(socket.AF_UNIX)
+    sock.settimeout(TIMEOUT_S)
+    sock.connect(str(api.socket))
+    sock.sendall(
+        f"POST {target} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\nAuthorization: \r\n"
+        "X-Stream-Protocol-Version: v4.channel.k8s.io\r\nContent-Length: 0\r\n\r\n".encode()
+    )
+    data = b""
+    while b"\r\n\r\n" not in data:
+        data += sock.recv(65536)
+    return sock, data
+
+
+def test_streams_are_passed_on_both_ways(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    sock, data = upgraded(api, f"{WEB}/exec?container=one&stdin=true&stdout=1&stderr=false&command=a&command=b%20c")
+    with sock:
+        head, _, rest = data.partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101 ")
+        assert b"X-Stream-Protocol-Version: v4.channel.k8s.io".lower() in head.lower()
+        sent = b"x" * 300_000 + b"bye"
+        sock.sendall(sent)
+        # The kubelet ends the stream; all that it sent before comes.
+        while piece := sock.recv(65536):
+            rest += piece
+    assert rest == b"early " + sent.upper()
+    asked = kubelet.asked[-1]
+    assert asked.path == "/exec/default/web/one"
+    assert asked.query == {"input": ["1"], "output": ["1"], "command": ["a", "b c"]}
+    assert "authorization" not in asked.headers
+    assert asked.gone.wait(TIMEOUT_S)
+
+
+def test_a_stream_ends_with_its_client_and_a_refusal_is_passed_on(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    sock, _ = upgraded(api, f"{WEB}/portforward")
+    assert kubelet.asked[-1].path == "/portForward/default/web"
+    sock.close()
+    assert kubelet.asked[-1].gone.wait(TIMEOUT_S)
+    sock, data = upgraded(api, f"{WEB}/attach?container=refusing&stdout=true")
+    with sock:
+        assert data.startswith(b"HTTP/1.1 400 ")
+
+
+def test_who_may_only_read_pods_runs_nothing_over_websocket(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    rules = [{"apiGroups": [""], "resources": ["pods", "pods/exec"], "verbs": ["get"]}]
+    roles = "/apis/rbac.authorization.k8s.io/v1"
+    make(api, f"{roles}/clusterroles", {"metadata": {"name": "reader"}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"}
+    subjects = [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}]
+    binding = {"metadata": {"name": "ann"}, "roleRef": reference, "subjects": subjects}
+    make(api, f"{roles}/clusterrolebindings", binding)
+    headers = {"Impersonate-User": "ann", "Connection": "Upgrade", "Upgrade": "websocket"}
+    answer, _ = ask(api, "GET", f"{WEB}/exec?container=one&command=ls", headers=headers)
+    assert answer.status == 403
+
+
+def test_nothing_of_the_machine_itself_is_reached_by_proxies(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    status = {"status": {"podIPs": [{"ip": "127.0.0.1"}], "podIP": "127.0.0.1"}}
+    ask(api, "PATCH", f"{WEB}/status", status, {"Content-Type": "application/merge-patch+json"})
+    for target in (f"{WEB}/proxy/", f"{PODS}/web:{kubelet.port}/proxy/", "/api/v1/nodes/n1/proxy/pods"):
+        answer, body = ask(api, "GET", target)
+        assert (answer.status, message(body)) == (400, "address not allowed")
+    answer, body = ask(api, "GET", f"{PODS}/ftp:web:80/proxy/")
+    assert (answer.status, message(body)) == (400, 'invalid pod request "ftp:web:80"')
+
+
+def test_a_proxied_request_and_its_answer(api: ApiDaemon, tmp_path: Path) -> None:
+    subprocess.run(["ip", "address", "add", "192.0.2.7/32", "dev", "lo"], check=True)
+    node = "/api/v1/nodes/n3/proxy"
+    with KubeletServer(api.root, tmp_path, "n3", "192.0.2.7") as server:
+        add_node(api, "n3", "192.0.2.7", server.port)
+        answer, _ = ask(api, "GET", f"{node}?a=b")
+        assert (answer.status, answer.headers["Location"]) == (301, f"{node}/?a=b")
+        headers = {"X-Mine": "1", "Impersonate-User": "kubernetes-admin", "Impersonate-Group": "system:masters"}
+        answer, body = ask(api, "POST", f"{node}/echo?a=b%20c", b"x" * 300_000, headers)
+        assert (answer.status, body) == (299, b"x" * 300_000)
+        assert (answer.headers["X-Own"], answer.headers["Location"]) == ("yes", f"{node}/there")
+        asked = server.asked[-1]
+        assert (asked.method, asked.path, asked.query) == ("POST", "/echo", {"a": ["b c"]})
+        assert asked.headers["x-mine"] == "1"
+        assert not [name for name in asked.headers if name.startswith("impersonate")]
+    answer, body = ask(api, "GET", f"{node}/echo")
+    assert answer.status == 503
+    assert message(body).startswith("error trying to reach service: dial tcp 192.0.2.7:")
+
+
+def test_a_service_leads_to_pods_only(api: ApiDaemon) -> None:
+    make(api, "/api/v1/namespaces/default/services", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}})
+    subsets = [{"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 1}]}]
+    make(api, "/api/v1/namespaces/default/endpoints", {"metadata": {"name": "s"}, "subsets": subsets})
+    for name, text in (
+        ("s", 'no endpoints available for service "s"'),
+        ("s:80", 'no endpoints available for service "s:80"'),
+        ("s:81", 'no service port 81 found for service "s"'),
+    ):
+        answer, body = ask(api, "GET", f"/api/v1/namespaces/default/services/{name}/proxy/")
+        assert (answer.status, message(body)) == (503, text)

@@ -6,12 +6,14 @@ The texts are those of Kubernetes (apimachinery: util/validation), which people 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _CONFIG_KEY = re.compile(r"[-._a-zA-Z0-9]+")
-_PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9]([a-z0-9]|-(?!-))*(?<!-)")
+_PORT_CHARACTERS = re.compile(r"[-a-z0-9]+")
+_LETTER = re.compile(r"[a-z]")
 _ENV_NAME = re.compile(r"[ -<>-~]+")
 _SYSCTL = re.compile(r"[a-z0-9]([-_a-z0-9]*[a-z0-9])?([./][a-z0-9*]([-_a-z0-9*]*[a-z0-9*])?)*")
 
@@ -59,19 +61,34 @@ def dns_subdomain(text: str) -> str:
 
 
 def label_key(text: str) -> str:
-    """Return why ``text`` cannot be the key of a label or annotation, or nothing."""
+    """Return the first reason why ``text`` cannot be the key of a label or annotation, or nothing."""
+    found = label_key_problems(text)
+    return found[0] if found else ""
+
+
+def label_key_problems(text: str) -> list[str]:
+    """Return every reason why ``text`` cannot be the key of a label or annotation.
+
+    A name that is empty or too long mostly has two: kube-apiserver (apimachinery: ``content.IsLabelKey``) checks its
+    characters as well.
+    """
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix:
-        return f"a valid label key {_NO_KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        return [
+            f"a valid label key {_NO_KEY} with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')"
+        ]
+    found = []
     if slash and not prefix:
-        return "prefix part must be non-empty"
-    if slash and (why := dns_subdomain(prefix)):
-        return f"prefix part {why}"
+        found.append("prefix part must be non-empty")
+    elif slash and (why := dns_subdomain(prefix)):
+        found.append(f"prefix part {why}")
     if not name:
-        return "name part must be non-empty"
-    if len(name) > 63:
-        return "name part must be no more than 63 bytes"
-    return "" if _QUALIFIED.fullmatch(name) else f"name part {_NO_KEY}"
+        found.append("name part must be non-empty")
+    elif len(name) > 63:
+        found.append("name part must be no more than 63 bytes")
+    if not _QUALIFIED.fullmatch(name):
+        found.append(f"name part {_NO_KEY}")
+    return found
 
 
 def label_value(text: str) -> str:
@@ -93,16 +110,22 @@ def config_key(text: str) -> str:
 
 
 def port_name(text: str) -> str:
-    """Return why ``text`` cannot name a port (IANA service name), or nothing."""
+    """Return the first reason why ``text`` cannot name a port (IANA service name), or nothing."""
+    return next(port_name_problems(text), "")
+
+
+def port_name_problems(text: str) -> Iterator[str]:
+    """Yield every reason why ``text`` cannot name a port."""
     if len(text) > 15:
-        return "must be no more than 15 characters"
-    if _PORT_NAME.fullmatch(text):
-        return ""
-    if not re.fullmatch("[-a-z0-9]+", text):
-        return "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    if not re.search("[a-z]", text):
-        return "must contain at least one letter (a-z)"
-    return "must not contain consecutive hyphens" if "--" in text else "must not begin or end with a hyphen"
+        yield "must be no more than 15 characters"
+    if not _PORT_CHARACTERS.fullmatch(text):
+        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
+    if not _LETTER.search(text):
+        yield "must contain at least one letter (a-z)"
+    if "--" in text:
+        yield "must not contain consecutive hyphens"
+    if text.startswith("-") or text.endswith("-"):
+        yield "must not begin or end with a hyphen"
 
 
 def env_name(text: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from podkeep.apiserver.auth import pod_references
+from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
 from podkeep.apiserver.auth.rules import Rule, quote
 from podkeep.apiserver.auth.user import User, node_of
@@ -151,10 +152,8 @@ class NodeAuthorizer:
     """
 
     def __init__(self, lister: ChangingLister, rules: Sequence[Rule]) -> None:
-        self._lister = lister
         self._rules = tuple(rules)
-        self._index: _Index | None = None
-        self._seen = 0
+        self._index = Following(lister, _built, _follow)
 
     def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
         """Allow what a node may do; have no opinion on the rest."""
@@ -172,7 +171,7 @@ class NodeAuthorizer:
     def _reached(self, node: str, asked: RequestAttributes) -> Decision:
         if not asked.name:
             return _no("No Object name found")
-        if self._current().reaches(node, Ref(asked.resource, asked.namespace, asked.name)):
+        if self._index.current().reaches(node, Ref(asked.resource, asked.namespace, asked.name)):
             return _ALLOWED
         return _no(f"no relationship found between node '{node}' and this object")
 
@@ -249,17 +248,6 @@ class NodeAuthorizer:
             return _no("can only access CSINode with the same name as the requesting node")
         return _ALLOWED
 
-    def _current(self) -> _Index:
-        revision = self._lister.revision
-        if self._index is None or revision != self._seen:
-            changes = self._lister.changes(self._seen)
-            if self._index is None or changes is None:
-                self._index = _built(self._lister)
-            else:
-                _follow(self._index, self._lister, changes)
-            self._seen = revision
-        return self._index
-
 
 _OWN_VERBS = ("get", "create", "update", "patch", "delete")
 _POD_WRITES = {("", "create"), ("", "delete"), ("status", "update"), ("status", "patch"), ("eviction", "create")}
@@ -301,7 +289,7 @@ def _built(lister: Lister) -> _Index:
     return index
 
 
-def _follow(index: _Index, lister: Lister, changes: Iterable[tuple[str, str, str]]) -> None:
+def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
     for resource, namespace, name in dict.fromkeys(changes):
         if resource == "pods":
             index.set_pod(namespace, name, lister.get(resource, namespace, name))

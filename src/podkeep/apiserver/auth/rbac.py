@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
 from podkeep.apiserver.auth.rules import Rule, quote, rule
 from podkeep.apiserver.auth.user import User, service_account_name
@@ -150,8 +151,7 @@ class Rbac:
 
     def __init__(self, lister: ChangingLister) -> None:
         self._lister = lister
-        self._index: _Index | None = None
-        self._seen = 0
+        self._index = Following(lister, _built, _follow)
 
     def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
         """Allow what a rule allows; have no opinion on the rest."""
@@ -180,10 +180,10 @@ class Rbac:
 
         :raises StatusError: 404, if there is none.
         """
-        return _rules(self._current(), self._lister, role)
+        return _rules(self._index.current(), self._lister, role)
 
     def _granted(self, user: User, namespace: str) -> _Granted:
-        index = self._current()
+        index = self._index.current()
         key = user.name, user.groups, namespace
         if (known := index.users.get(key)) is not None:
             return known
@@ -201,17 +201,6 @@ class Rbac:
             index.users[key] = found
         return found
 
-    def _current(self) -> _Index:
-        revision = self._lister.revision
-        if self._index is None or revision != self._seen:
-            changes = self._lister.changes(self._seen)
-            if self._index is None or changes is None:
-                self._index = _built(self._lister)
-            else:
-                _follow(self._index, self._lister, changes)
-            self._seen = revision
-        return self._index
-
 
 def aggregated(errors: Iterable[str]) -> str:
     """Return several errors as one text, as ``utilerrors.NewAggregate`` writes them."""
@@ -227,7 +216,7 @@ def _built(lister: Lister) -> _Index:
     return index
 
 
-def _follow(index: _Index, lister: Lister, changes: Iterable[tuple[str, str, str]]) -> None:
+def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
     ours = {change for change in changes if change[0].startswith(GROUP)}
     for resource, namespace, name in ours:
         if resource in (ROLES, CLUSTER_ROLES):

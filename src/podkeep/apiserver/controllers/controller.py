@@ -205,3 +205,15 @@ def with_condition(
     else:
         found[place] = new
     return found
+
+
+def with_conditions(
+    conditions: Iterable[Mapping[str, Any]], wanted: Iterable[Mapping[str, Any]], now: datetime
+) -> list[Mapping[str, Any]] | None:
+    """Return conditions with several of them set, as :func:`with_condition` does; None if all are."""
+    found = list(conditions)
+    changed = False
+    for condition in wanted:
+        if (new := with_condition(found, condition, now)) is not None:
+            found, changed = new, True
+    return found if changed else None

@@ -19,7 +19,7 @@ from podkeep.apiserver.controllers.controller import (
     Plan,
     revised,
     service_account,
-    with_condition,
+    with_conditions,
 )
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.meta.lister import Lister
@@ -148,13 +148,11 @@ def updated_conditions(
             "SomeFinalizersRemain",
             f"Some content in the namespace has finalizers remaining: {shown}",
         )
-    conditions: list[Mapping[str, Any]] = list(old)
-    changed = False
-    for name, (status, reason, message) in told.items():
-        condition = {"type": name, "status": status, "reason": reason, "message": message}
-        if (new := with_condition(conditions, condition, now)) is not None:
-            conditions, changed = new, True
-    return conditions if changed else None
+    wanted = (
+        {"type": name, "status": status, "reason": reason, "message": message}
+        for name, (status, reason, message) in told.items()
+    )
+    return with_conditions(old, wanted, now)
 
 
 def _status(namespace: Mapping[str, Any], status: Mapping[str, Any]) -> Patch:

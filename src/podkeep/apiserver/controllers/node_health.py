@@ -18,7 +18,7 @@ from podkeep.apiserver.controllers.controller import (
     Plan,
     revised,
     service_account,
-    with_condition,
+    with_conditions,
 )
 from podkeep.apiserver.controllers.scheduling import NO_SCHEDULE, UNSCHEDULABLE
 from podkeep.apiserver.meta.lister import Lister
@@ -107,8 +107,7 @@ def _knows(ready: Mapping[str, Any]) -> bool:
 
 def unknown_conditions(node: Mapping[str, Any], now: datetime) -> list[Mapping[str, Any]] | None:
     """Return the conditions of a node that is not heard of; None if it has them."""
-    conditions: list[Mapping[str, Any]] = list(node.get("status", {}).get("conditions", ()))
-    changed = False
+    wanted = []
     for name in _HEARTBEATS:
         old = _condition(node, name)
         if old.get("status") == "Unknown":
@@ -118,10 +117,8 @@ def unknown_conditions(node: Mapping[str, Any], now: datetime) -> list[Mapping[s
             if old
             else ("NodeStatusNeverUpdated", "Kubelet never posted node status.")
         )
-        condition = {"type": name, "status": "Unknown", "reason": reason, "message": message}
-        if (new := with_condition(conditions, condition, now)) is not None:
-            conditions, changed = new, True
-    return conditions if changed else None
+        wanted.append({"type": name, "status": "Unknown", "reason": reason, "message": message})
+    return with_conditions(node.get("status", {}).get("conditions", ()), wanted, now)
 
 
 def expected_taints(node: Mapping[str, Any], now: datetime) -> list[Mapping[str, Any]] | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from podkeep.apiserver.kinds.resources import Column
+from podkeep.base import durations
 
 NONE = "<none>"
 _EXPRESSIONS = {
@@ -17,39 +18,9 @@ _EXPRESSIONS = {
 }
 
 
-def human_duration(span: timedelta) -> str:
-    """Return a span of time in its two largest units, the second of them only where it matters."""
-    seconds = int(span.total_seconds())  # towards 0, as in Go
-    minutes, hours = seconds // 60, seconds // 3600
-    days, years = hours // 24, hours // 24 // 365
-    if seconds < -1:
-        return "<invalid>"
-    if span < timedelta(0):
-        return "0s"
-    if seconds < 120:
-        return f"{seconds}s"
-    if minutes < 10:
-        return _two(minutes, "m", seconds % 60, "s")
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return _two(hours, "h", minutes % 60, "m")
-    if hours < 48:
-        return f"{hours}h"
-    if hours < 192:
-        return _two(days, "d", hours % 24, "h")
-    if days < 730:
-        return f"{days}d"
-    return _two(years, "y", days % 365, "d") if years < 8 else f"{years}y"
-
-
-def _two(first: int, unit: str, second: int, smaller: str) -> str:
-    return f"{first}{unit}{second}{smaller}" if second else f"{first}{unit}"
-
-
 def since(moment: str | None, now: datetime) -> str:
     """Return how long ago a time of the API is; ``<unknown>`` if there is none."""
-    return human_duration(now - datetime.fromisoformat(moment)) if moment else "<unknown>"
+    return durations.short((now - datetime.fromisoformat(moment)).total_seconds()) if moment else "<unknown>"
 
 
 def at(value: Mapping[str, Any], *path: str, default: Any = None) -> Any:

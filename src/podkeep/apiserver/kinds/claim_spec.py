@@ -21,7 +21,7 @@ def validate_claim_template(template: Values, path: str, errors: FieldErrors) ->
     """Note every rule that a template of a claim breaks."""
     metadata = template.get("metadata", {})
     for key in metadata.get("annotations", ()):
-        named(f"{path}.metadata.annotations", key, names.label_key(key.lower()), errors)
+        named(f"{path}.metadata.annotations", key, names.label_key_problems(key.lower()), errors)
     field_rules.labels(metadata.get("labels", {}), f"{path}.metadata.labels", errors)
     for name, value in metadata.items():
         if value and name not in ("annotations", "labels"):

@@ -30,7 +30,7 @@ _MAX_HINTS = 8
 def _protocol(port: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
     field_rules.one_of(f"{path}.protocol", port.get("protocol", ""), field_rules.PROTOCOLS, errors)
     if (application := port.get("appProtocol")) is not None:
-        field_rules.named(f"{path}.appProtocol", application, names.label_key(application), errors)
+        field_rules.named(f"{path}.appProtocol", application, names.label_key_problems(application), errors)
 
 
 # Endpoints
@@ -190,7 +190,7 @@ def _validate_slice(value: Object, errors: FieldErrors) -> None:
         if port["protocol"] not in field_rules.PROTOCOLS:
             field_rules.not_supported(f"{path}.protocol", port["protocol"], field_rules.PROTOCOLS, errors)
         if (application := port.get("appProtocol")) is not None:
-            field_rules.named(f"{path}.appProtocol", application, names.label_key(application), errors)
+            field_rules.named(f"{path}.appProtocol", application, names.label_key_problems(application), errors)
 
 
 def _validate_slice_endpoints(value: Object, errors: FieldErrors) -> None:

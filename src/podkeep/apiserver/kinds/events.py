@@ -9,7 +9,7 @@ from typing import Any
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import at, since
-from podkeep.apiserver.kinds.field_rules import immutable
+from podkeep.apiserver.kinds.field_rules import immutable, named
 from podkeep.apiserver.kinds.resources import Column, Resource, Strategy, View
 from podkeep.apiserver.meta.objects import Object, metadata, path_segment
 from podkeep.apiserver.patch.values import equal
@@ -88,8 +88,7 @@ def _validate_timed(event: Mapping[str, Any], controller: str, errors: FieldErro
     """Note what is wrong with an event that says when it happened."""
     reporter = event.get("reportingComponent", "")
     errors.required(controller, reporter)
-    if why := names.label_key(reporter):
-        errors.invalid(controller, reporter, why)
+    named(controller, reporter, names.label_key_problems(reporter), errors)
     for name in ("reportingInstance", "action", "reason"):
         text = event.get(name, "")
         errors.required(name, text)

@@ -6,7 +6,7 @@ Every function notes what is wrong in :class:`FieldErrors`; nothing is raised. P
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,8 +26,6 @@ _NO_PERCENT = (
     "a valid percent string must be a numeric string followed by an ending '%'"
     " (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')"
 )
-_PORT_NAME = re.compile(r"[-a-z0-9]+")
-_LETTER = re.compile(r"[a-z]")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _NO_REASON = (
@@ -102,10 +100,14 @@ def too_long(path: str, text: str, limit: int, errors: FieldErrors) -> None:
         errors.add(path, f"Too long: may not be more than {limit} bytes")
 
 
-def named(path: str, value: str, why: str, errors: FieldErrors) -> None:
-    """Note a name that breaks a rule of :mod:`podkeep.api.names`; ``why`` is what the rule says, mostly nothing."""
-    if why:
-        errors.invalid(path, value, why)
+def named(path: str, value: str, why: str | Iterable[str], errors: FieldErrors) -> None:
+    """Note a name that breaks a rule of :mod:`podkeep.api.names`.
+
+    :param why: what the rule says: one text, which is empty for a good name, or all that is wrong.
+    """
+    for problem in (why,) if isinstance(why, str) else why:
+        if problem:
+            errors.invalid(path, value, problem)
 
 
 def port_number(path: str, port: int, errors: FieldErrors) -> None:
@@ -117,24 +119,10 @@ def port_number(path: str, port: int, errors: FieldErrors) -> None:
 def port(path: str, value: int | str, errors: FieldErrors) -> None:
     """Note an ``IntOrString`` that is neither the number nor the name of a port."""
     if isinstance(value, str):
-        for why in _port_name_problems(value):
+        for why in names.port_name_problems(value):
             errors.invalid(path, value, why)
     else:
         port_number(path, value, errors)
-
-
-def _port_name_problems(name: str) -> Iterator[str]:
-    """Yield all that is wrong with a name, where :mod:`podkeep.apiserver.kinds.pod_fields` tells the first thing."""
-    if len(name) > 15:
-        yield "must be no more than 15 characters"
-    if not _PORT_NAME.fullmatch(name):
-        yield "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)"
-    if not _LETTER.search(name):
-        yield "must contain at least one letter (a-z)"
-    if "--" in name:
-        yield "must not contain consecutive hyphens"
-    if name.startswith("-") or name.endswith("-"):
-        yield "must not begin or end with a hyphen"
 
 
 # numbers or percentages
@@ -170,7 +158,7 @@ def _number(text: str) -> int:
 def labels(value: Mapping[str, str], path: str, errors: FieldErrors) -> None:
     """Note labels whose key or value is wrong; both are noted at the path of all of them."""
     for key, content in value.items():
-        named(path, key, names.label_key(key), errors)
+        named(path, key, names.label_key_problems(key), errors)
         named(path, content, names.label_value(content), errors)
 
 
@@ -189,18 +177,30 @@ def label_selector(
 
 
 def _requirement(item: Mapping[str, Any], path: str, errors: FieldErrors, *, any_value: bool) -> None:
-    operator, values = item.get("operator", ""), item.get("values", ())
-    if operator in ("In", "NotIn"):
+    if not operator(item, path, errors):
+        errors.invalid(f"{path}.operator", item.get("operator", ""), "not a valid selector operator")
+    key_and_values(item, path, errors, any_value=any_value)
+
+
+def operator(item: Mapping[str, Any], path: str, errors: FieldErrors) -> bool:
+    """Note values that an operator needs or cannot have; return whether it is one of those that all selectors know."""
+    name, values = item.get("operator", ""), item.get("values", ())
+    if name in ("In", "NotIn"):
         if not values:
             required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'", errors)
-    elif operator in ("Exists", "DoesNotExist"):
+    elif name in ("Exists", "DoesNotExist"):
         if values:
             errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
     else:
-        errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
-    named(f"{path}.key", item.get("key", ""), names.label_key(item.get("key", "")), errors)
+        return False
+    return True
+
+
+def key_and_values(item: Mapping[str, Any], path: str, errors: FieldErrors, *, any_value: bool) -> None:
+    """Note a key that no label has, and values that none has unless ``any_value``."""
+    named(f"{path}.key", item.get("key", ""), names.label_key_problems(item.get("key", "")), errors)
     if not any_value:
-        for index, value in enumerate(values):
+        for index, value in enumerate(item.get("values", ())):
             named(f"{path}.values[{index}]", value, names.label_value(value), errors)
 
 
@@ -262,7 +262,7 @@ def conditions(found: Sequence[Mapping[str, Any]], path: str, errors: FieldError
         if kind in seen:
             errors.duplicate(f"{where}.type", kind)
         seen.add(kind)
-        named(f"{where}.type", kind, names.label_key(kind), errors)
+        named(f"{where}.type", kind, names.label_key_problems(kind), errors)
         if condition.get("status", "") not in CONDITION_STATUSES:
             errors.unsupported(f"{where}.status", condition.get("status", ""), CONDITION_STATUSES)
         if condition.get("observedGeneration", 0) < 0:

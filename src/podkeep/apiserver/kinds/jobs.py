@@ -10,12 +10,13 @@ from typing import Any
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import cells, field_rules, index_sets, job_status, workload_rules
-from podkeep.apiserver.kinds.cells import at, human_duration
+from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.kinds.pod_template import default_pod_template, pod_template_warnings, validate_pod_template
 from podkeep.apiserver.kinds.resources import Column, Resource, Strategy
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
+from podkeep.base import durations
 
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"
@@ -294,7 +295,7 @@ def _validate_patterns(patterns: list[Mapping[str, Any]], path: str, errors: Fie
     field_rules.too_many(path, len(patterns), _MAX_PATTERNS, errors)
     for index, pattern in enumerate(patterns):
         kind = pattern.get("type", "")
-        field_rules.named(f"{path}[{index}].type", kind, names.label_key(kind), errors)
+        field_rules.named(f"{path}[{index}].type", kind, names.label_key_problems(kind), errors)
         _chosen(f"{path}[{index}].status", pattern.get("status", ""), field_rules.CONDITION_STATUSES, errors)
 
 
@@ -463,7 +464,8 @@ def _duration(value: Mapping[str, Any], now: datetime) -> str:
     start, end = at(value, "status", "startTime"), at(value, "status", "completionTime")
     if start is None:
         return ""
-    return human_duration((datetime.fromisoformat(end) if end else now) - datetime.fromisoformat(start))
+    span = (datetime.fromisoformat(end) if end else now) - datetime.fromisoformat(start)
+    return durations.short(span.total_seconds())
 
 
 def _selectable(value: Mapping[str, Any]) -> dict[str, str]:

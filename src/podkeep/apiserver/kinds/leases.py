@@ -6,7 +6,7 @@ from podkeep.api import names
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
-from podkeep.apiserver.kinds.field_rules import NEGATIVE, not_supported
+from podkeep.apiserver.kinds.field_rules import NEGATIVE, named, not_supported
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.schema.table import Kind
@@ -34,8 +34,8 @@ def _validate(value: Object, errors: FieldErrors) -> None:
         if "/" not in strategy:
             if strategy != "OldestEmulationVersion":
                 not_supported(where, strategy, ("OldestEmulationVersion",), errors)
-        elif why := names.label_key(strategy):
-            errors.invalid(where, strategy, why)
+        else:
+            named(where, strategy, names.label_key_problems(strategy), errors)
     if spec.get("preferredHolder") and not strategy:
         errors.forbidden("spec.preferredHolder", "may only be specified if `strategy` is defined")
 

@@ -8,6 +8,7 @@ from typing import Any
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
+from podkeep.apiserver.kinds.field_rules import named
 from podkeep.apiserver.kinds.resources import ALL_VERBS, Part, Resource, Strategy
 from podkeep.apiserver.meta.objects import FOREGROUND, ORPHAN, Object, metadata
 from podkeep.apiserver.schema.table import Kind
@@ -52,8 +53,7 @@ def _validate(value: Object, errors: FieldErrors) -> None:
 
 
 def _finalizer(name: str, path: str, errors: FieldErrors) -> None:
-    if why := names.label_key(name):
-        errors.invalid(path, name, why)
+    named(path, name, names.label_key_problems(name), errors)
     if "/" not in name and name not in (KUBERNETES, ORPHAN, FOREGROUND):
         errors.invalid(path, name, "name is neither a standard finalizer name nor is it fully qualified")
 

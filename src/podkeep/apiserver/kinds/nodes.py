@@ -13,7 +13,7 @@ from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import addresses, class_infos
 from podkeep.apiserver.kinds.cells import AGE, NAME, NONE, at, column
-from podkeep.apiserver.kinds.field_rules import not_supported
+from podkeep.apiserver.kinds.field_rules import named, not_supported
 from podkeep.apiserver.kinds.pod_requirements import validate_quantity
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -103,10 +103,8 @@ def validate_taints(taints: Sequence[Mapping[str, Any]], path: str, errors: Fiel
     for index, taint in enumerate(taints):
         where = f"{path}[{index}]"
         key, value, effect = taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")
-        if why := names.label_key(key):
-            errors.invalid(f"{where}.key", key, why)
-        if why := names.label_value(value):
-            errors.invalid(f"{where}.value", value, why)
+        named(f"{where}.key", key, names.label_key_problems(key), errors)
+        named(f"{where}.value", value, names.label_value(value), errors)
         if errors.required(f"{where}.effect", effect) and effect not in TAINT_EFFECTS:
             not_supported(f"{where}.effect", effect, TAINT_EFFECTS, errors)
         if (effect, key) in seen:

@@ -214,10 +214,10 @@ def validate_field_ref(reference: Values, path: str, known: Sequence[str], error
         errors.invalid(f"{path}.fieldPath", field_path, f"error converting fieldPath: {why}")
     elif label == "metadata.annotations" and subscripted:
         key = rest.removesuffix("']").lower()
-        named(path, key, names.label_key(key), errors)
+        named(path, key, names.label_key_problems(key), errors)
     elif subscripted:
         key = rest.removesuffix("']")
-        named(path, key, names.label_key(key), errors)
+        named(path, key, names.label_key_problems(key), errors)
     else:
         pod_fields.supported(f"{path}.fieldPath", label, known, errors)
 

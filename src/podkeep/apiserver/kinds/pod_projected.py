@@ -119,7 +119,7 @@ def _certificate(certificate: Values, path: str, errors: FieldErrors) -> None:
     signer = certificate.get("signerName", "")
     _signer(signer, f"{path}.signerName", errors)
     for key in certificate.get("userAnnotations", ()):
-        named(f"{path}.userAnnotations", key, names.label_key(key.lower()), errors)
+        named(f"{path}.userAnnotations", key, names.label_key_problems(key.lower()), errors)
         if "/" not in key:
             why = 'must be a domain-prefixed key (such as "acme.io/foo")'
             errors.invalid(f"{path}.userAnnotations", key, why)

@@ -62,23 +62,13 @@ def _node_term(term: Values, path: str, errors: FieldErrors, *, values: bool) ->
 
 
 def _node_requirement(requirement: Values, path: str, errors: FieldErrors, *, check_values: bool) -> None:
-    operator, values = requirement.get("operator", ""), requirement.get("values", ())
-    if operator in ("In", "NotIn"):
-        if not values:
-            required(f"{path}.values", "must be specified when `operator` is 'In' or 'NotIn'", errors)
-    elif operator in ("Exists", "DoesNotExist"):
-        if values:
-            errors.forbidden(f"{path}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'")
-    elif operator in ("Gt", "Lt"):
-        if len(values) != 1:
+    operator = requirement.get("operator", "")
+    if operator in ("Gt", "Lt"):
+        if len(requirement.get("values", ())) != 1:
             required(f"{path}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'", errors)
-    else:
+    elif not field_rules.operator(requirement, path, errors):
         errors.invalid(f"{path}.operator", operator, "not a valid selector operator")
-    key = requirement.get("key", "")
-    named(f"{path}.key", key, names.label_key(key), errors)
-    if check_values:
-        for index, value in enumerate(values):
-            named(f"{path}.values[{index}]", value, names.label_value(value), errors)
+    field_rules.key_and_values(requirement, path, errors, any_value=not check_values)
 
 
 def _node_field(requirement: Values, path: str, errors: FieldErrors) -> None:
@@ -105,7 +95,7 @@ def _pod_term(term: Values, path: str, errors: FieldErrors) -> None:
     key = term.get("topologyKey", "")
     if not key:
         required(f"{path}.topologyKey", "can not be empty", errors)
-    named(f"{path}.topologyKey", key, names.label_key(key), errors)
+    named(f"{path}.topologyKey", key, names.label_key_problems(key), errors)
 
 
 def _match_label_keys(term: Values, path: str, errors: FieldErrors) -> None:
@@ -121,7 +111,7 @@ def _match_label_keys(term: Values, path: str, errors: FieldErrors) -> None:
             errors.forbidden(f"{path}.{name}", "must not be specified when labelSelector is not set")
             continue
         for index, key in enumerate(keys):
-            named(f"{path}.{name}[{index}]", key, names.label_key(key), errors)
+            named(f"{path}.{name}[{index}]", key, names.label_key_problems(key), errors)
     if selector is not None and match:
         places = {key: index for index, key in enumerate(match)}
         seen = set(selector.get("matchLabels", ()))
@@ -168,7 +158,7 @@ def validate_tolerations(tolerations: Sequence[Values], path: str, errors: Field
         key, operator = toleration.get("key", ""), toleration.get("operator", "")
         value, effect = toleration.get("value", ""), toleration.get("effect", "")
         if key:
-            named(f"{where}.key", key, names.label_key(key), errors)
+            named(f"{where}.key", key, names.label_key_problems(key), errors)
         elif operator != "Exists":
             why = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
             errors.invalid(f"{where}.operator", operator, why)

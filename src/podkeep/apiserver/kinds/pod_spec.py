@@ -99,11 +99,11 @@ def _placement(spec: Values, path: str, errors: FieldErrors) -> None:
         pod_scheduling.validate_spread(constraints, f"{path}.topologySpreadConstraints", errors)
     for index, gate in enumerate(spec.get("readinessGates", ())):
         kind = gate.get("conditionType", "")
-        named(f"{path}.readinessGates[{index}].conditionType", kind, names.label_key(kind), errors)
+        named(f"{path}.readinessGates[{index}].conditionType", kind, names.label_key_problems(kind), errors)
     seen: set[str] = set()
     for index, gate in enumerate(spec.get("schedulingGates", ())):
         where, name = f"{path}.schedulingGates[{index}]", gate.get("name", "")
-        named(where, name, names.label_key(name), errors)
+        named(where, name, names.label_key_problems(name), errors)
         if name in seen:
             errors.duplicate(where, name)
         seen.add(name)

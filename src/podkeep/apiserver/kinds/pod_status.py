@@ -59,7 +59,7 @@ def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
         _generation(condition, where, errors)
         kind = condition.get("type", "")
         if kind not in _SYSTEM_CONDITIONS:
-            named(f"{where}.Type", kind, names.label_key(kind), errors)  # this path is kube-apiserver's
+            named(f"{where}.Type", kind, names.label_key_problems(kind), errors)  # this path is kube-apiserver's
     nominated = status.get("nominatedNodeName", "")
     if nominated and nominated != was.get("nominatedNodeName", ""):
         named("status.nominatedNodeName", nominated, names.dns_subdomain(nominated), errors)

@@ -39,7 +39,7 @@ def validate_pod_template(template: Template, path: str, errors: FieldErrors) ->
     field_rules.labels(metadata.get("labels", {}), f"{path}.labels", errors)
     where = f"{path}.annotations"
     for key in annotations:
-        field_rules.named(where, key, names.label_key(key.lower()), errors)
+        field_rules.named(where, key, names.label_key_problems(key.lower()), errors)
     if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
         errors.add(where, f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes")
     validate_annotations(annotations, spec, f"{path}.spec", where, errors)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
@@ -53,6 +54,27 @@ def _warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str
     return workload_rules.name_warnings(new, old) + workload_rules.template_warnings(new, old)
 
 
+_STRATEGY = Strategy(
+    drop=workload_rules.drop_template,
+    prepare_create=_begin_status,
+    prepare_status=_begin_status,
+    warnings=_warnings,
+    validate_status=_validate_status,
+    status=True,
+    generation=True,
+    selectable=_selectable,
+)
+"""What ReplicationControllers and ReplicaSets have in common; so have their columns."""
+_COLUMNS = (
+    cells.NAME,
+    cells.number("Desired", "spec", "replicas"),
+    cells.number("Current", "status", "replicas"),
+    cells.number("Ready", "status", "readyReplicas"),
+    cells.AGE,
+    *cells.containers("spec", "template"),
+)
+
+
 # ReplicationController
 
 
@@ -93,27 +115,8 @@ REPLICATION_CONTROLLERS = Resource(
     short_names=("rc",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),
-    strategy=Strategy(
-        default=default_controller,
-        drop=workload_rules.drop_template,
-        prepare_create=_begin_status,
-        prepare_status=_begin_status,
-        warnings=_warnings,
-        validate=validate_controller,
-        validate_status=_validate_status,
-        status=True,
-        generation=True,
-        selectable=_selectable,
-    ),
-    columns=(
-        cells.NAME,
-        cells.number("Desired", "spec", "replicas"),
-        cells.number("Current", "status", "replicas"),
-        cells.number("Ready", "status", "readyReplicas"),
-        cells.AGE,
-        *cells.containers("spec", "template"),
-        cells.label_selector("spec", "selector"),
-    ),
+    strategy=replace(_STRATEGY, default=default_controller, validate=validate_controller),
+    columns=(*_COLUMNS, cells.label_selector("spec", "selector")),
 )
 
 
@@ -157,28 +160,10 @@ REPLICA_SETS = Resource(
     short_names=("rs",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),
-    strategy=Strategy(
-        default=default_replica_set,
-        drop=workload_rules.drop_template,
-        prepare_create=_begin_status,
-        prepare_status=_begin_status,
-        warnings=_warnings,
-        validate=validate_replica_set,
-        validate_update=_same_selector,
-        validate_status=_validate_status,
-        status=True,
-        generation=True,
-        selectable=_selectable,
+    strategy=replace(
+        _STRATEGY, default=default_replica_set, validate=validate_replica_set, validate_update=_same_selector
     ),
-    columns=(
-        cells.NAME,
-        cells.number("Desired", "spec", "replicas"),
-        cells.number("Current", "status", "replicas"),
-        cells.number("Ready", "status", "readyReplicas"),
-        cells.AGE,
-        *cells.containers("spec", "template"),
-        cells.selector("spec", "selector"),
-    ),
+    columns=(*_COLUMNS, cells.selector("spec", "selector")),
 )
 
 

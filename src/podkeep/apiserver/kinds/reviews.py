@@ -11,7 +11,7 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.field_rules import required
+from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import bad_request
@@ -131,11 +131,9 @@ def _selector(selector: Mapping[str, Any], field: str, path: str, errors: FieldE
 
 
 def _label_requirement(key: str, values: list[str], path: str, errors: FieldErrors) -> None:
-    if why := names.label_key(key):
-        errors.invalid(f"{path}.key", key, why)
+    named(f"{path}.key", key, names.label_key_problems(key), errors)
     for index, value in enumerate(values):
-        if why := names.label_value(value):
-            errors.invalid(f"{path}.values[{index}]", value, why)
+        named(f"{path}.values[{index}]", value, names.label_value(value), errors)
 
 
 TOKEN_REQUEST = Resource(

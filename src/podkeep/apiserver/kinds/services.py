@@ -209,7 +209,7 @@ def _validate_ports(spec: Spec, errors: FieldErrors) -> None:
         field_rules.one_of(f"{path}.protocol", port.get("protocol", ""), field_rules.PROTOCOLS, errors)
         field_rules.port(f"{path}.targetPort", port["targetPort"], errors)
         if (application := port.get("appProtocol")) is not None:
-            field_rules.named(f"{path}.appProtocol", application, names.label_key(application), errors)
+            field_rules.named(f"{path}.appProtocol", application, names.label_key_problems(application), errors)
 
 
 def _validate_node_ports(spec: Spec, errors: FieldErrors) -> None:
@@ -274,7 +274,7 @@ def _validate_balancer(spec: Spec, errors: FieldErrors) -> None:
         errors.required("allocateLoadBalancerNodePorts", "")
     name = spec.get("loadBalancerClass")
     if name is not None and balanced:
-        field_rules.named("spec.loadBalancerClass", name, names.label_key(name), errors)
+        field_rules.named("spec.loadBalancerClass", name, names.label_key_problems(name), errors)
     elif name is not None:
         errors.forbidden("spec.loadBalancerClass", _ONLY_BALANCED)
 

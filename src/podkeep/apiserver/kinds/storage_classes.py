@@ -8,7 +8,7 @@ from typing import Any
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, at, column
-from podkeep.apiserver.kinds.field_rules import immutable, not_supported
+from podkeep.apiserver.kinds.field_rules import immutable, named, not_supported
 from podkeep.apiserver.kinds.pod_warnings import DEPRECATED_NODE_LABELS
 from podkeep.apiserver.kinds.resources import Column, Resource, Strategy
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -38,8 +38,8 @@ def _default(value: Object) -> None:
 
 def _validate(value: Object, errors: FieldErrors) -> None:
     provisioner = value.get("provisioner", "")
-    if errors.required("provisioner", provisioner) and (why := names.label_key(provisioner.lower())):
-        errors.invalid("provisioner", provisioner.lower(), why)
+    if errors.required("provisioner", provisioner):
+        named("provisioner", provisioner.lower(), names.label_key_problems(provisioner.lower()), errors)
     _parameters(value.get("parameters", {}), errors)
     policy, mode = value.get("reclaimPolicy", ""), value.get("volumeBindingMode", "")
     if policy and policy not in _POLICIES:
@@ -72,8 +72,7 @@ def _topologies(terms: list[Mapping[str, Any]], errors: FieldErrors) -> None:
                 if label in labels:
                     errors.duplicate(f"{where}.values[{position}]", label)
                 labels.add(label)
-            if why := names.label_key(key):
-                errors.invalid(f"{where}.key", key, why)
+            named(f"{where}.key", key, names.label_key_problems(key), errors)
             if key in found:
                 errors.duplicate(f"{where}.key", key)
             found[key] = frozenset(labels)

@@ -102,11 +102,13 @@ def _note(errors: FieldErrors, path: str, value: str, why: str) -> None:
 
 def _maps(fields: Mapping[str, Any], errors: FieldErrors) -> None:
     for key, content in fields.get("labels", {}).items():
-        _note(errors, "metadata.labels", key, names.label_key(key))
+        for why in names.label_key_problems(key):
+            _note(errors, "metadata.labels", key, why)
         _note(errors, "metadata.labels", content, names.label_value(content))
     annotations = fields.get("annotations", {})
     for key in annotations:
-        _note(errors, "metadata.annotations", key, names.label_key(key.lower()))
+        for why in names.label_key_problems(key.lower()):
+            _note(errors, "metadata.annotations", key, why)
     if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
         errors.add("metadata.annotations", f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes")
 
@@ -136,8 +138,9 @@ def _owners(owners: Iterable[Mapping[str, Any]], errors: FieldErrors) -> None:
 def _finalizers(finalizers: Iterable[str], errors: FieldErrors) -> None:
     found = list(finalizers)
     for name in found:
-        if why := names.label_key(name):
-            errors.invalid("metadata.finalizers", name, why)
+        if problems := names.label_key_problems(name):
+            for why in problems:
+                errors.invalid("metadata.finalizers", name, why)
         elif "/" not in name and name not in (ORPHAN, FOREGROUND, "kubernetes"):
             errors.invalid(
                 "metadata.finalizers", name, "name is neither a standard finalizer name nor is it fully qualified"

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 
+from podkeep.base import durations
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable
 from podkeep.base.redaction import redacted
@@ -103,26 +104,8 @@ def since(nanoseconds: int) -> str:
 
 
 def age(seconds: float) -> str:
-    """Return a duration in the short form of ``kubectl get``: two units at most, fewer the longer it is."""
-    seconds = max(int(seconds), 0)
-    minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
-    if seconds < 120:
-        return f"{seconds}s"
-    if minutes < 10:
-        return _two(minutes, "m", seconds % 60, "s")
-    if minutes < 180:
-        return f"{minutes}m"
-    if hours < 8:
-        return _two(hours, "h", minutes % 60, "m")
-    if hours < 48:
-        return f"{hours}h"
-    if days < 8:
-        return _two(days, "d", hours % 24, "h")
-    return f"{days}d"
-
-
-def _two(large: int, large_unit: str, small: int, small_unit: str) -> str:
-    return f"{large}{large_unit}{small}{small_unit}" if small else f"{large}{large_unit}"
+    """Return a duration in the short form of ``kubectl get``; one below 0 is shown as none."""
+    return durations.short(max(seconds, 0))
 
 
 def number_of(count: int, what: str) -> str:

@@ -263,12 +263,10 @@ def test_the_index_follows_what_is_written(forgotten: bool) -> None:
     assert step(deleted=volume()) == (False, False, False)
     assert step(volume()) == (False, True, False)
     assert step(pod(uid="again")) == (False, False, False)  # another one of its name
-    assert node._index is not None
     objects.delete(pod())
     objects.delete(volume())
     node.authorize(N1, asks("get", "secrets", name="s"))
-    assert node._index is not None
-    assert not any(vars(node._index).values())
+    assert not any(vars(node._index.current()).values())
 
 
 def test_pods_that_name_nothing_come_and_go() -> None:
@@ -280,21 +278,19 @@ def test_pods_that_name_nothing_come_and_go() -> None:
     for value in (naming, plain, mirror):
         objects.delete(value)
         assert not node.authorize(N1, asked).allowed
-    assert node._index is not None
-    assert not any(vars(node._index).values())
+    assert not any(vars(node._index.current()).values())
 
 
 def test_what_pods_name_is_kept_once_for_all_of_them() -> None:
     objects = Objects(*(pod(f"p{number}", serviceAccountName="acc") for number in range(50)))
     node = NodeAuthorizer(objects, node_rules())
     node.authorize(N1, asks("get", "secrets", name="s"))
-    assert node._index is not None
-    assert len({id(known.references) for known in node._index.pods.values()}) == 1
+    assert len({id(known.references) for known in node._index.current().pods.values()}) == 1
     for number in range(50):
         objects.put(pod(f"p{number}", serviceAccountName=f"acc{number}"))
         objects.put(pod(f"p{number}", uid="v", serviceAccountName=f"acc{number}"))
     node.authorize(N1, asks("get", "secrets", name="s"))
-    assert len(node._index.shared) == 50
+    assert len(node._index.current().shared) == 50
 
 
 @pytest.mark.parametrize(

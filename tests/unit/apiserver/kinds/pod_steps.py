@@ -33,7 +33,7 @@ STORED = {"uid": "u", "creationTimestamp": "2026-11-23T06:00:00Z"}
 
 def cases(name: str) -> list[dict[str, Any]]:
     """Return a table: texts of errors are what kube-apiserver 1.36 says, but that objects in them are shown as clients
-    write them, and that of several texts about one label there is the first."""
+    write them, and that of several texts about the name of a resource there is the first."""
     found: list[dict[str, Any]] = msgspec.json.decode(Path(__file__).with_name(f"{name}.json").read_bytes())
     return found
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 import pytest
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import addresses, index_sets
-from podkeep.apiserver.kinds.cells import human_duration, since
+from podkeep.apiserver.kinds.cells import since
 
 
 @pytest.mark.parametrize(
@@ -84,36 +84,6 @@ def test_networks(text: str, expected: str, warnings: list[str]) -> None:
     errors = FieldErrors()
     addresses.validate_network("f", text, errors, old=[text])
     assert errors.found == []
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (-2, "<invalid>"),
-        (-1.5, "0s"),
-        (0, "0s"),
-        (119.9, "119s"),
-        (120, "2m"),
-        (121, "2m1s"),
-        (599, "9m59s"),
-        (600, "10m"),
-        (10_799, "179m"),
-        (10_800, "3h"),
-        (10_860, "3h1m"),
-        (28_800, "8h"),
-        (172_799, "47h"),
-        (172_800, "2d"),
-        (176_400, "2d1h"),
-        (691_200, "8d"),
-        (86_400 * 729, "729d"),
-        (86_400 * 730, "2y"),
-        (86_400 * 731, "2y1d"),
-        (86_400 * 365 * 8, "8y"),
-        (86_400 * 365 * 9 + 86_400, "9y"),
-    ],
-)
-def test_human_durations(seconds: float, expected: str) -> None:
-    assert human_duration(timedelta(seconds=seconds)) == expected
 
 
 def test_an_object_without_a_time_is_of_unknown_age() -> None:

@@ -17,6 +17,18 @@ CREATIONS: list[tuple[str, Changes, list[str]]] = [
     ("podtemplates", {"template.spec.containers": []}, ["template.spec.containers: Required value"]),
     (
         "podtemplates",
+        {"template.metadata.labels": {"a": "-"}},
+        [
+            (
+                'template.labels: Invalid value: "-": a valid label must be an empty string or consist of alphanumeric '
+                "characters, '-', '_' or '.', and must start and end with an alphanumeric character "
+                "(e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+                "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+            )
+        ],
+    ),
+    (
+        "podtemplates",
         {"template.spec.restartPolicy": "x"},
         [('template.spec.restartPolicy: Unsupported value: "x": supported values: "Always", "OnFailure", "Never"')],
     ),

@@ -59,7 +59,7 @@ NONE = 'involvedObject.namespace: Invalid value: "": does not match event.namesp
             old_style(eventTime=TIME),
             [
                 "reportingComponent: Required value",
-                f'reportingComponent: Invalid value: "": {names.label_key("")}',
+                *(f'reportingComponent: Invalid value: "": {why}' for why in names.label_key_problems("")),
                 "reportingInstance: Required value",
                 "action: Required value",
             ],
@@ -106,7 +106,7 @@ def test_what_is_wrong_with_an_event(value: dict[str, Any], expected: list[str])
             new_style(reportingController=""),
             [
                 "reportingController: Required value",
-                f'reportingController: Invalid value: "": {names.label_key("")}',
+                *(f'reportingController: Invalid value: "": {why}' for why in names.label_key_problems("")),
             ],
         ),
         (new_style(eventTime=None), ["eventTime: Required value"]),

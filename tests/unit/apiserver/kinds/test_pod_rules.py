@@ -112,6 +112,15 @@ def test_what_a_client_should_know_of_a_template() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("image", "policy"),
+    [({}, "IfNotPresent"), ({"reference": "a"}, "Always"), ({"reference": "a:1", "pullPolicy": "Never"}, "Never")],
+)
+def test_every_image_volume_has_a_pull_policy(image: dict[str, str], policy: str) -> None:
+    (volume,) = defaulted(pod(volumes=[{"name": "v", "image": image}]))["spec"]["volumes"]
+    assert volume["image"] == {**image, "pullPolicy": policy}
+
+
 def test_updates_have_no_warnings() -> None:
     deprecated = pod(nodeSelector={"beta.kubernetes.io/os": "linux"})
     assert STRATEGY.warnings(deprecated, None)

@@ -10,6 +10,8 @@ import pytest
 from podkeep.apiserver.endpoints import bodies
 from podkeep.apiserver.endpoints.bodies import FieldValidation
 from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF, YAML
+from podkeep.apiserver.endpoints.options import write_options
+from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.table import Kind, kubernetes
@@ -93,6 +95,12 @@ def test_nothing_is_said_if_the_client_does_not_want_it() -> None:
     warnings: list[str] = []
     bodies.decode_object(b'{"dato": 1, "data": {}, "data": {}}', JSON, CONFIG_MAP, FieldValidation.IGNORE, warnings)
     assert warnings == []
+
+
+def test_many_keys_given_twice_are_told_without_comparing_each_with_each() -> None:
+    names = [f"k{number}" for number in range(10_000)]
+    data = ",".join(f'"{name}":"","{name}":""' for name in names)
+    assert bodies.parse(f"{{{data}}}".encode(), JSON, strict=True).duplicates == names
 
 
 def test_the_same_as_yaml() -> None:
@@ -211,3 +219,10 @@ def test_options_of_a_deletion_may_be_protobuf() -> None:
         "gracePeriodSeconds": 5,
         "propagationPolicy": "Foreground",
     }
+
+
+def test_a_long_field_manager_is_not_repeated_for_each_of_its_characters() -> None:
+    with pytest.raises(StatusError) as caught:
+        write_options(Query("fieldManager=" + "%01" * 1_000), "CreateOptions")
+    assert caught.value.code == 422
+    assert len(caught.value.message) < 100_000

@@ -175,7 +175,8 @@ def write_options(query: Query, kind: str, *, applies: bool = False) -> WriteOpt
             errors.forbidden("force", "may not be specified for non-apply patch")
     if len(manager.encode(errors="replace")) > MAX_MANAGER_BYTES:
         errors.add("fieldManager", f"Too long: may not be more than {MAX_MANAGER_BYTES} bytes")
-    for position, character in enumerate(manager[:MAX_MANAGER_BYTES]):  # each error shows all of it
+    shown_manager = manager[:MAX_MANAGER_BYTES]  # each error shows it
+    for position, character in enumerate(shown_manager):
         if not _is_printable(character):
             shown = f"U+{ord(character):04X}"
             errors.invalid(

@@ -15,6 +15,8 @@ from podkeep.apiserver.auth.interfaces import RequestAttributes
 ALL = "*"
 MAX_PARTS = 5_000
 """Of a role whose writer may not grant whatever they like: each is held against all that they may do."""
+MAX_COMPARISONS = 500_000
+"""Of those parts with the rules that the writer has, which may themselves be as many as they like."""
 _ESCAPES = {'"': '\\"', "\\": "\\\\"} | dict(zip("\a\b\f\n\r\t\v", map("\\{}".format, "abfnrtv"), strict=True))
 
 
@@ -110,14 +112,17 @@ class TooManyParts(Exception):
 def uncovered(owned: Iterable[Rule], wanted: Iterable[Mapping[str, Any]]) -> list[Part]:
     """Return the parts of ``wanted`` that no single rule of ``owned`` covers.
 
-    :raises TooManyParts: if ``wanted`` has more than :data:`MAX_PARTS`.
+    :raises TooManyParts: if ``wanted`` has more than :data:`MAX_PARTS`, or they take :data:`MAX_COMPARISONS`.
     """
     own = list(owned)
     missing = []
+    compared = 0
     for count, part in enumerate(chain.from_iterable(map(parts, wanted))):
-        if count == MAX_PARTS:
+        if count == MAX_PARTS or compared > MAX_COMPARISONS:
             raise TooManyParts
-        if not any(rule.covers(part) for rule in own):
+        place = next((place for place, rule in enumerate(own, 1) if rule.covers(part)), 0)
+        compared += place or len(own)
+        if not place:
             missing.append(part)
     return missing
 

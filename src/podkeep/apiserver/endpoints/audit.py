@@ -69,10 +69,15 @@ class AuditLog:
         """
         line = encode(event(call, code, received, datetime.now(UTC))) + b"\n"
         if self._size + len(line) > self._limit and self._size:
-            os.close(self._file)
-            self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            self._file, self._size = _opened(self._path)
+            self._rename()
         self._size += os.write(self._file, line)
+
+    def _rename(self) -> None:
+        # The open file is given up last: if one of these fails, its number must not become another file's.
+        self._path.replace(self._path.with_name(f"{self._path.name}.1"))
+        before = self._file
+        self._file, self._size = _opened(self._path)
+        os.close(before)
 
     def close(self) -> None:
         """Close the file."""

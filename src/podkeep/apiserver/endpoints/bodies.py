@@ -173,7 +173,7 @@ def _too_deep() -> StatusError:
 class _Twice(dict[str, Any]):
     """An object of which a text has ``names`` several times."""
 
-    names: tuple[str, ...] = ()
+    names: frozenset[str] = frozenset()
 
 
 def _duplicates(data: bytes) -> list[str]:
@@ -186,7 +186,7 @@ def _duplicates(data: bytes) -> list[str]:
             return made
         seen: set[str] = set()
         twice = _Twice(made)
-        twice.names = tuple(dict.fromkeys(name for name, _ in pairs if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
+        twice.names = frozenset(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         found.append("")
         return twice
 

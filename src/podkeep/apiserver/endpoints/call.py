@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from podkeep.apiserver.auth.interfaces import Authorizer, Decision
+from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.endpoints import bodies, media_types
 from podkeep.apiserver.endpoints.media_types import JSON, PLAIN, Form
@@ -33,6 +35,18 @@ class Call:
     """Who asks as ``user``; None: that is who asks."""
     warnings: list[str] = field(default_factory=list)
     audit_id: str = ""
+    authorizer: Authorizer | None = None
+    """Asked about what a request turns out to do beyond its verb; None: nobody may do that."""
+
+    def require_creation(self, name: str) -> None:
+        """Require that who asks may create the object that an update or a patch found missing (``withAuthorization``).
+
+        :raises StatusError: 403.
+        """
+        attributes = replace(self.info.attributes(), verb="create", name=name)
+        decision = self.authorizer.authorize(self.user, attributes) if self.authorizer else Decision(allowed=False)
+        if not decision.allowed:
+            raise forbidden(self.user, attributes, decision.reason)
 
     def header(self, name: str) -> str:
         """Return a header, all its lines as one; empty if it is not there. ``name`` is in lower case."""

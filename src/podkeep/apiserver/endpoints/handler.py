@@ -75,7 +75,13 @@ class Handler:
         :raises Refused: if its body does not come, or there is no room for it.
         """
         started, received = time.monotonic(), datetime.now(UTC)
-        call = Call(request=request, query=_NO_QUERY, info=_NO_INFO, audit_id=str(uuid.uuid4()))
+        call = Call(
+            request=request,
+            query=_NO_QUERY,
+            info=_NO_INFO,
+            audit_id=str(uuid.uuid4()),
+            authorizer=self._parts.authorizer,
+        )
         known = False
         code = 500
         try:

@@ -175,10 +175,13 @@ def write_options(query: Query, kind: str, *, applies: bool = False) -> WriteOpt
             errors.forbidden("force", "may not be specified for non-apply patch")
     if len(manager.encode(errors="replace")) > MAX_MANAGER_BYTES:
         errors.add("fieldManager", f"Too long: may not be more than {MAX_MANAGER_BYTES} bytes")
-    for position, character in enumerate(manager):
+    shown_manager = manager[:MAX_MANAGER_BYTES]  # each error shows it
+    for position, character in enumerate(shown_manager):
         if not _is_printable(character):
             shown = f"U+{ord(character):04X}"
-            errors.invalid("fieldManager", manager, f"invalid character {shown} (at position {position})")
+            errors.invalid(
+                "fieldManager", manager[:MAX_MANAGER_BYTES], f"invalid character {shown} (at position {position})"
+            )
     dry_run = _dry_run(query.texts("dryRun"), errors)
     text = query.text("fieldValidation")
     if text and text not in list(FieldValidation):

@@ -202,6 +202,7 @@ class Resources:
             user=call.user,
             dry_run=asked.dry_run,
             warnings=call.warnings,
+            require_creation=call.require_creation,
         )
 
     def _written(self, call: Call, view: Rendering, value: Mapping[str, Any], *, status: int = 200) -> Response:

@@ -57,6 +57,10 @@ _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
 
 
+def _allow(name: str) -> None:
+    """Let a part of the server itself create what it updates."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """How a write is asked for: by whom, as which field manager, and whether it is only tried.
@@ -69,6 +73,8 @@ class Request:
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
     annotations: dict[str, str] = field(default_factory=dict)
+    require_creation: Callable[[str], None] = _allow
+    """Called with its name before an update or apply creates an object; raises StatusError if that is not allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -241,6 +247,7 @@ class Registry:
             if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
                 if uid := metadata(new).get("uid"):
                     raise target.conflict(_other_uid(uid, ""))
+                request.require_creation(target.name)
                 return await self.create(target, new, request), True
             stored, old = self._newest(target)
             self._place(target, new)
@@ -309,6 +316,7 @@ class Registry:
             if stored is not None and old is not None:
                 return await self._replace(target, stored, old, new, request, applied=True), False
             new["metadata"].pop("resourceVersion", None)
+            request.require_creation(target.name)
             self._admit_creation(target, new, request)
             return await self._put(target, new, None, request, applied=True), True
 

@@ -125,3 +125,12 @@ def test_missing_rights_are_listed_as_kube_apiserver_does() -> None:
 )
 def test_texts_are_quoted_as_go_does(text: str, shown: str) -> None:
     assert quote(text) == shown
+
+
+def test_many_parts_are_not_compared_with_many_rules_that_the_writer_has() -> None:
+    owned = [rule(can("get", "pods", names=f"pod-{number}")) for number in range(3_000)]
+    few = can("get", "secrets", names=",".join(f"s-{number}" for number in range(100)))
+    assert len(uncovered(owned, [few])) == 100
+    many = can("get", "secrets", names=",".join(f"s-{number}" for number in range(4_999)))
+    with pytest.raises(TooManyParts):
+        uncovered(owned, [many])

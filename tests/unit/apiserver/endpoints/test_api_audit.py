@@ -49,3 +49,24 @@ def test_a_long_log_goes_on_in_another_file(tmp_path: Path) -> None:
     asyncio.run(test())
     assert path.stat().st_size < 1500
     assert (tmp_path / "audit.log.1").stat().st_size < 1500
+
+
+def test_a_log_that_cannot_be_renamed_never_writes_into_another_file(tmp_path: Path) -> None:
+    path, other = tmp_path / "audit.log", tmp_path / "other"
+    (tmp_path / "audit.log.1" / "full").mkdir(parents=True)
+
+    async def test() -> None:
+        async with Api(tmp_path) as api:
+            audit = AuditLog(path, limit=900)
+            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            for _ in range(3):
+                await api.call("GET", "/version")
+            with other.open("wb") as file:  # it takes the lowest number that is free
+                for _ in range(3):
+                    await api.call("GET", "/version")
+                file.flush()
+            audit.close()
+
+    asyncio.run(test())
+    assert other.read_bytes() == b""
+    assert path.stat().st_size

@@ -10,6 +10,8 @@ import pytest
 from podkeep.apiserver.endpoints import bodies
 from podkeep.apiserver.endpoints.bodies import FieldValidation
 from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF, YAML
+from podkeep.apiserver.endpoints.options import write_options
+from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.endpoints.resources import applied
 from podkeep.apiserver.kinds import configuration
 from podkeep.apiserver.meta.status import StatusError
@@ -95,6 +97,12 @@ def test_nothing_is_said_if_the_client_does_not_want_it() -> None:
     warnings: list[str] = []
     bodies.decode_object(b'{"dato": 1, "data": {}, "data": {}}', JSON, CONFIG_MAP, FieldValidation.IGNORE, warnings)
     assert warnings == []
+
+
+def test_many_keys_given_twice_are_told_without_comparing_each_with_each() -> None:
+    names = [f"k{number}" for number in range(10_000)]
+    data = ",".join(f'"{name}":"","{name}":""' for name in names)
+    assert bodies.parse(f"{{{data}}}".encode(), JSON, strict=True).duplicates == names
 
 
 def test_the_same_as_yaml() -> None:
@@ -256,3 +264,10 @@ def test_what_is_applied_may_have_a_key_twice_unless_validation_is_strict() -> N
     assert warnings == [complaint]
     assert applied(text, resource, FieldValidation.IGNORE, warnings)["metadata"] == {"name": "b"}
     assert warnings == [complaint]
+
+
+def test_a_long_field_manager_is_not_repeated_for_each_of_its_characters() -> None:
+    with pytest.raises(StatusError) as caught:
+        write_options(Query("fieldManager=" + "%01" * 1_000), "CreateOptions")
+    assert caught.value.code == 422
+    assert len(caught.value.message) < 100_000

@@ -12,7 +12,7 @@ import pytest
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.output import PIECE_BYTES
 from podkeep.apiserver.kinds.served import Served
-from support.api_calls import APPLY, MERGE, STRANGER, Api
+from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api
 
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -270,6 +270,41 @@ def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
             "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", question, headers=as_ann
         )
         assert (answer.status, answer.value["status"]["allowed"]) == (201, False)
+
+    _run(tmp_path, test)
+
+
+def test_an_update_or_apply_creates_for_those_alone_who_may_create(tmp_path: Path) -> None:
+    rules = [{"verbs": ["update", "patch"], "apiGroups": ["", "coordination.k8s.io"], "resources": ["*"]}]
+    subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}
+    role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "change"}
+    lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases/l"
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"x": "1"}}
+
+    async def test(api: Api) -> None:
+        await api.make_roles()
+        rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default"
+        assert (await api.call("POST", f"{rbac}/roles", {"metadata": {"name": "change"}, "rules": rules})).status == 201
+        binding = {"metadata": {"name": "change"}, "roleRef": role_ref, "subjects": [subject]}
+        assert (await api.call("POST", f"{rbac}/rolebindings", binding)).status == 201
+
+        async def apply(headers: dict[str, str]) -> Answer:
+            target = f"{CMS}/a?fieldManager=m"
+            return await api.call("PATCH", target, config, content_type=APPLY, headers=headers)
+
+        async def put(headers: dict[str, str]) -> Answer:
+            return await api.call("PUT", lease, {"metadata": {"name": "l"}}, headers=headers)
+
+        ann = {"impersonate-user": "ann"}
+        refused = await apply(ann)
+        assert (refused.status, refused.message) == (
+            403,
+            'configmaps "a" is forbidden: User "ann" cannot create resource "configmaps" in API group "" in the'
+            ' namespace "default"',
+        )
+        assert (await put(ann)).status == 403
+        assert [(await apply({})).status, (await put({})).status] == [201, 201]
+        assert (await apply(ann)).status == 200  # it is there now
 
     _run(tmp_path, test)
 

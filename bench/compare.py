@@ -8,6 +8,7 @@ and was not before belongs to it. Needs root; leaves nothing behind (bench.isola
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -19,7 +20,22 @@ from pathlib import Path
 
 import grpc
 
-from bench import classes, forks, images, isolation, joining, measure, memory, mountns, nested, pulls, report, steps
+from bench import (
+    api,
+    classes,
+    forks,
+    images,
+    isolation,
+    joining,
+    measure,
+    memory,
+    mountns,
+    nested,
+    pulls,
+    report,
+    steps,
+)
+from bench.api_servers import Peer
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
 from bench.hosts import Host
 from bench.measure import Scale
@@ -33,6 +49,8 @@ PODKEEP_USERNS = "podkeep, user namespaces"
 PARTS = ("pods", "steps", "forks", "pulls", "mountns", "classes")
 NESTED = "nested"
 """Not one of all: it needs the nested machine, and takes long."""
+API = "api"
+"""Not one of all: it has other contenders."""
 _PS_RUNS = 10
 
 
@@ -105,7 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if nests:
             text = nested.measure(rounds=arguments.rounds, pods=arguments.mounts, concurrency=arguments.concurrency)
             return _put(NESTED, text, write=arguments.write)
-        if arguments.part != "steps" and (packages := missing_packages()):
+        if arguments.part not in ("steps", API) and (packages := missing_packages()):
             raise DaemonError(f"missing programs\nhint: apt-get install {' '.join(packages)}")
         return isolation.run("bench.compare", argv, arguments.directory)
     except KeyboardInterrupt:
@@ -124,7 +142,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--concurrency", type=int, default=4, help="pods at a time in the churn (default 4)")
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
     parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
-    parser.add_argument("--part", choices=("all", *PARTS, NESTED), default="all", help="what to measure (default all)")
+    parser.add_argument(
+        "--part", choices=("all", *PARTS, API, NESTED), default="all", help="what to measure (default all)"
+    )
     parser.add_argument("--pulls", type=int, default=3, help="rounds of pulls of large images (default 3)")
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
     parser.add_argument("--mounts", type=int, help="pods whose mounts are watched (default 100; nested: 50)")
@@ -137,6 +157,17 @@ def _parser() -> argparse.ArgumentParser:
         "--directory", type=Path, default=Path("/var/tmp"), help="where the run works (default /var/tmp)"
     )
     parser.add_argument("--write", action="store_true", help=f"put the table into {report.DOCUMENT}")
+    parser.add_argument("--objects", type=int, default=10_000, help="api: pods that are there (default 10000)")
+    parser.add_argument("--requests", type=int, default=3000, help="api: reads, and writes, of a round (default 3000)")
+    parser.add_argument("--connections", type=int, default=8, help="api: connections at a time (default 8)")
+    parser.add_argument("--watchers", type=int, default=100, help="api: watches (default 100)")
+    parser.add_argument("--rate", type=int, default=200, help="api: writes/s that they see (default 200)")
+    parser.add_argument("--seconds", type=int, default=10, help="api: how long they watch (default 10)")
+    parser.add_argument(
+        "--peer-kube-apiserver", type=Path, metavar="PATH", help="api: a kube-apiserver to compare with"
+    )
+    parser.add_argument("--peer-etcd", type=Path, metavar="PATH", help="api: the etcd that it stores in")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="api: every value, for programs")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     return parser
 
@@ -151,6 +182,8 @@ def _inside(arguments: argparse.Namespace) -> int:
         alive=arguments.alive,
     )
     isolation.settle()
+    if arguments.part == API:
+        return _api(arguments)
     with Registry("registry", arguments.inside / "registry"):
         place = Place(
             work=arguments.inside,
@@ -187,6 +220,26 @@ def _inside(arguments: argparse.Namespace) -> int:
     for name, text in texts.items():
         _put(name, text, write=arguments.write)
     return 0
+
+
+def _api(arguments: argparse.Namespace) -> int:
+    paths = (arguments.peer_kube_apiserver, arguments.peer_etcd)
+    if (paths[0] is None) != (paths[1] is None):
+        raise DaemonError("--peer-kube-apiserver and --peer-etcd go together")
+    peer = Peer(apiserver=paths[0].resolve(), etcd=paths[1].resolve()) if paths[0] is not None else None
+    plan = api.Plan(
+        rounds=arguments.rounds,
+        objects=arguments.objects,
+        requests=arguments.requests,
+        connections=arguments.connections,
+        watchers=arguments.watchers,
+        rate=arguments.rate,
+        seconds=arguments.seconds,
+    )
+    text, values = api.measure(arguments.inside / API, plan, peer)
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(values, indent=1) + "\n")
+    return _put(API, text, write=arguments.write)
 
 
 def _put(name: str, text: str, *, write: bool) -> int:

@@ -14,7 +14,9 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from bench import bulk, hosts, images, isolation, memory, mountns, mountwatch, report, steps
+from bench import api, bulk, hosts, images, isolation, memory, mountns, mountwatch, report, steps
+from bench.api_client import Latencies
+from bench.api_servers import ApiServer
 from bench.mounter import Mounter
 from bench.report import Cell, Row
 from bench.samples import Samples, Summary
@@ -65,7 +67,7 @@ def test_nothing_is_divided_by_nothing() -> None:
     assert Cell.count(1105).text == "1 105"
 
 
-@pytest.mark.parametrize("name", ["results", "pulls", "mountns", "nested"])
+@pytest.mark.parametrize("name", ["results", "pulls", "mountns", "nested", "api"])
 def test_results_replace_only_what_is_between_the_markers(tmp_path: Path, name: str) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text(report.DOCUMENT.read_text())
@@ -290,3 +292,49 @@ def test_steps_are_what_lies_between_two_marks_of_a_call() -> None:
     assert found.values("StartContainer container.started") == [7.0]
     assert found.values("StartContainer ") == [3.0]
     assert found.values("RunPodSandbox sandbox.files") == []
+
+
+@pytest.mark.parametrize(
+    ("values", "percent", "result"),
+    [([3.0], 99, 3.0), ([2.0, 1.0], 50, 1.0), ([float(n) for n in range(1, 201)], 99, 198.0)],
+)
+def test_a_percentile_is_the_nearest_rank(values: list[float], percent: int, result: float) -> None:
+    assert api.percentile(values, percent) == result
+
+
+def test_no_events_have_no_latency() -> None:
+    with pytest.raises(ValueError, match="no samples"):
+        api.percentile([], 99)
+
+
+@pytest.mark.parametrize("size", [1, 7, 30, 1000])
+def test_events_of_a_stream_count_once_however_it_is_cut(size: int) -> None:
+    event = b'{"type":"ADDED","object":{"data":{"sent":"%d","value":"v"},"managedFields":[{"f:sent":{}}]}}\n'
+    stream = b"".join(event % number for number in (1_000_000, 2_500_000, 4_000_000))
+    latencies = Latencies()
+    found = [late for at in range(0, len(stream), size) for late in latencies.of(stream[at : at + size], 5_000_000)]
+    assert found == [4.0, 2.5, 1.0]
+
+
+class Known(ApiServer):
+    """A server that is not started: its samples are given."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+def test_the_table_of_api_servers_has_a_column_for_each_and_the_median_of_the_rounds() -> None:
+    plan = api.Plan(rounds=3, objects=10_000, requests=1, connections=1, watchers=1, rate=1, seconds=1)
+    sides = [api.Side(server=Known(name), samples=Samples()) for name in ("kube-apiserver", "podkeep")]
+    for side, factor in zip(sides, (1, 2), strict=True):
+        for metric in api.metrics(plan):
+            for value in (30, 1, 20):
+                side.samples.add(metric.key, value * factor)
+    alone, both = api.table(sides[1:], plan, ["a fact"]).splitlines(), api.table(sides, plan, []).splitlines()
+    assert alone[:3] == ["| | podkeep |", "|---|---|", "| Read of a ConfigMap, CPU time | 40 ms |"]
+    assert alone[-1] == "- a fact"
+    assert both[0] == "| | kube-apiserver | podkeep | podkeep / kube-apiserver |"
+    assert both[2] == "| Read of a ConfigMap, CPU time | 20 ms | 40 ms | **2.00** |"
+    servers = api.as_json(sides, plan)["servers"]
+    assert isinstance(servers, dict)
+    assert servers["podkeep"]["list"] == [60, 2, 40]

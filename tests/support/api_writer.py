@@ -36,7 +36,7 @@ class Writer:
                     self._write()
             except (OSError, http.client.HTTPException):
                 self._client.close()
-                time.sleep(0.01)  # the server is down
+                time.sleep(0.05)  # the server is down: it needs the processor to start
 
     def _look(self) -> None:
         """Hold what is there against what is known."""

@@ -88,6 +88,7 @@ class Watcher(threading.Thread):
                     if self._stopped.is_set():
                         break
             client.close()
+            self._stopped.wait(0.05)  # the server is down: it needs the processor to start
 
     def stop(self) -> None:
         """End it."""

@@ -140,14 +140,10 @@ class Backend:
 
     async def splice(self, client: Transport) -> None:
         """Pass on the bytes of an upgraded connection in both directions until one side ends it."""
-        copies = {asyncio.ensure_future(self._to_server(client)), asyncio.ensure_future(self._to_client(client))}
-        left = asyncio.ensure_future(_has_left(client))
+        work = self._to_server(client), self._to_client(client), _has_left(client)
         try:
-            await asyncio.wait({*copies, left}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([self._tasks.start(item) for item in work], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (*copies, left):
-                task.cancel()
-            await asyncio.gather(*copies, left, return_exceptions=True)
             await self.close()
         await client.close()
 

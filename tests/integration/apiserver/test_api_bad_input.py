@@ -77,7 +77,7 @@ BODIES: list[tuple[str, Any, int, str]] = [
     ("application/json", _map(annotations={"a": "x" * (1 << 19)}), 422, "Too long"),
     ("application/json", _map(labels={f"a{number}": "" for number in range(150_000)}), 413, "limit is 50000 values"),
     (YAML, "a: b\n  c: [", 400, "line 2, column 4"),
-    (YAML, "a: b\na: c\n", 400, "line 2, column 1"),
+    (YAML, "a: b\na: c\n", 422, "name or generateName is required"),
     (YAML, "&a [*a]", 400, "line 1, column"),
     (YAML, BOMB, 400, "once its aliases are expanded"),
     (YAML, "- " * 3000, 400, "levels deep"),

@@ -122,16 +122,16 @@ def _volumes(podkeep: Puller, busybox: str, plan: Plan) -> list[Row]:
     The kernel ends the network namespaces of earlier pods while later ones start; in turn, one kind of pods would
     pay for it.
     """
-    plain, mounted = podkeep.options, replace(podkeep.options, volume=busybox)
-    times = {options: Samples() for options in (plain, mounted)}
+    plain = podkeep.options, Samples()
+    mounted = replace(podkeep.options, volume=busybox), Samples()
     shuffled = random.Random(0)
     for number in range(_VOLUME_ROUNDS * plan.pods + 1):
-        for options in shuffled.sample((plain, mounted), 2):
-            samples = times[options] if number else Samples()  # the first of each is not counted
+        for options, counted in shuffled.sample((plain, mounted), 2):
+            samples = counted if number else Samples()  # the first of each is not counted
             podkeep.pods.down(podkeep.pods.up(options, samples), samples)
     cells = []
     for call in ("pod up", "CreateContainer"):
-        without, with_volume = (times[options].summary(call).p50 for options in (plain, mounted))
+        without, with_volume = (counted.summary(call).p50 for _, counted in (plain, mounted))
         cells.append((call, Cell(value=with_volume - without, text=f"{with_volume - without:+.1f} ms")))
     return [Row(title=f"An image volume adds to {call}", containerd=None, podkeep=cell) for call, cell in cells]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.kinds import workloads
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.service_allocation import Ranges, allocate
 from podkeep.apiserver.meta import objects
@@ -165,3 +166,29 @@ MANIFESTS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 """The least that each kind needs."""
+RESOURCES = {resource.plural: resource for resource in workloads.RESOURCES}
+
+
+def creation_problems(plural: str, changes: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with creating a changed manifest, as tables have it."""
+    _, problems = creation(RESOURCES[plural], changed(MANIFESTS[plural], changes))
+    return sorted(map(brief, problems))
+
+
+def update_problems(plural: str, before: Mapping[str, Any], changes: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with changes of what was created with the changes ``before``."""
+    old = stored(RESOURCES[plural], changed(MANIFESTS[plural], before))
+    _, problems = update(RESOURCES[plural], old, changed(old, changes))
+    return sorted(map(brief, problems))
+
+
+def status_problems(
+    plural: str, changes: Mapping[str, Any], before: Mapping[str, Any], status: Mapping[str, Any]
+) -> list[str]:
+    """Return what is wrong with a status of a changed manifest; ``before`` is the status that it has until then."""
+    old = stored(RESOURCES[plural], changed(MANIFESTS[plural], changes))
+    if before:
+        old, problems = status_update(RESOURCES[plural], old, before)
+        assert problems == []
+    _, problems = status_update(RESOURCES[plural], old, status)
+    return sorted(map(brief, problems))

@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.kinds import workloads
-from support.api_kinds import ABSENT, MANIFESTS, UID, changed, creation, status_update, stored
+from support.api_kinds import ABSENT, MANIFESTS, RESOURCES, UID, changed, creation, status_update, stored
 
-RESOURCES = {resource.plural: resource for resource in workloads.RESOURCES}
 Changes = dict[str, Any]
 NOW = datetime(2026, 11, 23, 6, 0, 5, tzinfo=UTC)
 

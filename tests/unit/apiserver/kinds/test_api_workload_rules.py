@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.kinds import workloads
-from support.api_kinds import ABSENT, MANIFESTS, brief, changed, creation, status_update, stored, update
+from support.api_kinds import ABSENT, creation_problems, status_problems, update_problems
 
-RESOURCES = {resource.plural: resource for resource in workloads.RESOURCES}
 Changes = dict[str, Any]
 
 CREATIONS: list[tuple[str, Changes, list[str]]] = [
@@ -1506,22 +1504,14 @@ STATUSES: list[tuple[str, Changes, Changes, Changes, list[str]]] = [
 
 @pytest.mark.parametrize(("plural", "changes", "expected"), CREATIONS)
 def test_creations(plural: str, changes: Changes, expected: list[str]) -> None:
-    _, problems = creation(RESOURCES[plural], changed(MANIFESTS[plural], changes))
-    assert sorted(map(brief, problems)) == expected
+    assert creation_problems(plural, changes) == expected
 
 
 @pytest.mark.parametrize(("plural", "before", "changes", "expected"), UPDATES)
 def test_updates(plural: str, before: Changes, changes: Changes, expected: list[str]) -> None:
-    old = stored(RESOURCES[plural], changed(MANIFESTS[plural], before))
-    _, problems = update(RESOURCES[plural], old, changed(old, changes))
-    assert sorted(map(brief, problems)) == expected
+    assert update_problems(plural, before, changes) == expected
 
 
 @pytest.mark.parametrize(("plural", "manifest", "before", "status", "expected"), STATUSES)
 def test_statuses(plural: str, manifest: Changes, before: Changes, status: Changes, expected: list[str]) -> None:
-    old = stored(RESOURCES[plural], changed(MANIFESTS[plural], manifest))
-    if before:
-        old, problems = status_update(RESOURCES[plural], old, before)
-        assert problems == []
-    _, problems = status_update(RESOURCES[plural], old, status)
-    assert sorted(map(brief, problems)) == expected
+    assert status_problems(plural, manifest, before, status) == expected

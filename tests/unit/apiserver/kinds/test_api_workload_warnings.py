@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.kinds import workloads
 from podkeep.apiserver.kinds.endpoints import DEPRECATED
 from podkeep.apiserver.meta.objects import Object
-from support.api_kinds import MANIFESTS, UID, changed, creation, stored, update
+from support.api_kinds import MANIFESTS, RESOURCES, UID, changed, creation, stored, update
 
-RESOURCES = {resource.plural: resource for resource in workloads.RESOURCES}
 Changes = dict[str, Any]
 _DOTS = (
     "metadata.name: this is used in Pod names and hostnames, which can result in surprising behavior; a DNS label is"

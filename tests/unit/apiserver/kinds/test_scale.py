@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import workloads
 from podkeep.apiserver.kinds.scale import from_scale, to_scale
 from podkeep.apiserver.schema.decode import decode
 from podkeep.apiserver.schema.table import kubernetes
-from support.api_kinds import CREATED, MANIFESTS, UID, changed, stored
+from support.api_kinds import CREATED, MANIFESTS, RESOURCES, UID, changed, stored
 
-RESOURCES = {resource.plural: resource for resource in workloads.RESOURCES}
 SCALED = [plural for plural, resource in RESOURCES.items() if "scale" in resource.subresources]
 _EXPRESSIONS = {
     "matchLabels": {"app": "a"},

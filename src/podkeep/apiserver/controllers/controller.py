@@ -71,11 +71,6 @@ class Change:
         return _metadata(self._event.stored.value).metadata
 
     @cached_property
-    def old_metadata(self) -> Metadata | None:
-        """Of the object before; None if there was none."""
-        return None if self._event.previous is None else _metadata(self._event.previous.value).metadata
-
-    @cached_property
     def value(self) -> Mapping[str, Any]:
         """The object as it is, or was last."""
         found: Mapping[str, Any] = msgspec.json.decode(self._event.stored.value)

@@ -38,7 +38,7 @@ def event(call: Call, code: int, received: datetime, now: datetime) -> dict[str,
     }
     if call.impersonator is not None:
         found["user"], found["impersonatedUser"] = user_info(call.impersonator), user_info(call.user)
-    if info.is_resource:
+    if info.resource_request:
         object_ref = {
             "resource": info.resource,
             "namespace": info.namespace,

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from podkeep.apiserver.auth.interfaces import Authorizer, Decision
+from podkeep.apiserver.auth.interfaces import Authorizer, Decision, RequestAttributes
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.endpoints import bodies, media_types
@@ -43,7 +43,13 @@ class Call:
 
         :raises StatusError: 403.
         """
-        attributes = replace(self.info.attributes(), verb="create", name=name)
+        self.require(replace(self.info, verb="create", name=name))
+
+    def require(self, attributes: RequestAttributes) -> None:
+        """Require that who asks may do something.
+
+        :raises StatusError: 403.
+        """
         decision = self.authorizer.authorize(self.user, attributes) if self.authorizer else Decision(allowed=False)
         if not decision.allowed:
             raise forbidden(self.user, attributes, decision.reason)

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from podkeep import __version__
 from podkeep.apiserver.auth.impersonation import impersonate
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
-from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
 from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, openid, request_info
 from podkeep.apiserver.endpoints.audit import AuditLog
@@ -115,7 +114,7 @@ class Handler:
 
     def _is_known(self, info: RequestInfo) -> bool:
         return bool(
-            info.is_resource
+            info.resource_request
             and self._parts.catalog.find(info.group, info.version, info.resource, info.subresource)
             and not info.name
         )
@@ -129,8 +128,8 @@ class Handler:
         if user is not call.user:
             call.impersonator, call.user = call.user, user
         with parts.in_flight.counted(call.info, call.user):
-            self._authorize(call)
-            if not call.info.is_resource:
+            call.require(call.info)
+            if not call.info.resource_request:
                 return self._document(call), True
             entry = self._entry(call.info)
             if entry.is_generic and entry.resource:
@@ -139,12 +138,6 @@ class Handler:
             if answer is None:
                 raise StatusError(501, "NotImplemented", f"{entry.name} is not served")
             return await answer(call, entry), True
-
-    def _authorize(self, call: Call) -> None:
-        attributes = call.info.attributes()
-        decision = self._parts.authorizer.authorize(call.user, attributes)
-        if not decision.allowed:
-            raise forbidden(call.user, attributes, decision.reason)
 
     def _entry(self, info: RequestInfo) -> Entry:
         """Return what a request is for.
@@ -245,4 +238,4 @@ def _aggregated(call: Call, body: bytes, etag: str, version: str) -> Response:
 
 
 _NO_QUERY = Query("")
-_NO_INFO = RequestInfo(path="", verb="")
+_NO_INFO = RequestInfo(path="", verb="", resource_request=False)

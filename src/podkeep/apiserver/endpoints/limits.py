@@ -31,7 +31,7 @@ class InFlight:
         if info.is_long_running or MASTERS in user.groups:
             yield
             return
-        is_write = info.is_resource and info.verb not in READ_ONLY
+        is_write = info.resource_request and info.verb not in READ_ONLY
         if self.now[is_write] >= (self.writes if is_write else self.reads):
             raise too_many_requests()
         self.now[is_write] += 1

@@ -83,7 +83,7 @@ class Metrics:
 
 
 def _scope(info: RequestInfo) -> str:
-    if not info.is_resource:
+    if not info.resource_request:
         return ""
     if info.name:
         return "resource"

@@ -129,7 +129,7 @@ class Relay:
 
         :raises StatusError: 403.
         """
-        attributes = replace(call.info.attributes(), verb="create")
+        attributes = replace(call.info, verb="create")
         decision = self.authorizer.authorize(call.user, attributes)
         if not decision.allowed:
             raise forbidden(attributes.resource, attributes.group, attributes.name, decision.reason)

@@ -18,25 +18,13 @@ READ_ONLY = frozenset({"get", "list", "watch"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInfo:
-    """What is asked for.
+class RequestInfo(RequestAttributes):
+    """What is asked for: what authorizers are told, and what is not theirs to know.
 
-    ``path`` is decoded; ``verb`` is Kubernetes', or the method in lower case if ``is_resource`` is false. ``rest`` are
-    the parts of the path behind the subresource, as ``pods/NAME/proxy`` has them.
+    ``path`` is decoded. ``rest`` are the parts of the path behind the subresource, as ``pods/NAME/proxy`` has them.
     """
 
-    path: str
-    verb: str
-    is_resource: bool = False
-    group: str = ""
-    version: str = ""
-    resource: str = ""
-    subresource: str = ""
-    namespace: str = ""
-    name: str = ""
     rest: tuple[str, ...] = ()
-    label_selector: str = ""
-    field_selector: str = ""
     parts: int = 0
     """How many parts the path has from the resource on: a list has one, also if ``name`` is known from a selector."""
 
@@ -49,22 +37,6 @@ class RequestInfo:
     def is_long_running(self) -> bool:
         """Whether the request is not counted as one at a time: it may go on for as long as the client likes."""
         return self.verb == "watch" or self.subresource in ("log", "exec", "attach", "portforward", "proxy")
-
-    def attributes(self) -> RequestAttributes:
-        """Return what authorizers are told."""
-        return RequestAttributes(
-            verb=self.verb,
-            resource_request=self.is_resource,
-            group=self.group,
-            version=self.version,
-            resource=self.resource,
-            subresource=self.subresource,
-            namespace=self.namespace,
-            name=self.name,
-            path=self.path,
-            label_selector=self.label_selector,
-            field_selector=self.field_selector,
-        )
 
 
 def parse(method: str, target: str, query: Query) -> RequestInfo:
@@ -81,7 +53,7 @@ def parse(method: str, target: str, query: Query) -> RequestInfo:
     elif parts[0] == "apis" and len(parts) >= 4:
         group, version, parts = parts[1], parts[2], parts[3:]
     else:
-        return RequestInfo(path=path, verb=verb)
+        return RequestInfo(path=path, verb=verb, resource_request=False)
     verb = _VERBS.get(method, "")
     watches = parts[0] == "watch"
     if watches:
@@ -100,7 +72,6 @@ def parse(method: str, target: str, query: Query) -> RequestInfo:
     return RequestInfo(
         path=path,
         verb=verb,
-        is_resource=True,
         group=group,
         version=version,
         resource=parts[0],

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from podkeep.api import names
+from podkeep.api.container_validation import FIELD_PATHS
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules, pod_fields, pod_handlers, pod_mounts, pod_requirements, pod_security
 from podkeep.apiserver.kinds.field_rules import named, required
@@ -46,19 +47,8 @@ _RESOURCE_FIELDS = (
     "requests.ephemeral-storage",
     "requests.memory",
 )
-_ENV_FIELDS = (
-    "metadata.name",
-    "metadata.namespace",
-    "metadata.uid",
-    "spec.nodeName",
-    "spec.serviceAccountName",
-    "status.hostIP",
-    "status.hostIPs",
-    "status.podIP",
-    "status.podIPs",
-)
 VOLUME_FIELDS = ("metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
-_FIELDS = frozenset(_ENV_FIELDS + VOLUME_FIELDS) | {
+_FIELDS = frozenset(FIELD_PATHS + VOLUME_FIELDS) | {
     "spec.restartPolicy",
     "spec.schedulerName",
     "status.phase",
@@ -250,7 +240,7 @@ def validate_resource_ref(reference: Values, path: str, errors: FieldErrors, *, 
 
 
 def _env_field(reference: Values, path: str, context: Context) -> None:
-    validate_field_ref(reference, path, _ENV_FIELDS, context.errors)
+    validate_field_ref(reference, path, FIELD_PATHS, context.errors)
 
 
 def _env_resource(reference: Values, path: str, context: Context) -> None:

@@ -1,4 +1,4 @@
-"""NodeRestriction: a node writes its own objects only, and of them what is a node's to say.
+"""NodeRestriction: a node writes its own objects only, and of those the fields that a kubelet reports.
 
 What nodes may read is for :mod:`podkeep.apiserver.auth.node`. Without this plugin nodes may write each other's objects.
 """

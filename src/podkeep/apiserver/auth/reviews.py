@@ -217,7 +217,8 @@ def _answered(value: Object, user: User, authorizer: Authorizer) -> Object:
 def asked_for(spec: Mapping[str, Any]) -> tuple[RequestAttributes, list[str]]:
     """Return what a review asks about, and which selectors of it were not understood.
 
-    Leaving a condition out asks for more than was meant, so that nobody is told that they may what they may not.
+    A selector that is left out makes the question broader. So the answer is never "allowed" where the whole question
+    would have been refused.
     """
     path = spec.get("nonResourceAttributes")
     if path is not None:

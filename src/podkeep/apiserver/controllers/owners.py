@@ -1,4 +1,4 @@
-"""Garbage collection: what becomes of objects whose owners are deleted (kube-controller-manager: garbagecollector).
+"""Garbage collection: deletes or orphans the dependents of deleted owners (kube-controller-manager: garbagecollector).
 
 An object goes when none of its owners is there any more. An owner that is deleted in the foreground waits for the
 dependents that block it; one that orphans its dependents is taken out of their references first.

@@ -1,4 +1,4 @@
-"""Pods that nobody will ever end: those of nodes that are gone, and those that go before they got a node.
+"""Deletes pods without a kubelet: those of deleted nodes, and those that are deleted before they are bound.
 
 After kube-controller-manager's pod-garbage-collector, but for pods that have ended, which stay until they are deleted.
 """

@@ -46,7 +46,7 @@ _DELETE = (
     ("dryRun", "string", "All: do everything but store it."),
     ("gracePeriodSeconds", "integer", "How long the object may take to end."),
     ("orphanDependents", "boolean", "Use propagationPolicy."),
-    ("propagationPolicy", "string", "What becomes of dependents: Orphan, Background or Foreground."),
+    ("propagationPolicy", "string", "How dependents are deleted: Orphan, Background or Foreground."),
 )
 _FORCE = ("force", "boolean", "Take over fields that others manage (apply only).")
 _PRETTY = ("pretty", "string", "true: indent the answer.")

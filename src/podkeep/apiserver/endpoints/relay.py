@@ -246,7 +246,7 @@ def _is_allowed(address: str) -> bool:
 async def _resolved(host: str) -> str:
     """Return the address of a node's host, the same for the check and for the connection.
 
-    :raises StatusError: 400, if there is none, or one that nobody may be sent to.
+    :raises StatusError: 400, if there is none, or if it is a loopback or link-local address.
     """
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)

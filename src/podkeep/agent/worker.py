@@ -225,6 +225,9 @@ class PodWorker:
         except (StepFailed, Unavailable) as failure:
             if self._grace is not None:
                 return
+            if await self._sandbox_ended(action, observed):
+                log.info("%s; the pod gets a new sandbox", failure.message)
+                return
             if _is_outage(failure) and self._broken_off < _BROKEN_OFF:
                 log.warning("%s; trying again", failure.message)
                 self._broken_off += 1
@@ -242,6 +245,16 @@ class PodWorker:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
+
+    async def _sandbox_ended(self, action: object, observed: Observed) -> bool:
+        """Return whether a container could not be started because its sandbox was stopped meanwhile."""
+        if not isinstance(action, StartContainer) or observed.sandbox is None:
+            return False
+        try:
+            now = (await self._observer.read()).sandbox
+        except (Unavailable, DeadlineExceeded):
+            return False
+        return now is None or now.id != observed.sandbox.id or not now.ready
 
     async def _rotate_logs(self) -> None:
         """Keep the logs of the pod's containers within bounds until cancelled."""

@@ -14,6 +14,7 @@ from agent.manifests import pod, shell
 
 from support.timeout import TIMEOUT_S
 
+MORE_THAN_A_PIPE_HOLDS = 1 << 20
 UNTIL_TOLD = "trap 'exit 0' TERM; echo up; until [ -e /tmp/end ]; do sleep 0.05; done; echo end"
 
 
@@ -72,6 +73,11 @@ def test_an_ended_pod_that_is_kept_can_be_removed_while_others_go_on(runner: Run
     assert runner.daemon.run("rm", "stays").returncode == 0
 
 
+def _logged(runner: Runner, name: str) -> int:
+    """Return how many bytes the logs of pod ``name`` have."""
+    return sum(log.stat().st_size for log in (runner.daemon.base / "logs").glob(f"default_{name}_*/*/*.log"))
+
+
 def test_a_pod_whose_output_nobody_reads_is_removed(runner: Runner, image: str) -> None:
     """A pager that is not scrolled must not keep what another terminal removes."""
     read, write = os.pipe()
@@ -80,6 +86,7 @@ def test_a_pod_whose_output_nobody_reads_is_removed(runner: Runner, image: str) 
     with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)
         try:
+            until(lambda: _logged(runner, "fast") > MORE_THAN_A_PIPE_HOLDS, "more output than is read")
             until(lambda: len(runner.rows()) == 2, "both pods")
             removed = runner.daemon.run("rm", "--grace-period", "0", "fast")
             assert (removed.returncode, removed.stdout) == (0, "removed default/fast\n"), removed.stderr

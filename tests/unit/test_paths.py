@@ -23,8 +23,8 @@ ALLOWED = {
     " files and directories there mounted, and can exchange none of these for another.": (
         "agent/container_files.py",
         "agent/poddirs.py",
-        "agent/teardown.py",
-        "agent/userns.py",
+        "agent/pod/teardown.py",
+        "agent/user_namespaces/blocks.py",
         "agent/volumes/setup.py",
         "agent/volumes/sub_path.py",
         "runtime/bundle/anonymous_volumes.py",
@@ -48,7 +48,7 @@ ALLOWED = {
     ),
     "Logs, in whose directory a pod with a hostPath volume may exchange everything: what is there is not opened by its"
     " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
-        "agent/log_rotation.py",
+        "agent/pod/log_rotation.py",
     ),
     "The directory above a pod's logs, with the links that the machine has; from there on by descriptor.": (
         "runtime/bundle/container_log.py",
@@ -57,7 +57,7 @@ ALLOWED = {
         "agent/kubelets.py",
         "agent/mount_namespace.py",
         "agent/node.py",
-        "agent/subordinate_ids.py",
+        "agent/user_namespaces/subordinate_ids.py",
         "runtime/oci/apparmor_loader.py",
         "runtime/oci/cdi_nodes.py",
         "runtime/oci/cdi_registry.py",

@@ -19,10 +19,10 @@ SOURCE = Path(podkeep.__file__).parent
 ALLOWED = {
     "The owner itself; calls that are made once for all who wait.": ("base/tasks.py", "base/singleflight.py"),
     "The function that starts it cancels it or waits for it before it ends, however that is.": (
-        "agent/admission.py",
-        "agent/log_rotation.py",
-        "agent/starter.py",
-        "agent/worker.py",
+        "agent/pod/admission.py",
+        "agent/pod/log_rotation.py",
+        "agent/pod/starter.py",
+        "agent/pod/worker.py",
         "cli/images/progress.py",
         "cli/pods/port_forward.py",
         "cli/pods/terminal.py",

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.agent.class_offers import ClassOffers
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
-from podkeep.agent.images import Images, ShowPull
+from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.poddirs import PodDirs
-from podkeep.agent.userns import IdRange, default_range
+from podkeep.agent.resources.class_offers import ClassOffers
+from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.base.config import Config

@@ -1,8 +1,8 @@
 """QoS-class resources in the Pod API (KEP-3008): ``resources.classes``, the alpha annotations, and what both may hold.
 
 Owns: the names and rules of both ways to ask, and how they go together. Pure. Does not own: which types and classes
-there are, which only the node knows (``agent/class_resources.py``). No type has a meaning here but ``qos``, the pod's
-own class, which follows from its limits and requests.
+there are, which only the node knows (``agent/resources/class_resources.py``). No type has a meaning here but ``qos``,
+the pod's own class, which follows from its limits and requests.
 """
 
 from __future__ import annotations

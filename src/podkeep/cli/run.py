@@ -23,7 +23,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_json, echo_line, error_text, output_option
 
 if TYPE_CHECKING:
-    from podkeep.agent.worker import PodResult, PodWorker
+    from podkeep.agent.pod.worker import PodResult, PodWorker
     from podkeep.api.feature_gates import FeatureGates
     from podkeep.api.manifest import Manifest
     from podkeep.api.pod import Pod
@@ -126,12 +126,12 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
-    from podkeep.agent.admission import with_identity
-    from podkeep.agent.events import PodRejected
     from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node
+    from podkeep.agent.pod.admission import with_identity
+    from podkeep.agent.pod.events import PodRejected
+    from podkeep.agent.pod.worker import PodWorker
     from podkeep.agent.sources import Sources
-    from podkeep.agent.worker import PodWorker
     from podkeep.cli.images.progress import each_once, shown
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
@@ -223,9 +223,9 @@ class _Supervisor:
         return result
 
     async def _to_its_end(self, worker: PodWorker) -> PodResult | None:
-        from podkeep.agent.events import PodRejected
-        from podkeep.agent.status import rejected
-        from podkeep.agent.worker import PodResult
+        from podkeep.agent.pod.events import PodRejected
+        from podkeep.agent.pod.status import rejected
+        from podkeep.agent.pod.worker import PodResult
 
         try:
             return await worker.run()
@@ -239,7 +239,7 @@ class _Supervisor:
 
     def _located(self, pod: Pod, error: Exception) -> Exception:
         """Put the pod and the container in front of an error, as of their output, where there are others of them."""
-        from podkeep.agent.events import StepFailed
+        from podkeep.agent.pod.events import StepFailed
 
         if not isinstance(error, PodkeepError):
             return error

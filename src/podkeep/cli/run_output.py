@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.agent.events import Event
+from podkeep.agent.pod.events import Event
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable

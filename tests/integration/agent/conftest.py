@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from agent.manifests import basic, text
 
-from podkeep.agent import subordinate_ids, userns
+from podkeep.agent.user_namespaces import blocks as userns
+from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.kernel.mount import mountinfo
 from support.daemon import Daemon
 from support.registry import Registry

@@ -15,7 +15,7 @@ import pytest
 from agent.conftest import Runner, free_blocks, until
 from agent.manifests import pod, shell
 
-from podkeep.agent import userns
+from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.base.config import Config
 from podkeep.kernel.mount import mounts
 from support.daemon import Daemon

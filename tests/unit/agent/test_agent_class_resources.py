@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.agent import class_resources
-from podkeep.agent.class_resources import Offer, Offers
 from podkeep.agent.convert import class_resources as convert
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.dns import ResolvConf
+from podkeep.agent.resources import class_resources
+from podkeep.agent.resources.class_resources import Offer, Offers
 from podkeep.api import class_resources as api
 from podkeep.api import manifest
 from podkeep.api.containers import EphemeralContainer, ResourceRequirements

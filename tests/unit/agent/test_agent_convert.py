@@ -12,7 +12,7 @@ from podkeep.agent.convert.container import ContainerPlan, PlannedImage, Planned
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import ImageUser
 from podkeep.agent.dns import ResolvConf
-from podkeep.agent.qos import linux_resources
+from podkeep.agent.resources.qos import linux_resources
 from podkeep.agent.volumes.images import policies
 from podkeep.api import manifest
 from podkeep.api.pod import Pod

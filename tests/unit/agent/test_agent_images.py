@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.agent import durations, pull_secrets
-from podkeep.agent.backoff import PullBackOff
-from podkeep.agent.events import Event, PullFailed
-from podkeep.agent.images import ASK_AGAIN_S, SEEN_S, Images, LocalImage, PodPull, Wanted
+from podkeep.agent import durations
+from podkeep.agent.images import pull_secrets
+from podkeep.agent.images.puller import ASK_AGAIN_S, SEEN_S, Images, LocalImage, PodPull, Wanted
+from podkeep.agent.pod.backoff import PullBackOff
+from podkeep.agent.pod.events import Event, PullFailed
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.api import manifest

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent import kubelets, userns
+from podkeep.agent import kubelets
 from podkeep.agent.kubelets import Kubelet
+from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.cli.diagnosis import machine
 from podkeep.cli.diagnosis.finding import Level

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent import news
-from podkeep.agent.news import News
+from podkeep.agent.pod import news
+from podkeep.agent.pod.news import News
 from podkeep.base.errors import DeadlineExceeded, Internal, PodkeepError, ResourceExhausted, Unavailable, Unimplemented
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking

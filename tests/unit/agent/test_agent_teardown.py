@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.agent.pod.remove import remove_pod
+from podkeep.agent.pod.teardown import remove_node_state
 from podkeep.agent.poddirs import PodDirs, PodIdentity
-from podkeep.agent.remove import remove_pod
-from podkeep.agent.teardown import remove_node_state
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import NotFound
 from podkeep.base.ids import PodUID

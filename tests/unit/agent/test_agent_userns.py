@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.agent import userns
-from podkeep.agent.userns import BLOCK_LENGTH, Blocks, IdRange, default_range
+from podkeep.agent.user_namespaces import blocks as userns
+from podkeep.agent.user_namespaces.blocks import BLOCK_LENGTH, Blocks, IdRange, default_range
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import DataLoss, InvalidArgument, ResourceExhausted
 

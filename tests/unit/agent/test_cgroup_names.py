@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent import cgroup_names
-from podkeep.agent.cgroup_names import PodCgroup
+from podkeep.agent.resources import cgroup_names
+from podkeep.agent.resources.cgroup_names import PodCgroup
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config, RuntimeConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.log_rotation import LogRotation, next_name, rotated
+from podkeep.agent.pod.log_rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.pods.crilog import MAX_RECORD, LogReader
 from support.leases import leased

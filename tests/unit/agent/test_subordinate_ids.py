@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.agent import subordinate_ids, userns
-from podkeep.agent.subordinate_ids import Granted, parse
-from podkeep.agent.userns import BLOCK_LENGTH, Blocks, default_range
+from podkeep.agent.user_namespaces import blocks as userns
+from podkeep.agent.user_namespaces import subordinate_ids
+from podkeep.agent.user_namespaces.blocks import BLOCK_LENGTH, Blocks, default_range
+from podkeep.agent.user_namespaces.subordinate_ids import Granted, parse
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
 from podkeep.kernel.mount import mounts
 

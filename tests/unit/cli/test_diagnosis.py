@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.subordinate_ids import parse
-from podkeep.agent.userns import default_range
+from podkeep.agent.user_namespaces.blocks import default_range
+from podkeep.agent.user_namespaces.subordinate_ids import parse
 from podkeep.base import config
 from podkeep.cli.diagnosis import daemon, finding, machine, mounting, programs
 from podkeep.cli.diagnosis.finding import Level

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from podkeep.agent.class_resources import Offer, Offers
+from podkeep.agent.resources.class_resources import Offer, Offers
 from podkeep.cri.v1 import api_pb2
 
 

@@ -13,7 +13,7 @@ from podkeep.agent.convert import class_resources, names
 from podkeep.agent.convert.namespaces import id_mappings, namespace_options
 from podkeep.agent.convert.security import ImageUser, container_security
 from podkeep.agent.environment import expand_all
-from podkeep.agent.qos import LinuxResources
+from podkeep.agent.resources.qos import LinuxResources
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2

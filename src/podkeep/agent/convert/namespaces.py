@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podkeep.agent.userns import BLOCK_LENGTH
+from podkeep.agent.user_namespaces.blocks import BLOCK_LENGTH
 from podkeep.api.pod import PodSpec
 from podkeep.cri.v1 import api_pb2
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from podkeep.agent import cgroup_names
 from podkeep.agent.convert import class_resources, names
 from podkeep.agent.convert.namespaces import namespace_options
 from podkeep.agent.convert.security import sandbox_security
 from podkeep.agent.dns import ResolvConf
+from podkeep.agent.resources import cgroup_names
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2
 

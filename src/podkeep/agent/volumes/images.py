@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from podkeep.agent.convert.container import PlannedImage
-from podkeep.agent.events import PullFailed
-from podkeep.agent.images import Images, PodPull, Wanted
+from podkeep.agent.images.puller import Images, PodPull, Wanted
+from podkeep.agent.pod.events import PullFailed
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 

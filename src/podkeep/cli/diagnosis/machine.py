@@ -11,7 +11,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.agent import kubelets, subordinate_ids, userns
+from podkeep.agent import kubelets
+from podkeep.agent.user_namespaces import blocks as userns
+from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.diagnosis import finding, known_holes

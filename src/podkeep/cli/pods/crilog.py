@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
-from podkeep.agent.log_rotation import RotatedLog
-from podkeep.agent.log_rotation import rotated as rotated_logs
+from podkeep.agent.pod.log_rotation import RotatedLog
+from podkeep.agent.pod.log_rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
 from podkeep.kernel.files import openat
 

@@ -46,7 +46,7 @@ def command(
     failures: list[PodkeepError] = []
 
     async def remove(client: CriClient) -> None:
-        from podkeep.agent.remove import list_pods, remove_pod
+        from podkeep.agent.pod.remove import list_pods, remove_pod
 
         at_once = asyncio.Semaphore(_AT_ONCE)
 

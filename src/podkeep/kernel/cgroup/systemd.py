@@ -1,9 +1,10 @@
 """Slices of a systemd machine: what they are called, where their cgroups are, starting and stopping them.
 
 Owns: the calls of systemctl(1) and busctl(1), and saying why they cannot work. Does not own: which slice a pod has
-(``agent/cgroup_names.py``, ``runtime/cgroup_driver/slices.py``) or scopes, which the OCI runtime asks systemd for.
-systemd owns the cgroup tree below a slice, so nobody else makes a directory there (systemd's CGROUP_DELEGATION.md).
-Starting and stopping block.
+(``agent/resources/cgroup_names.py``, ``runtime/cgroup_driver/slices.py``) or scopes, which the OCI runtime asks systemd
+for.
+systemd owns the cgroup tree below a slice, so nobody else makes a directory there (systemd's
+CGROUP_DELEGATION.md). Starting and stopping block.
 """
 
 from __future__ import annotations

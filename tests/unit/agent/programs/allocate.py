@@ -9,8 +9,8 @@ import os
 import sys
 from pathlib import Path
 
-from podkeep.agent import userns
 from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.base.ids import PodUID
 
 dirs = PodDirs(Path(sys.argv[1]), "/run/s.sock")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from podkeep.agent.events import PodRejected
-from podkeep.agent.observed import ContainerView, Observed, State
-from podkeep.agent.plan import is_sidecar
-from podkeep.agent.qos import qos_class
+from podkeep.agent.pod.events import PodRejected
+from podkeep.agent.pod.observed import ContainerView, Observed, State
+from podkeep.agent.pod.plan import is_sidecar
+from podkeep.agent.resources.qos import qos_class
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.pod import Pod
 from podkeep.api.status import (

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import time
 
-from podkeep.agent.class_resources import Offers
 from podkeep.agent.convert import class_resources
+from podkeep.agent.resources.class_resources import Offers
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from podkeep.agent import cgroup_names
+from podkeep.agent.resources import cgroup_names
 from podkeep.api.pod import Pod
 from podkeep.kernel.cgroup import systemd
 from podkeep.kernel.cgroup.cgroups import Cgroups

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from podkeep.agent import durations
-from podkeep.agent.backoff import PullBackOff
 from podkeep.agent.convert.security import ImageUser
-from podkeep.agent.events import Event, PullFailed
+from podkeep.agent.pod.backoff import PullBackOff
+from podkeep.agent.pod.events import Event, PullFailed
 from podkeep.base import reference
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import (

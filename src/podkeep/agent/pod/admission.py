@@ -18,11 +18,15 @@ from typing import TypeVar
 
 import msgspec
 
-from podkeep.agent import cgroup_names, class_resources, kubelets, podcgroups, subordinate_ids, teardown, userns
+from podkeep.agent import kubelets
 from podkeep.agent.convert import names
-from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
+from podkeep.agent.pod import teardown
+from podkeep.agent.pod.events import PodRejected, StepFailed
 from podkeep.agent.poddirs import PodDir, PodIdentity, places
+from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
+from podkeep.agent.user_namespaces import blocks as userns
+from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.api.pod import Pod
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.failpoints import reach

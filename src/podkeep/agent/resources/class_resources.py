@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from podkeep.agent.qos import qos_class
+from podkeep.agent.resources.qos import qos_class
 from podkeep.api import class_resources as api
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.api.pod import Pod

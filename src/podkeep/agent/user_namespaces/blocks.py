@@ -18,8 +18,8 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.agent import subordinate_ids
-from podkeep.agent.subordinate_ids import Granted
+from podkeep.agent.user_namespaces import subordinate_ids
+from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, InvalidArgument, PodkeepError, ResourceExhausted
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podkeep.agent import qos
+from podkeep.agent.resources import qos
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
 from podkeep.kernel.cgroup import systemd

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import os
 
-from podkeep.agent import teardown
 from podkeep.agent.convert import names
+from podkeep.agent.pod import teardown
 from podkeep.agent.poddirs import PodDirs, PodIdentity, places
 from podkeep.base import waiting
 from podkeep.base.config import Config

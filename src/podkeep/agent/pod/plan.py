@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 

@@ -12,19 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from podkeep.agent import cgroup_names, class_resources, container_files, hosts, pull_secrets, qos
-from podkeep.agent.admission import FAILED_SANDBOX, Admitted
-from podkeep.agent.class_resources import Offers
+from podkeep.agent import container_files, hosts
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.dns import resolv_conf
 from podkeep.agent.environment import PodFacts, environment
-from podkeep.agent.events import Event, PodListener, StepFailed
-from podkeep.agent.images import LocalImage, PodPull, Wanted
+from podkeep.agent.images import pull_secrets
+from podkeep.agent.images.puller import LocalImage, PodPull, Wanted
 from podkeep.agent.node import Node
-from podkeep.agent.observed import Observed, SandboxView
-from podkeep.agent.plan import StartContainer
+from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
+from podkeep.agent.pod.events import Event, PodListener, StepFailed
+from podkeep.agent.pod.observed import Observed, SandboxView
+from podkeep.agent.pod.plan import StartContainer
+from podkeep.agent.resources import cgroup_names, class_resources, qos
+from podkeep.agent.resources.class_resources import Offers
 from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import setup
 from podkeep.agent.volumes.images import VolumeImages

@@ -19,20 +19,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from podkeep.agent import teardown
-from podkeep.agent.admission import Admitted, admit
-from podkeep.agent.backoff import BackOff
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.convert import names
-from podkeep.agent.events import Event, PodListener, PullFailed, StepFailed
-from podkeep.agent.log_rotation import LogRotation
-from podkeep.agent.news import News
 from podkeep.agent.node import Node
-from podkeep.agent.observed import ContainerView, Observed, Observer, State
-from podkeep.agent.plan import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait, decide, is_sidecar
+from podkeep.agent.pod import teardown
+from podkeep.agent.pod.admission import Admitted, admit
+from podkeep.agent.pod.backoff import BackOff
+from podkeep.agent.pod.events import Event, PodListener, PullFailed, StepFailed
+from podkeep.agent.pod.log_rotation import LogRotation
+from podkeep.agent.pod.news import News
+from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
+from podkeep.agent.pod.plan import (
+    CreateSandbox,
+    Decision,
+    Finish,
+    StartContainer,
+    StopSandbox,
+    Wait,
+    decide,
+    is_sidecar,
+)
+from podkeep.agent.pod.starter import Starter
+from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status
 from podkeep.agent.sources import Sources
-from podkeep.agent.starter import Starter
-from podkeep.agent.status import StatusFacts, Waiting, exit_code, pod_status
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base import waiting as waiting_file

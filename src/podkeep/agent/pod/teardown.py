@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-from podkeep.agent import cgroup_names, podcgroups
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.resources import cgroup_names, podcgroups
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, Internal, NotFound, PodkeepError, Unimplemented
 from podkeep.base.ids import PodUID

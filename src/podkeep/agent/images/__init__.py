@@ -1,0 +1,1 @@
+"""Images of containers and volumes: pulled by policy, with back-off and credentials."""

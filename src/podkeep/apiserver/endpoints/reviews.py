@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.auth import reviews
 from podkeep.apiserver.auth.interfaces import Authorizer
 from podkeep.apiserver.auth.reviews import RuleResolver, TokenReviewer
@@ -12,8 +13,13 @@ from podkeep.apiserver.endpoints.bodies import decode_object
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Entry
 from podkeep.apiserver.endpoints.handler import Answer
+from podkeep.apiserver.kinds.resources import Resource
+from podkeep.apiserver.kinds.reviews import VIRTUAL
 from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.meta.status import bad_request, invalid
 from podkeep.http.messages import Response
+
+_RESOURCES = {resource.plural: resource for resource in VIRTUAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +32,7 @@ class Reviews:
 
     def answers(self) -> dict[str, Answer]:
         """Return what answers, by name in discovery."""
-        names = (
-            "tokenreviews",
-            "selfsubjectreviews",
-            "subjectaccessreviews",
-            "localsubjectaccessreviews",
-            "selfsubjectaccessreviews",
-            "selfsubjectrulesreviews",
-        )
-        return dict.fromkeys(names, self.review)
+        return dict.fromkeys(_RESOURCES, self.review)
 
     async def review(self, call: Call, entry: Entry) -> Response:
         """Answer a question."""
@@ -42,6 +40,9 @@ class Reviews:
         asked = options.write_options(call.query, "CreateOptions")
         value = decode_object(body, media_type, entry.kind, asked.validation, call.warnings)
         value |= {"kind": entry.kind.kind, "apiVersion": entry.kind.api_version}
+        if entry.namespaced:
+            _require_namespace(value, call.info.namespace)
+        _validate(value, _RESOURCES[entry.plural])
         found = self._answered(call, entry.plural, value)
         return call.answer({**found, "metadata": found.get("metadata", {})}, status=201)
 
@@ -51,10 +52,28 @@ class Reviews:
                 return reviews.token_review(value, self.reviewer)
             case "selfsubjectreviews":
                 return reviews.self_subject_review(value, call.user)
-            case "subjectaccessreviews":
+            case "subjectaccessreviews" | "localsubjectaccessreviews":
                 return reviews.subject_access_review(value, self.authorizer)
-            case "localsubjectaccessreviews":
-                return reviews.local_subject_access_review(value, call.info.namespace, self.authorizer)
             case "selfsubjectaccessreviews":
                 return reviews.self_subject_access_review(value, call.user, self.authorizer)
         return reviews.self_subject_rules_review(value, call.user, self.resolver)
+
+
+def _require_namespace(value: Object, namespace: str) -> None:
+    """Fill in the namespace of the request.
+
+    :raises StatusError: 400, if the review names another one.
+    """
+    if value.setdefault("metadata", {}).setdefault("namespace", namespace) != namespace:
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+
+
+def _validate(value: Object, resource: Resource) -> None:
+    """Raise what is wrong with a review.
+
+    :raises StatusError: 400 or 422.
+    """
+    errors = FieldErrors()
+    resource.strategy.validate(value, errors)
+    if errors.found:
+        raise invalid(resource.kind.kind, resource.group, "", errors.found)

@@ -1,7 +1,6 @@
-"""Questions and requests that are answered and not stored: token requests, reviews of tokens and of access.
+"""Questions that are answered and not stored: reviews of tokens and of access.
 
-``VIRTUAL`` and ``TOKEN_REQUEST`` name their kinds; their strategies default and validate. Whoever serves them answers
-in their ``status``.
+``VIRTUAL`` names their kinds; their strategies validate. ``auth/reviews.py`` answers in their ``status``.
 """
 
 from __future__ import annotations
@@ -19,25 +18,10 @@ from podkeep.apiserver.schema.table import Kind
 
 AUTHENTICATION = "authentication.k8s.io"
 AUTHORIZATION = "authorization.k8s.io"
-TOKEN_SECONDS = 3600
-_MIN_TOKEN_SECONDS = 600
-_MAX_TOKEN_SECONDS = 1 << 32
 _CREATE = frozenset({"create"})
 _BOTH = "may not specified at the same time as requirements"
 _VALUES = "must be specified when `operator` is 'In' or 'NotIn'"
 _NO_VALUES = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
-
-
-def _default_token_request(value: Object) -> None:
-    value.setdefault("spec", {}).setdefault("expirationSeconds", TOKEN_SECONDS)
-
-
-def _validate_token_request(value: Object, errors: FieldErrors) -> None:
-    seconds = value["spec"]["expirationSeconds"]
-    if seconds < _MIN_TOKEN_SECONDS:
-        errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
-    if seconds > _MAX_TOKEN_SECONDS:
-        errors.invalid("spec.expirationSeconds", seconds, "may not specify a duration larger than 2^32 seconds")
 
 
 def _validate_token_review(value: Object, _: FieldErrors) -> None:
@@ -75,12 +59,11 @@ def _subject(spec: Mapping[str, Any], errors: FieldErrors) -> None:
 
 
 def _validate_local_review(value: Object, errors: FieldErrors) -> None:
-    fields, spec = metadata(value), value.get("spec", {})
+    spec = value.get("spec", {})
     _subject(spec, errors)
-    if fields.keys() - {"namespace", "managedFields"}:
-        errors.invalid("metadata", fields, "must be empty except for namespace")
+    _no_metadata(value, errors, but=("namespace",))
     resource = spec.get("resourceAttributes")
-    if resource is not None and resource.get("namespace", "") != fields.get("namespace", ""):
+    if resource is not None and resource.get("namespace", "") != metadata(value).get("namespace", ""):
         errors.invalid(
             "spec.resourceAttributes.namespace", resource.get("namespace", ""), "must match metadata.namespace"
         )
@@ -90,10 +73,10 @@ def _validate_local_review(value: Object, errors: FieldErrors) -> None:
         )
 
 
-def _no_metadata(value: Mapping[str, Any], errors: FieldErrors) -> None:
-    fields = metadata(value)
-    if fields.keys() - {"managedFields"}:
-        errors.invalid("metadata", fields, "must be empty")
+def _no_metadata(value: Mapping[str, Any], errors: FieldErrors, *, but: tuple[str, ...] = ()) -> None:
+    given = {name: item for name, item in metadata(value).items() if item and name != "managedFields"}
+    if given.keys() - set(but):
+        errors.invalid("metadata", given, "must be empty" + "".join(f" except for {name}" for name in but))
 
 
 def _attributes(spec: Mapping[str, Any], errors: FieldErrors) -> None:
@@ -135,14 +118,6 @@ def _label_requirement(key: str, values: list[str], path: str, errors: FieldErro
     for index, value in enumerate(values):
         named(f"{path}.values[{index}]", value, names.label_value(value), errors)
 
-
-TOKEN_REQUEST = Resource(
-    kind=Kind(AUTHENTICATION, "v1", "TokenRequest"),
-    plural="tokenrequests",
-    verbs=_CREATE,
-    strategy=Strategy(default=_default_token_request, validate=_validate_token_request),
-)
-"""What is posted to ``serviceaccounts/NAME/token``."""
 
 TOKEN_REVIEW = Resource(
     kind=Kind(AUTHENTICATION, "v1", "TokenReview"),

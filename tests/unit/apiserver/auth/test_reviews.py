@@ -13,7 +13,6 @@ from podkeep.apiserver.auth.jwt import InvalidToken
 from podkeep.apiserver.auth.rules import Rule, rule
 from podkeep.apiserver.auth.tokens import TokenUser
 from podkeep.apiserver.auth.user import User
-from podkeep.apiserver.meta.status import StatusError
 
 ANN = User(name="ann", uid="1", groups=("dev",), extra={"a": ("b", "c")})
 INFO = {"username": "ann", "uid": "1", "groups": ["dev"], "extra": {"a": ["b", "c"]}}
@@ -140,103 +139,6 @@ def test_what_is_answered(decision: Decision, status: dict[str, Any]) -> None:
     answer = reviews.self_subject_access_review({"kind": "X", "spec": resource()}, ANN, noted)
     assert answer["status"] == status
     assert noted.asked[0][0] == ANN
-
-
-@pytest.mark.parametrize("fields", [{}, {"namespace": "ns"}])
-def test_a_local_review_is_of_its_namespace(fields: dict[str, str]) -> None:
-    value = {"metadata": fields, "spec": {"user": "ann", **resource(namespace="ns")}}
-    answer = reviews.local_subject_access_review(value, "ns", Noted())
-    assert (answer["status"]["allowed"], answer["metadata"]) == (True, {"namespace": "ns"})
-    with pytest.raises(StatusError, match="does not match the namespace sent on the request") as caught:
-        reviews.local_subject_access_review(value, "other", Noted())
-    assert caught.value.code == 400
-
-
-PATH = {"nonResourceAttributes": {"verb": "get", "path": "/x"}}
-GIVEN = '{"verb":"get","path":"/x"}'
-SELECTOR = "spec.resourceAttributes.fieldSelector"
-REQUIRED = (
-    f"{SELECTOR}.requirements: Required value: when {SELECTOR} is specified, requirements or rawSelector is required"
-)
-NO_USER = 'spec.user: Invalid value: "": at least one of user or group must be specified'
-NOTHING = (
-    "spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be"
-    " specified"
-)
-QUESTIONS: list[tuple[dict[str, Any], list[str]]] = [
-    ({}, [NOTHING]),
-    (
-        {**PATH, **resource()},
-        [
-            f"spec.nonResourceAttributes: Invalid value: {GIVEN}: cannot be specified in"
-            " combination with resourceAttributes"
-        ],
-    ),
-    (
-        resource(fieldSelector={}),
-        [REQUIRED],
-    ),
-    (
-        resource(fieldSelector={"rawSelector": "a=b", "requirements": [{"key": "a", "operator": "Exists"}]}),
-        [f'{SELECTOR}.rawSelector: Invalid value: "a=b": may not specified at the same time as requirements'],
-    ),
-    (
-        resource(
-            fieldSelector={"requirements": [{"key": "a", "operator": "In"}, {"operator": "Exists", "values": ["b"]}]}
-        ),
-        [
-            f"{SELECTOR}.requirements[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'",
-            f"{SELECTOR}.requirements[1].values: Forbidden: may not be specified when `operator` is 'Exists' or"
-            " 'DoesNotExist'",
-            f"{SELECTOR}.requirements[1].key: Required value",
-        ],
-    ),
-]
-
-
-def problems(call: Any) -> list[str]:
-    with pytest.raises(StatusError) as caught:
-        call()
-    assert caught.value.code == 422
-    causes = caught.value.status()["details"]["causes"]
-    return [f"{cause['field']}: {cause['message']}" for cause in causes]
-
-
-@pytest.mark.parametrize(("spec", "expected"), QUESTIONS)
-def test_what_is_no_question(spec: dict[str, Any], expected: list[str]) -> None:
-    named = {"kind": "X", "spec": {"user": "ann", **spec}}
-    assert problems(lambda: reviews.subject_access_review(named, Noted())) == expected
-    assert problems(lambda: reviews.self_subject_access_review({"kind": "X", "spec": spec}, ANN, Noted())) == expected
-    nobody = {"kind": "X", "spec": spec}
-    assert sorted(problems(lambda: reviews.subject_access_review(nobody, Noted()))) == sorted([*expected, NO_USER])
-
-
-def test_a_question_has_no_metadata() -> None:
-    value = {"kind": "X", "metadata": {"name": "a", "managedFields": []}, "spec": {"user": "ann", **resource()}}
-    expected = ['metadata: Invalid value: {"name":"a"}: must be empty']
-    assert problems(lambda: reviews.subject_access_review(value, Noted())) == expected
-    assert problems(lambda: reviews.self_subject_access_review(value, ANN, Noted())) == expected
-    assert problems(lambda: reviews.local_subject_access_review(value, "ns", Noted())) == [
-        'metadata: Invalid value: {"name":"a"}: must be empty except for namespace',
-        'spec.resourceAttributes.namespace: Invalid value: "": must match metadata.namespace',
-    ]
-    path = {"spec": {"user": "ann", **PATH}}
-    assert problems(lambda: reviews.local_subject_access_review(path, "ns", Noted())) == [
-        f"spec.nonResourceAttributes: Invalid value: {GIVEN}: disallowed on this kind of request"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: reviews.token_review({"spec": {}}, Tokens()), "token is required for TokenReview in authentication"),
-        (lambda: reviews.self_subject_rules_review({}, ANN, Resolver()), "no namespace on request"),
-    ],
-)
-def test_what_is_missing_is_a_bad_request(call: Any, message: str) -> None:
-    with pytest.raises(StatusError) as caught:
-        call()
-    assert (caught.value.code, caught.value.message) == (400, message)
 
 
 class Resolver:

@@ -183,3 +183,22 @@ def test_reviews_answer_in_their_status(tmp_path: Path) -> None:
         assert (await api.call("POST", f"{PODS}/p/exec?command=x")).status == 501
 
     _run(tmp_path, test)
+
+
+def test_a_local_review_is_of_the_namespace_of_its_request(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        path = "/apis/authorization.k8s.io/v1/namespaces/default/localsubjectaccessreviews"
+        attributes = {"verb": "get", "resource": "pods", "namespace": "default"}
+        question: dict[str, Any] = {"spec": {"user": "ann", "resourceAttributes": attributes}}
+        answer = await _created(api, path, question)
+        assert (answer["status"], answer["metadata"]["namespace"]) == ({"allowed": False}, "default")
+        other = await api.call("POST", path, {**question, "metadata": {"namespace": "other"}})
+        assert (other.status, other.value["message"]) == (
+            400,
+            "the namespace of the provided object does not match the namespace sent on the request",
+        )
+        elsewhere = {"spec": {"user": "ann", "resourceAttributes": {**attributes, "namespace": "other"}}}
+        wrong = await api.call("POST", path, elsewhere)
+        assert [cause["field"] for cause in wrong.value["details"]["causes"]] == ["spec.resourceAttributes.namespace"]
+
+    _run(tmp_path, test)

@@ -1,4 +1,4 @@
-"""Token requests and reviews: what is wrong with them."""
+"""Reviews: what is wrong with them."""
 
 from __future__ import annotations
 
@@ -28,25 +28,6 @@ def problems(resource: Resource, value: dict[str, Any]) -> list[str]:
 
 def spec(**fields: Any) -> dict[str, Any]:
     return {"metadata": {}, "spec": fields}
-
-
-@pytest.mark.parametrize(
-    ("seconds", "expected"),
-    [
-        (None, []),
-        (600, []),
-        (599, ["spec.expirationSeconds: Invalid value: 599: may not specify a duration less than 10 minutes"]),
-        (1 << 32, []),
-        (
-            (1 << 32) + 1,
-            ["spec.expirationSeconds: Invalid value: 4294967297: may not specify a duration larger than 2^32 seconds"],
-        ),
-    ],
-)
-def test_how_long_a_token_may_last(seconds: int | None, expected: list[str]) -> None:
-    value = spec() if seconds is None else spec(expirationSeconds=seconds)
-    assert problems(reviews.TOKEN_REQUEST, value) == expected
-    assert value["spec"]["expirationSeconds"] == (3600 if seconds is None else seconds)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +137,6 @@ def test_what_is_wrong_with_a_review(resource: Resource, value: dict[str, Any], 
 
 
 def test_their_kinds_are_known_and_can_only_be_created() -> None:
-    for resource in (*reviews.VIRTUAL, reviews.TOKEN_REQUEST):
+    for resource in reviews.VIRTUAL:
         assert resource.kind in kubernetes().kinds
         assert resource.verbs == {"create"}

@@ -232,6 +232,8 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     tls_key: str = ""
     client_ca: str = ""
     """PEM file of more authorities whose certificates name clients."""
+    token_auth_file: str = ""
+    """CSV file of bearer tokens (kube-apiserver: --token-auth-file); empty: none. Read at start."""
     kubelet_ca: str = ""
     """PEM file of the authority that kubelets' certificates are verified against; empty: the API's own."""
     enable_admission_plugins: tuple[str, ...] = ()

@@ -55,6 +55,22 @@ def test_a_user_may_do_what_roles_let_them(api: ApiDaemon) -> None:
     assert "cannot list" in api.kubectl(*ann, "get", "pods", status=1)
 
 
+def test_a_bearer_token_of_a_file(tmp_path: Path, scratch_machine: None) -> None:
+    """A program without a certificate has a token, as with kube-apiserver's ``--token-auth-file``."""
+    file = tmp_path / "tokens.csv"
+    file.write_text('s3cret,robot,7,"ci,dev"\n')
+    with ApiDaemon(tmp_path, "--set", f"api.token_auth_file={file}") as daemon:
+        daemon.kubectl("create", "rolebinding", "dev", "--clusterrole=view", "--group=dev")
+        authority = tmp_path / "ca.crt"
+        authority.write_text(daemon.kubectl("get", "configmap", "kube-root-ca.crt", "-o", "jsonpath={.data.ca\\.crt}"))
+        own = ("--kubeconfig", "/dev/null", "--server", f"https://{daemon.address}")
+        own += ("--certificate-authority", str(authority))
+        assert daemon.kubectl(*own, "--token", "s3cret", "auth", "can-i", "list", "pods") == "yes\n"
+        refused = daemon.kubectl(*own, "--token", "s3cret", "get", "nodes", status=1)
+        assert 'User "robot" cannot list resource "nodes"' in refused
+        assert "Unauthorized" in daemon.kubectl(*own, "--token", "wrong", "get", "nodes", status=1)
+
+
 def test_an_administrator_acts_as_others(api: ApiDaemon) -> None:
     ann = ("--kubeconfig", str(user(api, "ann")))
     ask = ("create", "--validate=false", "-o", "json", "-f", "-")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from podkeep.apiserver.auth import default_policy
 from podkeep.apiserver.auth.authenticators import BearerAuthenticator, everybody
@@ -11,9 +13,13 @@ from podkeep.apiserver.auth.jwt import read_signing_key
 from podkeep.apiserver.auth.node import NodeAuthorizer
 from podkeep.apiserver.auth.rbac import Rbac
 from podkeep.apiserver.auth.service_account_tokens import ServiceAccountTokens
+from podkeep.apiserver.auth.tokens import StaticTokens, read_static_tokens
 from podkeep.apiserver.auth.union import AnyAuthorizer
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.server.masters import Masters
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+
+log = logging.getLogger(__name__)
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
 """Of service accounts' tokens, and the audience that means the API."""
@@ -30,15 +36,17 @@ class Access:
     tokens: ServiceAccountTokens
 
     @staticmethod
-    def of(lister: StoreLister, accounts_key: bytes) -> Access:
+    def of(lister: StoreLister, accounts_key: bytes, token_file: str = "") -> Access:
         """Return what kube-apiserver has with ``--authorization-mode=Node,RBAC``.
 
         :param accounts_key: PEM of the key of service accounts' tokens.
-        :raises FailedPrecondition: if that is not one.
+        :param token_file: path of a file of bearer tokens; empty: there is none.
+        :raises FailedPrecondition: if the key or the file cannot be used.
         """
         rbac = Rbac(lister)
         tokens = ServiceAccountTokens(ISSUER, [ISSUER], read_signing_key(accounts_key), lister)
-        bearer = BearerAuthenticator([tokens])
+        static = [_static_tokens(token_file)] if token_file else []
+        bearer = BearerAuthenticator([*static, tokens])
         return Access(
             authenticator=everybody(bearer, anonymous=True),
             authorizer=AnyAuthorizer([Masters(), NodeAuthorizer(lister, default_policy.node_rules()), rbac]),
@@ -46,3 +54,13 @@ class Access:
             bearer=bearer,
             tokens=tokens,
         )
+
+
+def _static_tokens(path: str) -> StaticTokens:
+    try:
+        users, warnings = read_static_tokens(Path(path).read_text(), path)
+    except (OSError, ValueError, InvalidArgument) as error:
+        raise FailedPrecondition(f"api.token_auth_file: {path} cannot be used: {error}") from error
+    for warning in warnings:
+        log.warning("%s", warning)
+    return StaticTokens(users, [ISSUER])

@@ -82,7 +82,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         lister = StoreLister(store)
         kubelets = _kubelets(config, files, lister)
         tasks.start(_renew(config, files, sockets, kubelets, renewal))
-        access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes())
+        access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes(), config.api.token_auth_file)
         registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
         await bootstrap.make_namespaces(registry)
         await bootstrap.make_priority_classes(registry)

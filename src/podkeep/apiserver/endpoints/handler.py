@@ -127,17 +127,18 @@ class Handler:
         user = impersonate(call.user, call.request, parts.authorizer)
         if user is not call.user:
             call.impersonator, call.user = call.user, user
-        with parts.in_flight.counted(call.info, call.user):
-            call.require(call.info)
-            if not call.info.resource_request:
-                return self._document(call), True
-            entry = self._entry(call.info)
-            if entry.is_generic and entry.resource:
-                return await parts.resources.answer(call, entry.resource), True
-            answer = parts.answers.get(entry.name) or parts.answers.get(entry.subresource)
-            if answer is None:
-                raise StatusError(501, "NotImplemented", f"{entry.name} is not served")
-            return await answer(call, entry), True
+        # Until the whole answer is sent: a list or a watch may take long.
+        call.request.at_end.enter_context(parts.in_flight.counted(call.info, call.user))
+        call.require(call.info)
+        if not call.info.resource_request:
+            return self._document(call), True
+        entry = self._entry(call.info)
+        if entry.is_generic and entry.resource:
+            return await parts.resources.answer(call, entry.resource), True
+        answer = parts.answers.get(entry.name) or parts.answers.get(entry.subresource)
+        if answer is None:
+            raise StatusError(501, "NotImplemented", f"{entry.name} is not served")
+        return await answer(call, entry), True
 
     def _entry(self, info: RequestInfo) -> Entry:
         """Return what a request is for.

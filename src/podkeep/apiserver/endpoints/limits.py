@@ -1,7 +1,12 @@
-"""How many requests are answered at a time (kube-apiserver: ``--max-requests-inflight`` and its sibling for writes)."""
+"""How many requests are answered at a time (kube-apiserver: ``--max-requests-inflight`` and its sibling for writes).
+
+One user gets at most half of them, so that one client that does not stop leaves room for the others (what
+kube-apiserver has priority and fairness for).
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,15 +17,46 @@ from podkeep.apiserver.meta.status import too_many_requests
 
 MAX_READS = 400
 MAX_WRITES = 200
+MAX_STREAMS = 4096
+"""Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
 
 
 @dataclass(slots=True)
-class InFlight:
-    """The requests that are being answered. Watches and streams are not counted, nor are administrators."""
+class Slots:
+    """Requests of one sort: ``limit`` at a time, of which one user has at most half, and at least one."""
 
-    reads: int = MAX_READS
-    writes: int = MAX_WRITES
-    now: dict[bool, int] = field(default_factory=lambda: {False: 0, True: 0})
+    limit: int
+    users: Counter[str] = field(default_factory=Counter)
+    used: int = 0
+
+    @contextmanager
+    def taken(self, user: str) -> Iterator[None]:
+        """Hold one.
+
+        :raises StatusError: 429, if there is none, or the user has their share.
+        """
+        if self.used >= self.limit or self.users[user] >= (self.limit + 1) // 2:
+            self._forget(user)
+            raise too_many_requests()
+        self.used += 1
+        self.users[user] += 1
+        try:
+            yield
+        finally:
+            self.used -= 1
+            self.users[user] -= 1
+            self._forget(user)
+
+    def _forget(self, user: str) -> None:
+        if not self.users[user]:
+            del self.users[user]
+
+
+class InFlight:
+    """The requests that are being answered. Administrators' are not counted."""
+
+    def __init__(self, reads: int = MAX_READS, writes: int = MAX_WRITES, streams: int = MAX_STREAMS) -> None:
+        self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams)
 
     @contextmanager
     def counted(self, info: RequestInfo, user: User) -> Iterator[None]:
@@ -28,14 +64,14 @@ class InFlight:
 
         :raises StatusError: 429, if there are too many.
         """
-        if info.is_long_running or MASTERS in user.groups:
+        if MASTERS in user.groups:
             yield
             return
-        is_write = info.resource_request and info.verb not in READ_ONLY
-        if self.now[is_write] >= (self.writes if is_write else self.reads):
-            raise too_many_requests()
-        self.now[is_write] += 1
-        try:
+        with self._slots(info).taken(user.name):
             yield
-        finally:
-            self.now[is_write] -= 1
+
+    def _slots(self, info: RequestInfo) -> Slots:
+        if info.is_long_running:
+            return self.streams
+        is_write = info.resource_request and info.verb not in READ_ONLY
+        return self.writes if is_write else self.reads

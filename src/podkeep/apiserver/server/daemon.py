@@ -161,7 +161,7 @@ def _parts(
     catalog = Catalog(served)
     in_flight = InFlight(config.api.max_reads, config.api.max_writes)
     metrics = Metrics(
-        in_flight=lambda: (in_flight.now[False], in_flight.now[True]),
+        in_flight=lambda: (in_flight.reads.used, in_flight.writes.used),
         watches=lambda: len(resources.watches),
         objects=lambda: {item.storage_name: stored.store.count(item.storage_name) for item in served.resources},
     )

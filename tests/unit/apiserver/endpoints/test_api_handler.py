@@ -320,6 +320,25 @@ def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> N
     _run(tmp_path, test, InFlight(reads=0, writes=0))
 
 
+def test_a_watch_is_one_of_its_users_streams_until_it_ends(tmp_path: Path) -> None:
+    limits = InFlight(streams=2)
+
+    async def test(api: Api) -> None:
+        await api.make_roles()
+        as_ann = {"impersonate-user": "ann", "impersonate-group": "dev"}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+        binding = {"metadata": {"name": "b"}, "roleRef": role, "subjects": [subject]}
+        assert (await api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)).status == 201
+        watch = await api.call("GET", f"{CMS}?watch=true", headers=as_ann)
+        assert (watch.status, limits.streams.used) == (200, 1)
+        assert (await api.call("GET", f"{CMS}?watch=true", headers=as_ann)).status == 429
+        await watch.leave()
+        assert limits.streams.used == 0
+
+    _run(tmp_path, test, limits)
+
+
 def test_health_version_and_metrics(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         verbose = await api.call("GET", "/readyz?verbose")

@@ -1,0 +1,65 @@
+"""A database without room: writes fail with a reason, reads and watches go on, and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from podkeep.kernel.mount import mounts
+from support.api_client import Answer, ApiClient
+from support.api_daemon import ApiDaemon
+from support.timeout import TIMEOUT_S
+
+_PATH = "/api/v1/namespaces/default/configmaps"
+
+
+@pytest.fixture
+def api(tmp_path: Path, scratch_machine: None) -> Iterator[ApiDaemon]:
+    """An API, not started yet, whose directory has 3 MiB."""
+    daemon = ApiDaemon(tmp_path)
+    daemon.root.mkdir()
+    mounts.tmpfs(daemon.root, "mode=700,size=3m")
+    yield daemon
+    daemon.stop()
+    mounts.unmount(daemon.root, lazy=True)
+
+
+def _write(client: ApiClient, name: str) -> Answer:
+    text = random.Random(name).randbytes(40_000).hex()  # which no file system makes smaller
+    return client.ask("POST", _PATH, {"metadata": {"name": name}, "data": {"x": text}})
+
+
+def _names(client: ApiClient) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in client.ask("GET", _PATH).value["items"])
+
+
+def test_a_full_disk_loses_nothing(api: ApiDaemon) -> None:
+    with api, closing(ApiClient(api.socket)) as client:
+        kept = _names(client)
+        for number in range(100):
+            answer = _write(client, f"c{number:02}")
+            if answer.status != 201:
+                break
+            kept.append(f"c{number:02}")
+        assert answer.status == 500
+        assert "cannot be written: its disk is full; hint: free space th" in answer.said
+        again = _write(client, "other")
+        assert (again.status, again.said) == (500, answer.said)
+        assert client.ask("DELETE", f"{_PATH}/{kept[-1]}").status == 500
+        assert _names(client) == sorted(kept)
+        revision = client.ask("GET", _PATH).value["metadata"]["resourceVersion"]
+        assert client.ask("GET", "/readyz").status == 200
+        subprocess.run(["mount", "-o", "remount,size=30m", str(api.root)], check=True, timeout=TIMEOUT_S)
+        assert _write(client, "later").status == 201
+        with closing(ApiClient(api.socket)) as watcher:
+            event = next(watcher.watch(f"{_PATH}?watch=true&resourceVersion={revision}&timeoutSeconds=30"))
+        assert (event["type"], event["object"]["metadata"]["name"]) == ("ADDED", "later")
+        api.stop()
+        api.start()
+        with closing(ApiClient(api.socket)) as new:
+            assert _names(new) == sorted([*kept, "later"])

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
 import msgspec
 
 from podkeep.apiserver.endpoints.options import ListOptions
+from podkeep.apiserver.endpoints.recent import Recent
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.storage.records import Stored
 
-KEPT = 20_000
-"""Revisions of which labels are kept, and as many of which fields are; the oldest are given up for others."""
-
-
-_Key = TypeVar("_Key")
+KEPT_BYTES = 16 << 20
+"""Of labels, and as many of fields."""
 
 
 class _Metadata(msgspec.Struct, frozen=True):
@@ -26,6 +23,8 @@ class _Labelled(msgspec.Struct, frozen=True):
     metadata: _Metadata = _Metadata()
 
 
+_PAIR_BYTES = 150
+"""What Python takes for two strings and their place in a dictionary."""
 _labelled = msgspec.json.Decoder(_Labelled)
 
 
@@ -33,8 +32,8 @@ class Facts:
     """Labels and selectable fields of revisions."""
 
     def __init__(self) -> None:
-        self._labels: dict[int, Mapping[str, str]] = {}
-        self._fields: dict[tuple[int, str], Mapping[str, str]] = {}
+        self._labels: Recent[int, Mapping[str, str]] = Recent(KEPT_BYTES)
+        self._fields: Recent[tuple[int, str], Mapping[str, str]] = Recent(KEPT_BYTES)
 
     def selects(self, options: ListOptions, resource: Resource, stored: Stored) -> bool:
         """Tell whether the selectors of a request take an object."""
@@ -49,7 +48,7 @@ class Facts:
         found = self._labels.get(stored.revision)
         if found is None:
             found = _labelled.decode(stored.value).metadata.labels
-            _keep(self._labels, stored.revision, found)
+            self._labels.put(stored.revision, found, _size(found))
         return found
 
     def _fields_of(self, resource: Resource, stored: Stored, asked: set[str]) -> Mapping[str, str]:
@@ -62,11 +61,9 @@ class Facts:
             value = msgspec.json.decode(stored.value)
             view = resource.view
             found = resource.strategy.selectable(value if view is None else view.read(value)) | always
-            _keep(self._fields, key, found)
+            self._fields.put(key, found, _size(found))
         return found
 
 
-def _keep(kept: dict[_Key, Mapping[str, str]], key: _Key, found: Mapping[str, str]) -> None:
-    kept[key] = found
-    if len(kept) > KEPT:
-        del kept[next(iter(kept))]
+def _size(found: Mapping[str, str]) -> int:
+    return sum(len(name) + len(value) + _PAIR_BYTES for name, value in found.items())

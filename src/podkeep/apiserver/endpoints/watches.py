@@ -17,6 +17,7 @@ from podkeep.apiserver.endpoints.lists import future_revision
 from podkeep.apiserver.endpoints.media_types import Form
 from podkeep.apiserver.endpoints.options import ListOptions
 from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
+from podkeep.apiserver.endpoints.recent import Recent
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.status import StatusError, expired, internal
 from podkeep.apiserver.schema.table import Kind
@@ -30,8 +31,8 @@ LAST_BOOKMARK_S = 2.0
 """How long before a watch's end its last bookmark comes."""
 LEAST_S = 1800.0
 """How long a watch goes on whose client says nothing; up to twice that, so that not all end at once."""
-KEPT_LINES = 1_000
-"""Of the newest events, in forms other than the object."""
+KEPT_BYTES = 8 << 20
+"""Of lines of the newest events, in forms other than the object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Watches:
     def __init__(self, store: Store, facts: Facts, clock: Callable[[], float] | None = None) -> None:
         self._store, self._facts = store, facts
         self._clock = clock or asyncio.get_running_loop().time
-        self._lines: dict[tuple[int, EventType, Kind, Form, str, bool], bytes] = {}
+        self._lines: Recent[tuple[int, EventType, Kind, Form, str, bool], bytes] = Recent(KEPT_BYTES)
         self._open: set[Watcher] = set()
 
     def __len__(self) -> int:
@@ -206,9 +207,8 @@ class Watches:
         key = change.stored.revision, change.type, view.resource.kind, view.form, view.include, headers
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = view.event(change.type, view.seen(value), headers=headers)
-            if len(self._lines) > KEPT_LINES:
-                del self._lines[next(iter(self._lines))]
+            line = view.event(change.type, view.seen(value), headers=headers)
+            self._lines.put(key, line, len(line))
         return line
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import workloads
 from podkeep.apiserver.kinds.resources import Resource
-from podkeep.apiserver.kinds.service_allocation import Ranges, allocate
+from podkeep.apiserver.kinds.services.service_allocation import Ranges, allocate
+from podkeep.apiserver.kinds.workloads import workloads
 from podkeep.apiserver.meta import objects
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError

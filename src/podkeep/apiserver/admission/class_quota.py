@@ -20,7 +20,7 @@ from podkeep.apiserver.admission.pod_specs import PODS, containers
 from podkeep.apiserver.admission.quota_ledger import QuotaLedger
 from podkeep.apiserver.admission.quota_usage import in_scope
 from podkeep.apiserver.admission.refusal import refused
-from podkeep.apiserver.kinds.class_infos import CONTAINER, POD
+from podkeep.apiserver.kinds.cluster.class_infos import CONTAINER, POD
 from podkeep.apiserver.meta.objects import metadata
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import refused
-from podkeep.apiserver.kinds.limit_ranges import CLAIM, CONTAINER, POD
-from podkeep.apiserver.kinds.pod_resources import aggregate
+from podkeep.apiserver.kinds.pods.resources import aggregate
+from podkeep.apiserver.kinds.policy.limit_ranges import CLAIM, CONTAINER, POD
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.base import quantity

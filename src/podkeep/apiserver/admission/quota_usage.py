@@ -11,11 +11,11 @@ from datetime import datetime, timedelta
 from decimal import ROUND_CEILING, Decimal
 from typing import Any, TypeAlias
 
-from podkeep.apiserver.kinds import resource_quotas as scopes
 from podkeep.apiserver.kinds.cells import at
-from podkeep.apiserver.kinds.pod_requirements import is_extended, is_native
-from podkeep.apiserver.kinds.pod_resources import HUGE_PAGES, aggregate, is_pod_level, qos_class
-from podkeep.apiserver.kinds.volume_rules import class_of
+from podkeep.apiserver.kinds.pods.requirements import is_extended, is_native
+from podkeep.apiserver.kinds.pods.resources import HUGE_PAGES, aggregate, is_pod_level, qos_class
+from podkeep.apiserver.kinds.policy import resource_quotas as scopes
+from podkeep.apiserver.kinds.storage.volume_rules import class_of
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.base import quantity
 

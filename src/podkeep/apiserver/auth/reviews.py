@@ -1,6 +1,6 @@
 """Questions about users that are answered and not stored: TokenReview, SelfSubjectReview, SubjectAccessReviews.
 
-Each function takes an object that is valid (``kinds/reviews.py``) and returns it with its status. Pure.
+Each function takes an object that is valid (``kinds/access/reviews.py``) and returns it with its status. Pure.
 """
 
 from __future__ import annotations

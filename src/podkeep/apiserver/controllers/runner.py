@@ -15,7 +15,7 @@ from itertools import islice
 
 from podkeep.apiserver.controllers.controller import Bind, Change, Controller, Create, Item, Patch, Write
 from podkeep.apiserver.controllers.work_queue import WorkQueue
-from podkeep.apiserver.kinds.pod_binding import bind
+from podkeep.apiserver.kinds.pods.binding import bind
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.status import StatusError

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from podkeep.api.class_resources import DEFAULT_CLASS, annotated
 from podkeep.apiserver.admission.pod_specs import containers
-from podkeep.apiserver.kinds.pod_resources import aggregate
+from podkeep.apiserver.kinds.pods.resources import aggregate
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.selectors import LabelSelector, Requirement
 from podkeep.base import quantity

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from podkeep.apiserver.kinds import reviews
+from podkeep.apiserver.kinds.access import reviews
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.schema.table import Kind

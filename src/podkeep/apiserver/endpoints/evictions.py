@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from podkeep.apiserver.kinds.pod_binding import set_condition
+from podkeep.apiserver.kinds.pods.binding import set_condition
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden

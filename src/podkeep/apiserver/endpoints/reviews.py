@@ -13,8 +13,8 @@ from podkeep.apiserver.endpoints.bodies import decode_object
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Entry
 from podkeep.apiserver.endpoints.handler import Answer
+from podkeep.apiserver.kinds.access.reviews import VIRTUAL
 from podkeep.apiserver.kinds.resources import Resource
-from podkeep.apiserver.kinds.reviews import VIRTUAL
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import bad_request, invalid
 from podkeep.http.messages import Response

@@ -18,10 +18,10 @@ from podkeep.apiserver.endpoints.options import WriteOptions
 from podkeep.apiserver.endpoints.output import Rendering
 from podkeep.apiserver.endpoints.request_info import check_name
 from podkeep.apiserver.endpoints.resources import Resources, patch_value
-from podkeep.apiserver.kinds import scale
-from podkeep.apiserver.kinds.pod_binding import bind
+from podkeep.apiserver.kinds.pods.binding import bind
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.kinds.served import Served
+from podkeep.apiserver.kinds.workloads import scale
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import MODIFIED, StatusError, bad_request, invalid, unprocessable

@@ -4,26 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from podkeep.apiserver.kinds import (
-    configuration,
-    csi,
-    events,
-    leases,
-    limit_ranges,
-    namespaces,
-    nodes,
-    persistent_volume_claims,
-    persistent_volumes,
-    pod,
-    priority_classes,
-    rbac,
-    resource_quotas,
-    runtime_classes,
-    service_accounts,
-    storage_classes,
-    workloads,
-)
+from podkeep.apiserver.kinds.access import rbac, service_accounts
+from podkeep.apiserver.kinds.cluster import configuration, events, leases, namespaces, nodes
+from podkeep.apiserver.kinds.pods import pod
+from podkeep.apiserver.kinds.policy import limit_ranges, priority_classes, resource_quotas, runtime_classes
 from podkeep.apiserver.kinds.resources import Resource
+from podkeep.apiserver.kinds.storage import csi, persistent_volume_claims, persistent_volumes, storage_classes
+from podkeep.apiserver.kinds.workloads import workloads
 from podkeep.apiserver.schema.table import Kind
 
 RESOURCES: tuple[Resource, ...] = (

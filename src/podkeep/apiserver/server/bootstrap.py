@@ -8,8 +8,10 @@ from typing import Any
 from podkeep.apiserver.auth import default_policy
 from podkeep.apiserver.auth.default_policy import Change
 from podkeep.apiserver.auth.user import MASTERS, User
-from podkeep.apiserver.kinds import configuration, priority_classes, rbac
-from podkeep.apiserver.kinds.namespaces import RESOURCES as NAMESPACE_RESOURCES
+from podkeep.apiserver.kinds.access import rbac
+from podkeep.apiserver.kinds.cluster import configuration
+from podkeep.apiserver.kinds.cluster.namespaces import RESOURCES as NAMESPACE_RESOURCES
+from podkeep.apiserver.kinds.policy import priority_classes
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata

@@ -12,8 +12,8 @@ import socket
 from ipaddress import ip_address
 from typing import Any
 
-from podkeep.apiserver.kinds import endpoints, services
 from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.kinds.services import endpoints, services
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError

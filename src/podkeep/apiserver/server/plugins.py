@@ -31,7 +31,7 @@ from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
 from podkeep.apiserver.kinds.resources import Resource
-from podkeep.apiserver.kinds.service_allocation import Ranges
+from podkeep.apiserver.kinds.services.service_allocation import Ranges
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.server.access import Access
 from podkeep.apiserver.server.service_addresses import ServiceAddresses

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from podkeep.apiserver.admission.attributes import AdmitAll, Attributes, Operation
-from podkeep.apiserver.kinds import service_allocation
-from podkeep.apiserver.kinds.service_allocation import Ranges
+from podkeep.apiserver.kinds.services import service_allocation
+from podkeep.apiserver.kinds.services.service_allocation import Ranges
 from podkeep.apiserver.storage.store import Store
 
 _SERVICES = "services"

@@ -9,7 +9,7 @@ import pytest
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.priority import Priority
 from podkeep.apiserver.admission.runtime_class import RuntimeClass, merged_tolerations
-from podkeep.apiserver.kinds import priority_classes
+from podkeep.apiserver.kinds.policy import priority_classes
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.status import StatusError
 from support.admission import Objects, admit, attributes

@@ -13,7 +13,7 @@ from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF, YAML
 from podkeep.apiserver.endpoints.options import write_options
 from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.endpoints.resources import applied
-from podkeep.apiserver.kinds import configuration
+from podkeep.apiserver.kinds.cluster import configuration
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.table import Kind, kubernetes

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from podkeep.api.feature_gates import FeatureGates
-from podkeep.apiserver.kinds.pod import RESOURCES
+from podkeep.apiserver.kinds.pods.pod import RESOURCES
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError

@@ -11,7 +11,7 @@ import pytest
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.resources import Resource
-from podkeep.apiserver.kinds.scale import from_scale, to_scale
+from podkeep.apiserver.kinds.workloads.scale import from_scale, to_scale
 from podkeep.apiserver.patch.values import copy
 from podkeep.apiserver.schema.types import Anything, Format, List, Map, Scalar, Struct, Type
 from support.api_kinds import MANIFESTS, RESOURCES, creation, stored, update

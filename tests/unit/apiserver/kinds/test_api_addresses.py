@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 import pytest
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import addresses, index_sets
 from podkeep.apiserver.kinds.cells import since
+from podkeep.apiserver.kinds.services import addresses
+from podkeep.apiserver.kinds.workloads import index_sets
 
 
 @pytest.mark.parametrize(

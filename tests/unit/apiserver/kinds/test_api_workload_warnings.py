@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.kinds.endpoints import DEPRECATED
+from podkeep.apiserver.kinds.services.endpoints import DEPRECATED
 from podkeep.apiserver.meta.objects import Object
 from support.api_kinds import MANIFESTS, RESOURCES, UID, changed, creation, stored, update
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.apiserver.kinds import cron_schedule
-from podkeep.apiserver.kinds.cron_schedule import ScheduleError
+from podkeep.apiserver.kinds.workloads import cron_schedule
+from podkeep.apiserver.kinds.workloads.cron_schedule import ScheduleError
 
 
 def _moment(text: str) -> datetime:

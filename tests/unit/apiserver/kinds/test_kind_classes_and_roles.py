@@ -9,7 +9,9 @@ import pytest
 from podkeep.api import names
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import leases, priority_classes, rbac, runtime_classes
+from podkeep.apiserver.kinds.access import rbac
+from podkeep.apiserver.kinds.cluster import leases
+from podkeep.apiserver.kinds.policy import priority_classes, runtime_classes
 from podkeep.apiserver.kinds.resources import Resource
 from support import kinds
 

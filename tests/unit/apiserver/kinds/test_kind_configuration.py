@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from podkeep.api import names
-from podkeep.apiserver.kinds import configuration, service_accounts
+from podkeep.apiserver.kinds.access import service_accounts
+from podkeep.apiserver.kinds.cluster import configuration
 from support import kinds
 
 CONFIG_MAPS, SECRETS = configuration.RESOURCES

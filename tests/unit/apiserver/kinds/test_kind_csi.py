@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import csi
+from podkeep.apiserver.kinds.storage import csi
 from support import kinds
 
 DRIVERS, NODES = csi.RESOURCES

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from podkeep.api import names
-from podkeep.apiserver.kinds import events
+from podkeep.apiserver.kinds.cluster import events
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.lister import StoreLister

@@ -10,7 +10,7 @@ import pytest
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import namespaces
+from podkeep.apiserver.kinds.cluster import namespaces
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request

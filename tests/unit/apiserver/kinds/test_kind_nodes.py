@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.api import names
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
-from podkeep.apiserver.kinds import nodes
+from podkeep.apiserver.kinds.cluster import nodes
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.patch.values import copy
 from podkeep.apiserver.registry.registry import PatchType, Registry, Request

@@ -11,7 +11,7 @@ import yaml
 
 from podkeep.api import names
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
-from podkeep.apiserver.kinds import limit_ranges, resource_quotas
+from podkeep.apiserver.kinds.policy import limit_ranges, resource_quotas
 from podkeep.apiserver.patch.values import copy
 from support import kinds
 

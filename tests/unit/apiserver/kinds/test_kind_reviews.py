@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import reviews
+from podkeep.apiserver.kinds.access import reviews
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.schema.table import kubernetes

@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import persistent_volume_claims, persistent_volumes, storage_classes
+from podkeep.apiserver.kinds.storage import persistent_volume_claims, persistent_volumes, storage_classes
 from support import kinds
 
 (VOLUMES,) = persistent_volumes.RESOURCES

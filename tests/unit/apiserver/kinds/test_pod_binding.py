@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.kinds.pod_binding import bind
+from podkeep.apiserver.kinds.pods.binding import bind
 from podkeep.apiserver.meta.status import StatusError
 from unit.apiserver.kinds.pod_steps import POD, changed, stored
 

@@ -9,8 +9,8 @@ import pytest
 
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
-from podkeep.apiserver.kinds.pod_gates import GATED
-from podkeep.apiserver.kinds.pod_template import drop_pod_template
+from podkeep.apiserver.kinds.pods.gates import GATED
+from podkeep.apiserver.kinds.pods.template import drop_pod_template
 from podkeep.apiserver.registry.registry import PatchType, Registry, Request
 from podkeep.apiserver.storage.store import Store
 from unit.apiserver.kinds.pod_steps import POD, at, changed, pod, refusal, run, stored

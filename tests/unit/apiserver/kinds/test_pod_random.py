@@ -10,8 +10,8 @@ import pytest
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_gates
-from podkeep.apiserver.kinds.pod_template import default_pod_template, validate_pod_template
+from podkeep.apiserver.kinds.pods import gates as pod_gates
+from podkeep.apiserver.kinds.pods.template import default_pod_template, validate_pod_template
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.patch.values import copy
 from podkeep.apiserver.schema.decode import decode

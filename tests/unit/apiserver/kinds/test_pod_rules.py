@@ -11,8 +11,9 @@ import pytest
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds import pod_projected, pod_volumes
-from podkeep.apiserver.kinds.pod_template import (
+from podkeep.apiserver.kinds.pods import projected as pod_projected
+from podkeep.apiserver.kinds.pods import volumes as pod_volumes
+from podkeep.apiserver.kinds.pods.template import (
     default_pod_template,
     drop_pod_template,
     pod_template_warnings,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.scale import from_scale, to_scale
+from podkeep.apiserver.kinds.workloads.scale import from_scale, to_scale
 from podkeep.apiserver.schema.decode import decode
 from podkeep.apiserver.schema.table import kubernetes
 from support.api_kinds import CREATED, MANIFESTS, RESOURCES, UID, changed, stored

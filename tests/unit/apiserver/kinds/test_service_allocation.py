@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.service_allocation import Ranges, allocate
-from podkeep.apiserver.kinds.services import SERVICES
+from podkeep.apiserver.kinds.services.service_allocation import Ranges, allocate
+from podkeep.apiserver.kinds.services.services import SERVICES
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.patch.values import copy

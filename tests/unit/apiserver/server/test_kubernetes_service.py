@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.apiserver.kinds.service_allocation import Ranges
+from podkeep.apiserver.kinds.services.service_allocation import Ranges
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
 from podkeep.apiserver.server import kubernetes_service

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from podkeep.apiserver.kinds.resources import Target
-from podkeep.apiserver.kinds.service_allocation import Ranges
-from podkeep.apiserver.kinds.services import SERVICES
+from podkeep.apiserver.kinds.services.service_allocation import Ranges
+from podkeep.apiserver.kinds.services.services import SERVICES
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
 from podkeep.apiserver.server.service_addresses import ServiceAddresses

@@ -1,0 +1,1 @@
+"""Roles and bindings, service accounts, and reviews of who may do what."""

@@ -1,0 +1,1 @@
+"""Namespaces, nodes, leases, events, ConfigMaps and Secrets."""

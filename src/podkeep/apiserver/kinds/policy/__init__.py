@@ -1,0 +1,1 @@
+"""Limits, quotas, priorities and runtime classes."""

@@ -1,0 +1,1 @@
+"""Services, endpoints and their slices, and the addresses that services get."""

@@ -1,0 +1,1 @@
+"""Volumes, claims, classes of storage, and CSI."""

@@ -1,0 +1,1 @@
+"""What makes pods: replica sets, deployments, stateful and daemon sets, jobs, and budgets of their disruption."""

@@ -5,6 +5,7 @@ What ``resourceVersion`` means is upstream's (Kubernetes: API concepts, "Semanti
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from bisect import bisect_right
@@ -31,6 +32,8 @@ _INCONSISTENT = (
 )
 _PAGE = 500
 """Objects that are read from the disk at a time."""
+_TURN = 200
+"""Objects that selectors are held against in one turn of the event loop: some 2 ms if none was read before."""
 
 
 class Token(NamedTuple):
@@ -131,9 +134,9 @@ class Lists:
         name = options.fields.value("metadata.name")
         if name is not None and (target.namespace or not resource.namespaced):
             found = self._store.get(resource.key(target.namespace, name))
-            return self._chosen(options, resource, [found] if found else [], self._store.revision)
+            return await self._chosen(options, resource, [found] if found else [], self._store.revision)
         page = self._snapshot(target)
-        return self._chosen(options, resource, page.items, page.revision)
+        return await self._chosen(options, resource, page.items, page.revision)
 
     def _snapshot(self, target: Target) -> Page:
         namespace = target.namespace if target.resource.namespaced else ""
@@ -144,7 +147,7 @@ class Lists:
         if token.revision in (-1, self._store.revision):
             page = self._snapshot(target)
             start = bisect_right(page.items, after, key=lambda stored: (stored.key.namespace, stored.key.name))
-            return self._chosen(options, target.resource, page.items[start:], page.revision)
+            return await self._chosen(options, target.resource, page.items[start:], page.revision)
         try:
             return await self._at(target, options, token.revision, after)
         except FutureRevision as error:
@@ -152,14 +155,16 @@ class Lists:
         except Compacted:
             raise _ExpiredToken(token) from None
 
-    def _chosen(self, options: ListOptions, resource: Resource, items: list[Stored], revision: int) -> Listed:
-        """Return a page of what is in memory."""
+    async def _chosen(self, options: ListOptions, resource: Resource, items: list[Stored], revision: int) -> Listed:
+        """Return a page of what is in memory, letting others take turns while selectors read many objects."""
         limit = options.limit or len(items)
         if not options.selects:
             page, left = items[:limit], max(len(items) - limit, 0)
             return _listed(page, revision, more=left > 0, remaining=left)
         found: list[Stored] = []
-        for stored in items:
+        for index, stored in enumerate(items, 1):
+            if index % _TURN == 0:
+                await asyncio.sleep(0)
             if self._facts.selects(options, resource, stored):
                 if len(found) == limit:
                     return _listed(found, revision, more=True)

@@ -102,28 +102,30 @@ class Rendering:
         """Yield the body of an answer with a list of stored objects, in pieces of about ``PIECE_BYTES``."""
         if self.resource.view is not None:
             values = map(self.seen, values)
-        if self.form.media_type == YAML or self.form.pretty:
-            whole = decode(b"".join(self._json_list(values, list_meta)))
-            text = written(whole, self.form)
-            yield from (text[start : start + PIECE_BYTES] for start in range(0, len(text), PIECE_BYTES))
-            return
-        yield from self._json_list(values, list_meta)
+        head, items, name = self._list_parts(values, list_meta)
+        if self.form.media_type == YAML:
+            return _joined(_yaml_list(head, items, name))
+        pieces = _joined(_json_list(head, items, name))
+        if self.form.pretty:
+            text = written(b"".join(pieces), self.form)
+            return (text[start : start + PIECE_BYTES] for start in range(0, len(text), PIECE_BYTES))
+        return pieces
 
-    def _json_list(self, values: Iterable[bytes], list_meta: Mapping[str, Any]) -> Iterator[bytes]:
+    def _list_parts(
+        self, values: Iterable[bytes], list_meta: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], Iterable[bytes], str]:
+        """Return a list's fields, its items as JSON, and the name of the field that has them."""
         head: dict[str, Any]
         if self.form.as_ == "Table":
             now = datetime.now(UTC)
             head = {"kind": "Table", "apiVersion": self.meta_version, "metadata": list_meta}
             head["columnDefinitions"] = self.headers()
-            items, name = (encode(self.row(decode(value), now)) for value in values), b"rows"
-        elif self.form.as_:
+            return head, (encode(self.row(decode(value), now)) for value in values), "rows"
+        if self.form.as_:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": self.meta_version, "metadata": list_meta}
-            items, name = (encode(self.partial(decode(value))) for value in values), b"items"
-        else:
-            kind = self.resource.kind
-            head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": list_meta}
-            items, name = (value for value in values), b"items"
-        yield from _pieces(encode(head)[:-1] + b',"' + name + b'":[', items, b"]}\n")
+            return head, (encode(self.partial(decode(value))) for value in values), "items"
+        kind = self.resource.kind
+        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": list_meta}, values, "items"
 
     def event(self, kind: str, value: bytes, *, headers: bool) -> bytes:
         """Return a line of a watch.
@@ -163,9 +165,16 @@ def written(value: bytes | Mapping[str, Any], form: Form) -> bytes:
     """Return an object in the media type of a form."""
     if form.media_type == YAML:
         plain = decode(value) if isinstance(value, bytes) else value
-        return bytes(yaml.dump(plain, Dumper=_YamlDumper, encoding="utf-8", allow_unicode=True, sort_keys=True))
+        return _yaml(plain)
     data = value if isinstance(value, bytes) else encode(value)
     return msgspec.json.format(data, indent=2) + b"\n" if form.pretty else data
+
+
+def _yaml(value: Any) -> bytes:
+    """Return YAML with sorted keys; of an empty dictionary nothing."""
+    if value == {}:
+        return b""
+    return bytes(yaml.dump(value, Dumper=_YamlDumper, encoding="utf-8", allow_unicode=True, sort_keys=True))
 
 
 class _YamlDumper(yaml.CSafeDumper):
@@ -175,14 +184,34 @@ class _YamlDumper(yaml.CSafeDumper):
         return True
 
 
-def _pieces(head: bytes, items: Iterable[bytes], tail: bytes) -> Iterator[bytes]:
-    piece, separator = [head], b""
-    size = len(head)
+def _json_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:
+    yield encode(head)[:-1] + b',"' + name.encode() + b'":['
+    separator = b""
     for item in items:
-        piece += (separator, item)
+        yield separator + item
         separator = b","
-        size += len(item) + 1
+    yield b"]}\n"
+
+
+def _yaml_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yield a list item by item: a whole one of many objects would keep every other request waiting."""
+    yield _yaml({key: head[key] for key in head if key < name})
+    empty = True
+    for item in items:
+        yield (f"{name}:\n".encode() if empty else b"") + _yaml([decode(item)])
+        empty = False
+    yield (f"{name}: []\n".encode() if empty else b"") + _yaml({key: head[key] for key in head if key > name})
+
+
+def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield what comes in small parts in pieces of about ``PIECE_BYTES``."""
+    piece: list[bytes] = []
+    size = 0
+    for part in parts:
+        piece.append(part)
+        size += len(part)
         if size >= PIECE_BYTES:
             yield b"".join(piece)
             piece, size = [], 0
-    yield b"".join((*piece, tail))
+    if piece:
+        yield b"".join(piece)

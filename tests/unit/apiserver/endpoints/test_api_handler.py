@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.output import PIECE_BYTES
@@ -318,6 +320,33 @@ def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> N
         assert (await api.call("GET", "/healthz")).status == 200  # the administrator's do not count
 
     _run(tmp_path, test, InFlight(reads=0, writes=0))
+
+
+@pytest.mark.parametrize(
+    "as_", ["", ";as=Table;v=v1;g=meta.k8s.io", ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"]
+)
+@pytest.mark.parametrize("names", [(), ("a",), ("a", "b", "c")])
+def test_a_list_in_yaml_and_pretty_has_what_the_list_in_json_has(
+    tmp_path: Path, as_: str, names: tuple[str, ...]
+) -> None:
+    async def test(api: Api) -> None:
+        for name in names:
+            await api.call("POST", CMS, _cm(name, data={"x": "1\n- y", "z": "" if name == "b" else "é"}))
+        plain = await _rest(await api.call("GET", CMS, accept=f"application/json{as_}"))
+        in_yaml = await _rest(await api.call("GET", CMS, accept=f"application/yaml{as_}"))
+        pretty = await _rest(await api.call("GET", f"{CMS}?pretty=true", accept=f"application/json{as_}"))
+        expected = json.loads(plain)
+        assert len(expected.get("rows", expected.get("items"))) == len(names)
+        assert in_yaml == yaml.safe_dump(expected, allow_unicode=True).encode()
+        assert json.loads(pretty) == expected
+        assert pretty.startswith(b'{\n  "kind":')
+
+    _run(tmp_path, test)
+
+
+async def _rest(answer: Answer) -> bytes:
+    assert answer.status == 200
+    return answer.body if answer.lines is None else await answer.rest()
 
 
 def test_a_watch_is_one_of_its_users_streams_until_it_ends(tmp_path: Path) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.puller import Images, ShowPull
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
@@ -41,6 +42,7 @@ class Node:
     memory: int
     dns: ResolvConf
     hosts_file: str
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
     @property
     def labels(self) -> Mapping[str, str]:

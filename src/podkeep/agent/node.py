@@ -13,6 +13,7 @@ from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
@@ -46,6 +47,7 @@ class Node:
     kubelets: KnownKubelets
     admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held while a pod is taken on: they come one by one, in their order."""
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
     @property
     def labels(self) -> Mapping[str, str]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.puller import Images, ShowPull
+from podkeep.agent.kubelets import KnownKubelets
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.probes.hooks import Hooks
 from podkeep.agent.probes.prober import Probes
@@ -45,6 +48,10 @@ class Node:
     memory: int
     dns: ResolvConf
     hosts_file: str
+    kubelets: KnownKubelets
+    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a pod is taken on: they come one by one, in their order."""
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -79,6 +86,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         dns=parse_resolv_conf(_read("/etc/resolv.conf")),
         hosts_file=_read("/etc/hosts"),
+        kubelets=KnownKubelets(config),
     )
 
 

@@ -31,15 +31,19 @@ from podkeep.agent.pod.log_rotation import LogRotation
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
+    Action,
     CreateSandbox,
     Decision,
     Finish,
+    KillContainer,
+    Known,
+    ResetContainer,
     StartContainer,
     StopSandbox,
     Wait,
     decide,
-    is_sidecar,
 )
+from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status, seconds_of
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
@@ -133,6 +137,7 @@ class PodWorker:
         self._since = seconds_of(pod.status.start_time) or time.time()
         self._end: Finish | None = None
         self._broken_off = 0
+        self._killed: dict[str, KillContainer] = {}
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -244,7 +249,13 @@ class PodWorker:
             await self._report(observed)
             now = time.time()
             decision = decide(
-                self.pod, observed, now=now, since=self._since, delay=self._back_off.delay, held=self._held(now)
+                self.pod,
+                observed,
+                now=now,
+                since=self._since,
+                delay=self._back_off.delay,
+                held=self._held(now),
+                known=Known(killed=self._killed),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -359,19 +370,28 @@ class PodWorker:
             asked = grace
             await asyncio.sleep(_REMOVAL_S)
 
-    async def _do(
-        self, action: StopSandbox | CreateSandbox | StartContainer, observed: Observed, admitted: Admitted
-    ) -> None:
+    async def _do(self, action: Action, observed: Observed, admitted: Admitted) -> None:
         if isinstance(action, StopSandbox):
             request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
             await self._starter.create_sandbox(action.attempt, admitted)
-        else:
+        elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
             await self._starter.start_container(action, observed, admitted)
+        elif isinstance(action, KillContainer):
+            self._killed[action.view.id] = action
+            self._listener.event(
+                Event(type="Normal", reason="Killing", message=action.message, container=action.container.name)
+            )
+            await teardown.stop_containers(self._node.client, [action.view.id], action.grace)
+        elif isinstance(action, ResetContainer):
+            await teardown.stop_containers(self._node.client, [action.view.id], 0)
+            await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=action.view.id))
+        else:
+            raise FailedPrecondition(f"nothing carries out {action}")
 
     def _held(self, now: float) -> dict[str, float]:
         """Return before which time, in the unit of ``now``, containers are not tried again."""

@@ -70,13 +70,13 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
         feature gate is not known.
     """
-    host_ips = _host_ips()
+    host_ips, metrics = _host_ips(), AgentMetrics()
     return Node(
         client=client,
         images=Images(client, show_pull),
         class_offers=ClassOffers(client),
-        probes=Probes(client, host_ips),
-        hooks=Hooks(client),
+        probes=Probes(client, host_ips, metrics),
+        hooks=Hooks(client, metrics),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
@@ -87,6 +87,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         dns=parse_resolv_conf(_read("/etc/resolv.conf")),
         hosts_file=_read("/etc/hosts"),
         kubelets=KnownKubelets(config),
+        metrics=metrics,
     )
 
 

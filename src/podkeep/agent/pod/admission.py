@@ -158,9 +158,7 @@ async def _adopt(pod: Pod, node: Node) -> Admitted:
     return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
 
 
-def _prepare(
-    pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool
-) -> int | None:
+def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool) -> int | None:
     uid = parse_pod_uid(pod.metadata.uid)
     node.dirs.identify(uid, identity, managed=managed)
     podcgroups.create(cgroup_names.root(node.config), pod)

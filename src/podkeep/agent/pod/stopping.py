@@ -81,12 +81,14 @@ class Grace:
 
 
 class Stopper:
-    """Stops containers of one pod."""
+    """Stops containers of one pod. The hook of an attempt of a container runs once, however often it is stopped."""
 
     def __init__(self, client: CriClient, hooks: Hooks, listener: PodListener) -> None:
         self._client = client
         self._hooks = hooks
         self._listener = listener
+        self._said: set[str] = set()
+        self._hooked: set[str] = set()
 
     async def stop_pod(self, pod: Pod, running: Mapping[str, Target], grace: Grace) -> None:
         """Stop what runs of a pod: side by side, then the sidecars in reverse order.
@@ -105,10 +107,10 @@ class Stopper:
             if isinstance(result, BaseException):
                 raise result
 
-    async def kill(self, target: Target, grace: Grace, message: str = "") -> None:
+    async def kill(self, target: Target, grace: Grace, message: str) -> None:
         """Stop one container of a pod that goes on.
 
-        :param message: what the event says; empty: that it is being stopped.
+        :param message: why, for the event.
         :raises PodkeepError: if it could not be stopped.
         """
         self._say(target, message)
@@ -119,7 +121,7 @@ class Stopper:
         self, target: Target, grace: Grace, before: Collection[asyncio.Event], ended: asyncio.Event
     ) -> None:
         try:
-            self._say(target, "")
+            self._say(target, f"Stopping container {target.container.name}")
             await self._pre_stop(target, grace)
             for other in before:
                 await _either(other.wait(), grace.over())
@@ -128,15 +130,17 @@ class Stopper:
             ended.set()
 
     def _say(self, target: Target, message: str) -> None:
-        name = target.container.name
-        text = message or f"Stopping container {name}"
-        self._listener.event(Event(type="Normal", reason="Killing", message=text, container=name))
+        if target.id not in self._said:
+            self._said.add(target.id)
+            event = Event(type="Normal", reason="Killing", message=message, container=target.container.name)
+            self._listener.event(event)
 
     async def _pre_stop(self, target: Target, grace: Grace) -> None:
         """Run the container's preStop hook, if there is time for one."""
         lifecycle = target.container.lifecycle
-        if lifecycle is None or lifecycle.pre_stop is None or not target.id or not grace.left:
+        if lifecycle is None or lifecycle.pre_stop is None or target.id in self._hooked or not grace.left:
             return
+        self._hooked.add(target.id)
         hook = self._hooks.run(lifecycle.pre_stop, target, self._listener)
         try:
             if not await _either(hook, grace.over()):

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from podkeep.agent.metrics import HOOK_HTTP_FALLBACKS, HOOK_SLEEP_ENDED_EARLY
 from podkeep.agent.pod.events import Event, PodListener
 from podkeep.agent.probes import dialing, http_get
 from podkeep.agent.probes.model import Target
 from podkeep.api.containers import ExecAction, HTTPGetAction, LifecycleHandler
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.metrics import Metrics
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -27,8 +29,9 @@ class HookFailed(FailedPrecondition):
 class Hooks:
     """Runs hooks, of all pods."""
 
-    def __init__(self, client: CriClient) -> None:
+    def __init__(self, client: CriClient, metrics: Metrics) -> None:
         self._client = client
+        self._metrics = metrics
 
     async def run(self, handler: LifecycleHandler, target: Target, listener: PodListener) -> None:
         """Run one hook to its end, however long it takes; cancel it to give it up.
@@ -40,9 +43,9 @@ class Hooks:
         if handler.exec is not None:
             await self._exec(handler.exec, target)
         elif handler.http_get is not None:
-            await _http(handler.http_get, target, listener)
+            await self._http(handler.http_get, target, listener)
         elif handler.sleep is not None:
-            await asyncio.sleep(handler.sleep.seconds)
+            await self._sleep(handler.sleep.seconds)
         else:
             # Also for tcpSocket, which is deprecated and was never carried out.
             raise HookFailed("Cannot run handler: invalid handler: a hook is exec, httpGet or sleep")
@@ -65,24 +68,31 @@ class Hooks:
             f'Exec lifecycle hook ([{" ".join(command)}]) for {of} failed - error: {error}, message: "{output}"'
         )
 
-
-async def _http(action: HTTPGetAction, target: Target, listener: PodListener) -> None:
-    """Send the request of a hook. Whatever status the answer has will do."""
-    try:
-        request = http_get.request(action, target, "lifecycle")
+    async def _sleep(self, seconds: int) -> None:
         try:
-            await http_get.get(request, None)
-        except http_get.PlainAnswer:
-            headers = tuple(item for item in request.headers if item[0].lower() != "authorization")
-            await http_get.get(replace(request, scheme="http", headers=headers), None)
-            place = dialing.join(request.host, request.port)
-            text = f"request to HTTPS lifecycle hook {place} got HTTP response, retry with HTTP succeeded"
-            listener.event(Event(type="Warning", reason="LifecycleHTTPFallback", message=text))
-    except PodkeepError as error:
-        raise HookFailed(
-            f'HTTP lifecycle hook ({action.path}) for Container "{target.container.name}" in Pod "{target.pod}" '
-            f"failed - error: {error.message}"
-        ) from error
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self._metrics.add(HOOK_SLEEP_ENDED_EARLY)
+            raise
+
+    async def _http(self, action: HTTPGetAction, target: Target, listener: PodListener) -> None:
+        """Send the request of a hook. Whatever status the answer has will do."""
+        try:
+            request = http_get.request(action, target, "lifecycle")
+            try:
+                await http_get.get(request, None)
+            except http_get.PlainAnswer:
+                headers = tuple(item for item in request.headers if item[0].lower() != "authorization")
+                await http_get.get(replace(request, scheme="http", headers=headers), None)
+                place = dialing.join(request.host, request.port)
+                text = f"request to HTTPS lifecycle hook {place} got HTTP response, retry with HTTP succeeded"
+                self._metrics.add(HOOK_HTTP_FALLBACKS)
+                listener.event(Event(type="Warning", reason="LifecycleHTTPFallback", message=text))
+        except PodkeepError as error:
+            raise HookFailed(
+                f'HTTP lifecycle hook ({action.path}) for Container "{target.container.name}" in Pod "{target.pod}" '
+                f"failed - error: {error.message}"
+            ) from error
 
 
 def _text(output: bytes) -> str:

@@ -15,16 +15,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
+from podkeep.agent.metrics import PROBE_DURATION, PROBE_TOTAL
 from podkeep.agent.pod.events import Event, PodListener
 from podkeep.agent.pod.observed import ContainerView, Observed, State
 from podkeep.agent.probes import progress, ticks
 from podkeep.agent.probes.checks import Checks
-from podkeep.agent.probes.metrics import ProbeMetrics
 from podkeep.agent.probes.model import Kind, Outcome, ProbeResult, Target, Verdict, full_name, spec_of
 from podkeep.agent.probes.progress import Progress
 from podkeep.api.containers import Container, Probe
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus
+from podkeep.base.metrics import Metrics
 from podkeep.base.tasks import Tasks
 from podkeep.cri.client import CriClient
 
@@ -40,13 +41,20 @@ class Probes:
     """What the probes of all pods of the node share.
 
     :param host_ips: addresses of the node, which are those of pods on its network.
+    :param metrics: gets ``prober_probe_total`` and ``prober_probe_duration_seconds``.
     """
 
-    def __init__(self, client: CriClient, host_ips: tuple[str, ...]) -> None:
-        self.metrics = ProbeMetrics()
+    def __init__(self, client: CriClient, host_ips: tuple[str, ...], metrics: Metrics) -> None:
+        self.metrics = metrics
         self.checks = Checks(client)
         self.host = next(iter(host_ips), "127.0.0.1")
         self.since = time.time()
+
+    def address(self, pod: Pod, observed: Observed) -> str:
+        """Return where the node reaches a pod; empty if it has no address."""
+        if pod.spec.host_network:
+            return self.host
+        return next(iter(observed.sandbox.ips), "") if observed.sandbox is not None else ""
 
     def of(self, pod: Pod, listener: PodListener, on_change: Callable[[], None]) -> PodProbes:
         """Return the probes of one pod, to be used as an asynchronous context manager; leaving it ends them.
@@ -82,8 +90,9 @@ class PodProbes:
             probe.disarm()
         self._probes.clear()
         await self._tasks.close()
-        meta = self._pod.metadata
-        self._shared.metrics.forget(meta.name, meta.namespace, meta.uid)
+        meta, metrics = self._pod.metadata, self._shared.metrics
+        metrics.forget(PROBE_TOTAL, pod_uid=meta.uid)
+        metrics.forget(PROBE_DURATION, pod=meta.name, namespace=meta.namespace)
 
     def observe(self, pod: Pod, observed: Observed, *, ending: bool = False) -> None:
         """Take note of how the pod is now: probes of containers that run start, those of others end.
@@ -93,8 +102,7 @@ class PodProbes:
         :param ending: the pod is being stopped: liveness and startup are not probed any more, readiness is.
         """
         self._pod, self._ending = pod, ending
-        addresses = observed.sandbox.ips if observed.sandbox is not None else ()
-        self._host = self._shared.host if pod.spec.host_network else next(iter(addresses), "")
+        self._host = self._shared.address(pod, observed)
         for container in _probed(pod):
             view = observed.latest(container.name)
             for kind in Kind:
@@ -181,11 +189,7 @@ class PodProbes:
         outcome = await self._outcome(probe.spec, target)
         probe.task = None
         self._report(probe, outcome)
-        meta = self._pod.metadata
-        if outcome.verdict is not Verdict.UNKNOWN:
-            labels = (probe.kind.value, probe.container.name, meta.name, meta.namespace, meta.uid)
-            success = outcome.verdict is not Verdict.FAILURE
-            self._shared.metrics.note(labels, success=success, seconds=time.monotonic() - begun)
+        self._count(probe, outcome.verdict, time.monotonic() - begun)
         before = self.results()
         probe.progress = progress.after(probe.progress, probe.kind, probe.spec, outcome.verdict)
         if not probe.progress.held:
@@ -209,6 +213,16 @@ class PodProbes:
             for (name, kind), other in self._probes.items():
                 if name == probe.container.name and kind is not Kind.STARTUP and other.id == probe.id:
                     self._arm(other)
+
+    def _count(self, probe: _Probe, verdict: Verdict, seconds: float) -> None:
+        """Count a run. What cannot be carried out does not count, and of failures there is no duration, as upstream."""
+        if verdict is Verdict.UNKNOWN:
+            return
+        meta, kind, metrics = self._pod.metadata, probe.kind.value, self._shared.metrics
+        result = "failed" if verdict is Verdict.FAILURE else "successful"
+        metrics.add(PROBE_TOTAL, kind, result, probe.container.name, meta.name, meta.namespace, meta.uid)
+        if verdict is not Verdict.FAILURE:
+            metrics.observe(PROBE_DURATION, seconds, kind, probe.container.name, meta.name, meta.namespace)
 
     def _report(self, probe: _Probe, outcome: Outcome) -> None:
         kind, text = probe.kind.value, outcome.text

@@ -1,4 +1,4 @@
-"""All pods of the node: which are wanted, a worker for each, and what becomes of those that are wanted no more.
+"""All pods of the node: which are wanted, a worker for each, and the removal of those that are wanted no more.
 
 A pod is known by its UID. Sources (the API, static pods) say which pods are to be; each pod has one task that sees it
 from its first sight to its last trace:

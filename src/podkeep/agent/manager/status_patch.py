@@ -54,7 +54,7 @@ def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Json:
             if key not in _KEPT:
                 patch[key] = None
         elif key in _MERGED:
-            patch[key] = [{"$patch": "replace"}, *new]
+            patch[key] = [{"$patch": "replace"}, *(new or [])]
         else:
             patch[key] = new
     return patch

@@ -230,7 +230,7 @@ def test_the_status_says_why_a_container_waits() -> None:
     assert first is not None
     assert second is not None
     assert (first.reason, first.message) == ("ErrImagePull", "no such image")
-    assert second.reason == "ContainerCreating"
+    assert second.reason == "PodInitializing"
     assert status.init_container_statuses[0].ready
 
 

@@ -26,6 +26,7 @@ __all__ = ["decide", "is_sidecar"]
 _NS = 1e9
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+ALL_RESTARTING = "AllContainersRestarting"
 SANDBOX_CHANGED = "SandboxChanged"
 SANDBOX_CHANGED_MESSAGE = "Pod sandbox changed, it will be killed and re-created."
 ContainerKind = Literal["container", "init container", "ephemeral container"]
@@ -197,13 +198,31 @@ def decide(
     return _Containers(pod, observed, known, _Clock(now=now, deadline=overdue, delay=delay, held=held)).decide()
 
 
+def reported(status: PodStatus) -> tuple[ContainerStatus, ...]:
+    """Return the statuses of all containers of a pod."""
+    return (*status.init_container_statuses, *status.container_statuses, *status.ephemeral_container_statuses)
+
+
 def last_reported(known: Known, name: str) -> ContainerStatus | None:
     """Return what was last reported of a container."""
-    if known.previous is None:
-        return None
-    status = known.previous
-    lists = (status.init_container_statuses, status.container_statuses, status.ephemeral_container_statuses)
-    return next((item for items in lists for item in items if item.name == name), None)
+    statuses = () if known.previous is None else reported(known.previous)
+    return next((item for item in statuses if item.name == name), None)
+
+
+def restarting_all(pod: Pod, observed: Observed, previous: PodStatus) -> bool:
+    """Return whether all containers are being removed to start again, by what ended or what was reported."""
+    if any(item.type == ALL_RESTARTING and item.status == "True" for item in previous.conditions):
+        return True
+    before = {status.name: status.state.terminated for status in reported(previous)}
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        view, ended = observed.latest(container.name), before.get(container.name)
+        if view is not None:
+            code = view.exit_code if view.state is State.EXITED else None
+        else:
+            code = None if ended is None else ended.exit_code
+        if code is not None and restarts_all(container, code):
+            return True
+    return False
 
 
 def next_attempt(latest: ContainerView | None, known: Known, name: str) -> int:
@@ -242,14 +261,20 @@ def _ended(pod: Pod, container: Container, observed: Observed, known: Known) -> 
     """Return the exit code of a container that ended and does not run again; ``None`` of any other."""
     latest = observed.latest(container.name)
     if latest is None:
-        before = last_reported(known, container.name)
-        ended = None if before is None else before.state.terminated
-        code = None if ended is None else ended.exit_code
+        code = _code_before(pod, container, observed, known)
     elif latest.state is State.EXITED and not _is_replaced(latest, known):
         code = latest.exit_code
     else:
         code = None
     return None if code is None or restarts_after(container, pod.spec, code) else code
+
+
+def _code_before(pod: Pod, container: Container, observed: Observed, known: Known) -> int | None:
+    """Return how a container ended that the runtime has forgotten; one that was removed to start again has not."""
+    before = last_reported(known, container.name)
+    if before is None or before.state.terminated is None or known.previous is None:
+        return None
+    return None if restarting_all(pod, observed, known.previous) else before.state.terminated.exit_code
 
 
 def _is_replaced(view: ContainerView, known: Known) -> bool:
@@ -447,9 +472,7 @@ class _Containers:
         """Look at one of the containers proper."""
         view = self._observed.latest(container.name)
         if view is None:
-            before = last_reported(self._known, container.name)
-            ended = None if before is None else before.state.terminated
-            if ended is None or restarts_after(container, self._pod.spec, ended.exit_code):
+            if _ended(self._pod, container, self._observed, self._known) is None:
                 self._starts.append(self._start(container, "container"))
         elif view.state is State.UNKNOWN:
             if self._kill_unknown(container, view, "Container"):

@@ -11,6 +11,8 @@ from podkeep.api.pod import Pod, PodSpec
 
 RESTART = "Restart"
 RESTART_ALL = "RestartAllContainers"
+RESTARTING_ALL = "RestartingAllContainers"
+"""Reason of a container that was removed so that all of its pod start again."""
 
 
 def is_sidecar(container: Container) -> bool:

@@ -237,13 +237,10 @@ def test_annotations_are_read_again_for_every_container(tmp_path: Path, node_of:
         async with runtime.at(tmp_path / "s") as client:
             admitted = await admit(pod, node_of(client))
             for attempt, gate in enumerate((True, False, True)):
-<<<<<<< HEAD
-                starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node_of(client, gate=gate), listener=Heard())
-                action = StartContainer(container=pod.spec.containers[0], attempt=attempt, init=False)
-=======
-                starter = Starter(pod=pod, sources=Sources(), node=node_of(client, gate=gate), listener=Heard())
+                starter = Starter(
+                    pod=pod, objects=StaticObjects(Sources()), node=node_of(client, gate=gate), listener=Heard()
+                )
                 action = StartContainer(container=pod.spec.containers[0], attempt=attempt)
->>>>>>> d686a709855814ff69048772d64ac98a9a42b0f9
                 await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
             admitted.release()
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from podkeep.agent.pod.conditions import DISRUPTION_TARGET, conditions, with_times
@@ -137,17 +139,11 @@ def _pod_ips(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStat
     return tuple(sorted(ips, key=lambda address: (":" in address) is not is_ipv6))
 
 
-<<<<<<< HEAD
 def seconds_of(text: str | None) -> float | None:
     """Return a time of the API in seconds since 1970; ``None`` if there is none."""
     return None if text is None else datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()
 
 
-def _time(nanoseconds: int) -> str | None:
-    if nanoseconds <= 0:
-        return None
-    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-=======
 def _pod_resources(pod: Pod, facts: StatusFacts, previous: PodStatus) -> ResourceRequirements:
     """Return what the pod has as a whole: before it runs what it was allocated, then what its cgroup says."""
     own = pod.spec.resources or ResourceRequirements()
@@ -169,4 +165,3 @@ def _pod_resources(pod: Pod, facts: StatusFacts, previous: PodStatus) -> Resourc
 
 def _texts(amounts: requests.Amounts) -> dict[str, str]:
     return {name: requests.text(name, amount) for name, amount in amounts.items()}
->>>>>>> d686a709855814ff69048772d64ac98a9a42b0f9

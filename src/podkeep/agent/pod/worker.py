@@ -15,8 +15,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,6 +48,7 @@ from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
+from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
 from podkeep.api.pod import Pod
@@ -331,7 +333,7 @@ class PodWorker:
             if not self._retry:
                 raise
             if isinstance(failure, PostStartFailed):
-                await self._until_answered(lambda: self._kill_after_hook(failure))
+                await self._until_answered(partial(self._kill_after_hook, failure))
             await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))
             pause = self._back_off.failed(f"start/{key}") if failure.again is None else failure.again
             self._not_before[key] = time.monotonic() + pause
@@ -508,6 +510,9 @@ class PodWorker:
         known = {view.id for views in observed.containers.values() for view in views}
         self._killed = {key: action for key, action in self._killed.items() if key in known}
 
+    def _probe_results(self) -> Mapping[str, ProbeResult]:
+        return {} if self._probes is None else self._probes.results()
+
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""
         kills = [*self._kills.values()]
@@ -571,6 +576,7 @@ class PodWorker:
             since=self._since,
             host_ips=self._node.host_ips,
             waiting=self._waiting,
+            probes=self._probe_results(),
             message=lambda view: self._messages.get(view.id, ""),
             finished=end is not None,
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,

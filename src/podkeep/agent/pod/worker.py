@@ -530,6 +530,9 @@ class PodWorker:
         known = {view.id for views in observed.containers.values() for view in views}
         self._killed = {key: action for key, action in self._killed.items() if key in known}
 
+    def _probe_results(self) -> Mapping[str, ProbeResult]:
+        return {} if self._probes is None else self._probes.results()
+
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""
         kills = [*self._kills.values()]
@@ -593,6 +596,7 @@ class PodWorker:
             since=self._since,
             host_ips=self._node.host_ips,
             waiting=self._waiting,
+            probes=self._probe_results(),
             message=lambda view: self._messages.get(view.id, ""),
             finished=end is not None,
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,

@@ -346,7 +346,8 @@ class PodWorker:
                 return
             if not isinstance(failure, StepFailed):
                 raise
-            self._listener.event(failure.event())
+            for event in failure.events():
+                self._listener.event(event)
             if not self._retry:
                 raise
             if isinstance(failure, PostStartFailed):

@@ -531,9 +531,6 @@ class PodWorker:
         known = {view.id for views in observed.containers.values() for view in views}
         self._killed = {key: action for key, action in self._killed.items() if key in known}
 
-    def _probe_results(self) -> Mapping[str, ProbeResult]:
-        return {} if self._probes is None else self._probes.results()
-
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""
         kills = [*self._kills.values()]
@@ -603,8 +600,6 @@ class PodWorker:
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
-            now=time.time(),
-            probes=self._probe_results(),
             previous=self._reported,
             conditions=self._conditions,
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.puller import Images, ShowPull
+from podkeep.agent.kubelets import KnownKubelets
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
@@ -41,6 +44,10 @@ class Node:
     memory: int
     dns: ResolvConf
     hosts_file: str
+    kubelets: KnownKubelets
+    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a pod is taken on: they come one by one, in their order."""
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -67,11 +74,12 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
         id_range=default_range(config.agent.max_pods),
-        name=socket.gethostname().lower(),
+        name=config.agent.node_name or socket.gethostname().lower(),
         host_ips=_host_ips(),
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         dns=parse_resolv_conf(_read("/etc/resolv.conf")),
         hosts_file=_read("/etc/hosts"),
+        kubelets=KnownKubelets(config),
     )
 
 

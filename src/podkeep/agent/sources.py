@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from podkeep.api.configuration import ConfigMap, Secret
+from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, NotFound
 
 Key = tuple[str, str]
@@ -123,3 +124,30 @@ def failure_key(kind: str, name: str) -> str:
     :param kind: ``configmap``, ``secret``, ``token``, ``persistentvolumeclaim``.
     """
     return f"{kind}/{name}"
+
+
+class ObjectReader(Protocol):
+    """Where the objects come from that pods refer to."""
+
+    async def read(self, pod: Pod) -> Sources:
+        """Return a snapshot of what ``pod`` refers to; what is missing is missing in it.
+
+        :raises PodkeepError: if it cannot be known now.
+        """
+
+    def release(self, pod: Pod) -> None:
+        """Forget ``pod``, which is gone."""
+
+
+class StaticObjects:
+    """The objects of a manifest: all there are, for as long as the process runs."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    async def read(self, pod: Pod) -> Sources:
+        """See :class:`ObjectReader`."""
+        return self._sources
+
+    def release(self, pod: Pod) -> None:
+        """See :class:`ObjectReader`."""

@@ -28,7 +28,7 @@ from podkeep.agent.pod.observed import Observed, SandboxView
 from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.resources import cgroup_names, class_resources, qos
 from podkeep.agent.resources.class_resources import Offers
-from podkeep.agent.sources import Sources
+from podkeep.agent.sources import ObjectReader, Sources
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.agent.volumes.pod_volumes import PodVolumes
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings
@@ -56,9 +56,10 @@ class Had:
 class Starter:
     """Makes the sandbox and the containers of one pod."""
 
-    def __init__(self, *, pod: Pod, sources: Sources, node: Node, listener: PodListener) -> None:
+    def __init__(self, *, pod: Pod, objects: ObjectReader, node: Node, listener: PodListener) -> None:
         self._pod = pod
-        self._sources = sources
+        self._objects = objects
+        self._sources = Sources()
         self._node = node
         self._listener = listener
         self._handler = pod.spec.runtime_class_name or ""
@@ -71,11 +72,31 @@ class Starter:
         """Give up what may take long (a pull) and is not worth finishing; later steps do not start."""
         self._interrupted.set()
 
+    def update(self, pod: Pod) -> None:
+        """Take a newer object of the same pod; a step under way goes on with what it began with."""
+        self._pod = pod
+
+    async def _refresh(self) -> None:
+        """Read what the pod refers to, for the step that begins.
+
+        :raises StepFailed: if it cannot be known now.
+        """
+        try:
+            sources = await self._objects.read(self._pod)
+        except PodkeepError as error:
+            raise StepFailed(
+                error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
+            ) from error
+        if sources is not self._sources:
+            self._keyring = None
+        self._sources = sources
+
     async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
         """Make the volumes and the sandbox.
 
         :raises StepFailed: with reason FailedMount (``MountFailed``) or FailedCreatePodSandBox.
         """
+        await self._refresh()
         await self._volumes(admitted)
         reach("agent.volumes.ready")
         try:
@@ -96,6 +117,7 @@ class Starter:
         container, sandbox = action.container, observed.sandbox
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
+        await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)
         pull = self._pull(config)
         volumes = await self._unless_interrupted(self._volume_images.ensure(container, pull), container)

@@ -191,6 +191,11 @@ def _state(view: ContainerView, facts: StatusFacts) -> ContainerState:
     )
 
 
+def seconds_of(text: str | None) -> float | None:
+    """Return a time of the API in seconds since 1970; ``None`` if there is none."""
+    return None if text is None else datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()
+
+
 def _time(nanoseconds: int) -> str | None:
     if nanoseconds <= 0:
         return None

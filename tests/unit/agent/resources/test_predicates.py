@@ -16,7 +16,7 @@ FACTS = NodeFacts(
     labels={"kubernetes.io/os": "linux", "zone": "a", "cpus": "4"},
     allocatable={"cpu": 2000, "memory": 1 << 30, "ephemeral-storage": 10 << 30, "pods": 3, "example.com/gpu": 1},
 )
-CRITICAL = {"priority": 2_000_000_000}
+CRITICAL: dict[str, Any] = {"priority": 2_000_000_000}
 
 
 def asking(requests: str = "", name: str = "web", **spec: Any) -> Pod:

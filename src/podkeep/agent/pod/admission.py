@@ -126,7 +126,7 @@ def _require_node(pod: Pod, node: Node) -> None:
 def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path]) -> int | None:
     uid = parse_pod_uid(pod.metadata.uid)
     node.dirs.identify(uid, identity)
-    podcgroups.create(cgroup_names.root(node.config), pod)
+    podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
     if pod.spec.host_users is not False:
         return None
     id_range = node.id_range.without(subordinate_ids.read())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.pods import container, pod
 
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection, admit, conflict, host_ports
 from podkeep.api.pod import Pod
+from support.pods import container, pod
 
 FACTS = NodeFacts(
     name="node1",

@@ -41,6 +41,7 @@ VERBS = {
     "kubeconfig": Verb("podkeep.cli.kubeconfig", "Print how kubectl gets at the Kubernetes API."),
     "logs": Verb("podkeep.cli.pods.logs", "Print the log of a container."),
     "mountns": Verb("podkeep.cli.mountns.command", "Look at the mounts of containers, hidden from the host."),
+    "node": Verb("podkeep.cli.node.command", "Run this machine as a node: runtime, API and agent."),
     "port-forward": Verb("podkeep.cli.pods.port_forward", "Let local ports lead into a pod."),
     "ps": Verb("podkeep.cli.pods.ps", "List pods."),
     "rm": Verb("podkeep.cli.pods.rm", "Stop and remove pods."),

@@ -31,12 +31,15 @@ EXIT_INTERRUPTED = 130
 
 VERBS = {
     "api": Verb("podkeep.cli.api", "Serve the Kubernetes API."),
+    "apply": Verb("podkeep.cli.objects.apply", "Make the objects in files true, in the Kubernetes API."),
     "artifact": Verb("podkeep.cli.images.artifact", "Publish OCI artifacts, and list what refers to an image."),
     "attach": Verb("podkeep.cli.pods.attach", "Show what a container writes, and write to it."),
     "classes": Verb("podkeep.cli.classes.command", "List QoS classes, change those of pods, check their files."),
     "config": Verb("podkeep.cli.diagnosis.config", "Check and show the configuration."),
+    "delete": Verb("podkeep.cli.objects.delete", "Delete objects of the Kubernetes API."),
     "doctor": Verb("podkeep.cli.diagnosis.doctor", "Say what this machine lacks, and the command that fixes it."),
     "exec": Verb("podkeep.cli.pods.exec", "Run a command in a container."),
+    "get": Verb("podkeep.cli.objects.get", "Show objects of the Kubernetes API."),
     "image": Verb("podkeep.cli.images.command", "Pull, list, save, check and remove images."),
     "kubeconfig": Verb("podkeep.cli.kubeconfig", "Print how kubectl gets at the Kubernetes API."),
     "logs": Verb("podkeep.cli.pods.logs", "Print the log of a container."),
@@ -47,6 +50,7 @@ VERBS = {
     "rm": Verb("podkeep.cli.pods.rm", "Stop and remove pods."),
     "run": Verb("podkeep.cli.run", "Run the pods of a manifest until they end."),
     "runtime": Verb("podkeep.cli.runtime", "Serve the CRI socket."),
+    "wait": Verb("podkeep.cli.objects.wait", "Wait until a condition of objects holds."),
 }
 
 

@@ -207,9 +207,7 @@ class NodeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True
     run: str = "/run/podkeep-node"
     """Its lock, the sockets on which its daemons say that they serve, and what it tells of them."""
     api: bool = True
-    """Serve the Kubernetes API on this machine."""
-    kubeconfig: str = ""
-    """File with which the agent reaches its API; empty: that of the API on this machine."""
+    """Serve the Kubernetes API on this machine; otherwise ``agent.kubeconfig`` says where it is."""
 
 
 class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -680,7 +678,6 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         ("class_resources.resctrl", (config.class_resources.resctrl,)),
         ("api.unix_socket", filter(None, (config.api.unix_socket,))),
         ("api.audit_log", filter(None, (config.api.audit_log,))),
-        ("node.kubeconfig", filter(None, (config.node.kubeconfig,))),
         ("class_resources.blockio_config", filter(None, (config.class_resources.blockio_config,))),
     ):
         for path in paths:

@@ -23,6 +23,7 @@ from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
+    from podkeep.base.config import AgentConfig
     from podkeep.cli.node.child import Command
 
 log = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ _PREDECESSOR_S = 5.0
     "--kubeconfig",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     metavar="FILE",
-    help="As node.kubeconfig: how the agent reaches its API.",
+    help="As agent.kubeconfig: how the agent reaches its API.",
 )
 @click.option("--stop-pods", is_flag=True, help="End the pods, too, when the node ends; otherwise they run on.")
 @click.option(
@@ -72,7 +73,7 @@ def command(
     invocation = ctx.ensure_object(Invocation)
     given = {
         "node.api": "false" if no_api else None,
-        "node.kubeconfig": str(kubeconfig.absolute()) if kubeconfig else None,
+        "agent.kubeconfig": str(kubeconfig.absolute()) if kubeconfig else None,
         "log.level": log_level,
         "log.format": log_format,
     }
@@ -137,7 +138,7 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
     )
     _end_background_runtime(invocation)
     commands = daemons(invocation, mount_namespace)
-    kubeconfig = config.node.kubeconfig or str(_own_kubeconfig(config.api.root))
+    kubeconfig = str(own_kubeconfig(config.api.root)) if config.node.api else config.agent.kubeconfig
     tell = report.NodeReport(pid=os.getpid(), kubeconfig=kubeconfig, embedded=config.node.api)
     supervisor = Supervisor(commands, run, _write, tell, os.environ)
     after: dict[str, Callable[[], None]] = {"agent": lambda: _stop_pods(invocation)} if stop_pods else {}
@@ -158,11 +159,10 @@ def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Comman
     found = [Command(name="runtime", argv=[*start, "runtime", *place])]
     agent = [*start]
     if config.node.api:
-        name = node_name()
+        name = node_name(config.agent)
         found.append(Command(name="api", argv=[*start, "--set", f"api.node={name}", "api"]))
         pki = Path(config.api.root) / "pki"
-        if not config.node.kubeconfig:
-            agent += ["--set", f"node.kubeconfig={_own_kubeconfig(config.api.root)}"]
+        agent += ["--set", f"agent.kubeconfig={own_kubeconfig(config.api.root)}"]
         agent += ["--set", f"agent.tls_cert_file={pki / 'kubelet-serving.crt'}"]
         agent += ["--set", f"agent.tls_private_key_file={pki / 'kubelet-serving.key'}"]
         agent += ["--set", f"agent.client_ca_file={pki / 'ca.crt'}"]
@@ -170,12 +170,13 @@ def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Comman
     return found
 
 
-def node_name() -> str:
+def node_name(agent: AgentConfig) -> str:
     """Return the name that this machine has as a node (kubelet: the host's name in lower case)."""
-    return socket.gethostname().strip().lower()
+    return agent.node_name or socket.gethostname().strip().lower()
 
 
-def _own_kubeconfig(root: str) -> Path:
+def own_kubeconfig(root: str) -> Path:
+    """Return the file that the API on this machine writes for its node's agent."""
     return Path(root) / "kubelet.conf"
 
 
@@ -187,7 +188,7 @@ def _require_root() -> None:
 def _check(invocation: Invocation) -> None:
     """Refuse settings with which no agent could reach an API."""
     config = invocation.config
-    if not config.node.api and not config.node.kubeconfig:
+    if not config.node.api and not config.agent.kubeconfig:
         raise InvalidArgument(
             "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"
         )

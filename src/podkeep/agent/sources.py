@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from podkeep.api.configuration import ConfigMap, Secret
+from podkeep.api.pod import Pod
 from podkeep.base.errors import NotFound
 
 Key = tuple[str, str]
@@ -65,3 +67,30 @@ def _missing(kind: str, name: str, optional: bool) -> Mapping[str, bytes]:
     if optional:
         return {}
     raise NotFound(f'{kind} "{name}" not found', hint=f"put the {kind} into the manifest, or mark it `optional: true`")
+
+
+class ObjectReader(Protocol):
+    """Where the objects come from that pods refer to."""
+
+    async def read(self, pod: Pod) -> Sources:
+        """Return a snapshot of what ``pod`` refers to; what is missing is missing in it.
+
+        :raises PodkeepError: if it cannot be known now.
+        """
+
+    def release(self, pod: Pod) -> None:
+        """Forget ``pod``, which is gone."""
+
+
+class StaticObjects:
+    """The objects of a manifest: all there are, for as long as the process runs."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    async def read(self, pod: Pod) -> Sources:
+        """See :class:`ObjectReader`."""
+        return self._sources
+
+    def release(self, pod: Pod) -> None:
+        """See :class:`ObjectReader`."""

@@ -161,11 +161,7 @@ def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Comman
     if config.node.api:
         name = node_name(config.agent)
         found.append(Command(name="api", argv=[*start, "--set", f"api.node={name}", "api"]))
-        pki = Path(config.api.root) / "pki"
         agent += ["--set", f"agent.kubeconfig={own_kubeconfig(config.api.root)}"]
-        agent += ["--set", f"agent.tls_cert_file={pki / 'kubelet-serving.crt'}"]
-        agent += ["--set", f"agent.tls_private_key_file={pki / 'kubelet-serving.key'}"]
-        agent += ["--set", f"agent.client_ca_file={pki / 'ca.crt'}"]
     found.append(Command(name="agent", argv=[*agent, "agent"], after=tuple(command.name for command in found)))
     return found
 

@@ -279,6 +279,15 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return _bytes("agent.container_log_max_size", self.container_log_max_size, least=1)
 
 
+class NodeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[node]``: ``podkeep node``, which brings up runtime, API and agent."""
+
+    run: str = "/run/podkeep-node"
+    """Its lock, the sockets on which its daemons say that they serve, and what it tells of them."""
+    api: bool = True
+    """Serve the Kubernetes API on this machine; otherwise ``agent.kubeconfig`` says where it is."""
+
+
 class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[api.admission.pod_security]``: a ``PodSecurityConfiguration``, its keys as Kubernetes writes them."""
 
@@ -315,6 +324,8 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     enable_admission_plugins: tuple[str, ...] = ()
     """Names of plugins that are off otherwise, such as ``AlwaysPullImages``."""
     disable_admission_plugins: tuple[str, ...] = ()
+    node: str = ""
+    """Name of a node: ``kubelet.conf`` and a kubelet's serving certificate are made for it; empty: for none."""
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
@@ -457,6 +468,7 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metrics: MetricsConfig = MetricsConfig()
     agent: AgentConfig = AgentConfig()
     api: ApiConfig = ApiConfig()
+    node: NodeConfig = NodeConfig()
     streaming: StreamingConfig = StreamingConfig()
     registries: dict[str, RegistryConfig] = {}
 
@@ -648,6 +660,7 @@ def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
             pod_logs=real("agent.pod_logs", agent.pod_logs, AgentConfig().pod_logs),
         ),
         api=replace(config.api, root=real("api.root", config.api.root, ApiConfig().root)),
+        node=replace(config.node, run=real("node.run", config.node.run, NodeConfig().run)),
     )
 
 
@@ -662,6 +675,7 @@ def _directory_problems(config: Config) -> Iterator[InvalidArgument]:
         "agent.root": config.agent.root,
         "agent.pod_logs": config.agent.pod_logs,
         "api.root": config.api.root,
+        "node.run": config.node.run,
     }
     hint = "give podkeep a directory of its own"
     for key, directory in directories.items():

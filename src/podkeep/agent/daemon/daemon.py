@@ -8,19 +8,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 
-from podkeep.agent.daemon.registration import register
 from podkeep.agent.manager.api_source import SOURCE, ApiSource
 from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.manager.status_manager import StatusManager
 from podkeep.agent.mount_namespace import require_runtime_here
-from podkeep.agent.node import this_node
+from podkeep.agent.node import Node, this_node
+from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
+from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
+from podkeep.agent.resources import allocatable, machine
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -63,7 +66,15 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         events = RuntimeEvents(runtime)
         objects = ApiObjects(client, events.wake)
         stack.push_async_callback(objects.close)
-        recorder = Recorder(client, "kubelet", node.name)
+        agent = config.agent
+        recorder = Recorder(client, "kubelet", node.name, rate=agent.event_record_qps, burst=agent.event_burst)
+        reporter = NodeReporter(
+            client,
+            settings_of(node),
+            RuntimeState(runtime, agent.node_status_max_images),
+            await asyncio.to_thread(_sensors, node, events),
+            recorder,
+        )
         manager = PodManager(
             node=node,
             objects=objects,
@@ -75,15 +86,47 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         stack.push_async_callback(manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
-        await register(client, node)
-        for work in (events.run(), statuses.run(), recorder.run(), pods.run(ApiSource(manager, statuses))):
+        recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
+        source = ApiSource(manager, statuses)
+        for work in (events.run(), statuses.run(), recorder.run(), reporter.run(), pods.run(source)):
             tasks.start(work)
+        await _first(tasks, reporter.registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
         service.ready(words)
         await stop.wait()
         log.info("stopping; pods run on")
         service.stopping()
+
+
+def _sensors(node: Node, events: RuntimeEvents) -> Sensors:
+    """Return who knows what of the node; blocks.
+
+    :raises InvalidArgument: if more is reserved than the machine has.
+    """
+    agent = node.config.agent
+    capacity = machine.capacity(Path(agent.root), agent.max_pods)
+    whole, left = allocatable.texts(capacity), allocatable.texts(allocatable.allocatable(capacity, agent))
+
+    def labelled(labels: Mapping[str, str]) -> None:
+        node.api_labels.clear()
+        node.api_labels.update(labels)
+
+    return Sensors(capacity=lambda: whole, allocatable=lambda: left, errors=(events.unhealthy,), labelled=labelled)
+
+
+async def _first(tasks: Tasks, *events: asyncio.Event) -> None:
+    """Wait until one of the events is there."""
+    happened = asyncio.Event()
+
+    async def follow(event: asyncio.Event) -> None:
+        await event.wait()
+        happened.set()
+
+    waiting = [tasks.start(follow(event)) for event in events]
+    await happened.wait()
+    for task in waiting:
+        task.cancel()
 
 
 def _report(recorder: Recorder, pod: Pod, event: Event) -> None:

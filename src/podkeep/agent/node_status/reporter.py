@@ -88,6 +88,8 @@ class Sensors:
     """Types of the conditions that are there: ``MemoryPressure`` and the like."""
     errors: Sequence[Callable[[], str]] = ()
     """Each returns why the node is not ready, in a kubelet's words; nothing if it is."""
+    labelled: Callable[[Mapping[str, str]], None] = lambda _: None
+    """Is told the Node's labels as the API has them, whenever they changed."""
 
 
 class NodeReporter:
@@ -117,12 +119,6 @@ class NodeReporter:
     def wake(self) -> None:
         """Have the status looked at now: something changed."""
         self._news.set()
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """The Node's labels as the API has them; before that those it is registered with."""
-        found: Mapping[str, str] = (self.node.get("metadata") or {}).get("labels") or self._settings.labels
-        return found
 
     async def run(self) -> None:
         """Register, then report until cancelled."""
@@ -171,6 +167,9 @@ class NodeReporter:
         self.wake()
 
     def _know(self, node: Mapping[str, Any]) -> None:
+        labels = (node.get("metadata") or {}).get("labels") or {}
+        if labels != ((self.node.get("metadata") or {}).get("labels") or {}):
+            self._sensors.labelled(labels)
         self.node = node
         unschedulable = bool((node.get("spec") or {}).get("unschedulable"))
         if unschedulable != self._unschedulable:

@@ -202,6 +202,8 @@ class NodeReporter:
                         raise
                 else:
                     log.info("registered node %s", settings.name)
+                    for reason in made.conditions.events:
+                        self._turned(reason)
                     return True
             await self._reconcile()
         except PodkeepError as error:

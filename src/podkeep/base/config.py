@@ -198,6 +198,24 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """File with which ``podkeep agent`` reaches its API; empty: the socket of the API on this machine."""
     static_pod_path: str = ""
     """Directory or file of static pods; empty: none."""
+    register_node: bool = True
+    """Make the Node object if the API has none (kubelet: registerNode)."""
+    register_with_taints: tuple[str, ...] = ()
+    """Taints of a Node that is made, each as ``KEY[=VALUE]:EFFECT`` (kubelet: registerWithTaints)."""
+    node_labels: dict[str, str] = {}
+    """Labels of a Node that is made, beside those that every one has (kubelet: --node-labels)."""
+    node_status_update_frequency: float = 10.0
+    """Seconds between looks at the node; what changed is reported at once (kubelet: nodeStatusUpdateFrequency)."""
+    node_status_report_frequency: float = 300.0
+    """Seconds after which the status is reported though nothing changed (kubelet: nodeStatusReportFrequency)."""
+    node_lease_duration_seconds: int = 40
+    """After which the API takes a node for lost that does not renew its lease (kubelet: nodeLeaseDurationSeconds)."""
+    node_status_max_images: int = 50
+    """How many images a Node's status has; -1: all (kubelet: nodeStatusMaxImages)."""
+    event_record_qps: float = 50.0
+    """Events a second that are written to the API; 0: no limit (kubelet: eventRecordQPS)."""
+    event_burst: int = 100
+    """Events that are written at once (kubelet: eventBurst)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
     container_log_max_size: str = "10Mi"
@@ -727,6 +745,13 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     ):
         if number < 1:
             yield InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
+    for key, seconds in (
+        ("node_status_update_frequency", config.agent.node_status_update_frequency),
+        ("node_status_report_frequency", config.agent.node_status_report_frequency),
+        ("node_lease_duration_seconds", config.agent.node_lease_duration_seconds),
+    ):
+        if not 0 < seconds < float("inf"):
+            yield InvalidArgument(f"agent.{key}: {seconds:g} is no time", hint="write it in seconds")
     yield from _pressure_problems(config.agent)
     if not config.images.progress_timeout > 0:
         yield InvalidArgument(

@@ -8,12 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from podkeep.agent.daemon.registration import keep_registered
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -24,9 +23,11 @@ from podkeep.agent.manager.static_files import StaticFiles
 from podkeep.agent.manager.status_manager import StatusManager
 from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import Node, this_node
+from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
+from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
-from podkeep.agent.resources import predicates, requests
+from podkeep.agent.resources import allocatable, machine, predicates, requests
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.api.pod import Pod
 from podkeep.base import service
@@ -70,7 +71,15 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         events = RuntimeEvents(runtime)
         objects = ApiObjects(client)
         stack.push_async_callback(objects.close)
-        recorder = Recorder(client, "kubelet", node.name)
+        agent = config.agent
+        recorder = Recorder(client, "kubelet", node.name, rate=agent.event_record_qps, burst=agent.event_burst)
+        reporter = NodeReporter(
+            client,
+            settings_of(node),
+            RuntimeState(runtime, agent.node_status_max_images),
+            await asyncio.to_thread(_sensors, node, events),
+            recorder,
+        )
         static_path = config.agent.static_pod_path
         manager = PodManager(
             node=node,
@@ -87,14 +96,15 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
         mirrors = Mirrors(client, node.name)
         handler = ApiSource(manager, statuses, mirrors)
-        tasks.start(keep_registered(client, node))
-        for work in (events.run(), statuses.run(), recorder.run(), mirrors.run(), pods.run(handler)):
+        recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
+        for work in (events.run(), statuses.run(), recorder.run(), mirrors.run(), reporter.run(), pods.run(handler)):
             tasks.start(work)
         if static_path:
             take = partial(_take_static, manager, statuses, mirrors)
             files = StaticFiles(path=Path(static_path), node_name=node.name, gates=node.gates, take=take)
             tasks.start(files.run())
         tasks.start(_remove_orphans(Orphans(node=node, is_wanted=manager.knows), manager))
+        await _first(tasks, reporter.registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
         service.ready(words)
@@ -117,6 +127,36 @@ def _take_static(manager: PodManager, statuses: StatusManager, mirrors: Mirrors,
 def _admitted(node: Node, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:
     size = {requests.PODS: node.config.agent.max_pods}
     return predicates.admit(pod, others, NodeFacts(name=node.name, labels=node.labels, allocatable=size))
+
+
+def _sensors(node: Node, events: RuntimeEvents) -> Sensors:
+    """Return who knows what of the node; blocks.
+
+    :raises InvalidArgument: if more is reserved than the machine has.
+    """
+    agent = node.config.agent
+    capacity = machine.capacity(Path(agent.root), agent.max_pods)
+    whole, left = allocatable.texts(capacity), allocatable.texts(allocatable.allocatable(capacity, agent))
+
+    def labelled(labels: Mapping[str, str]) -> None:
+        node.api_labels.clear()
+        node.api_labels.update(labels)
+
+    return Sensors(capacity=lambda: whole, allocatable=lambda: left, errors=(events.unhealthy,), labelled=labelled)
+
+
+async def _first(tasks: Tasks, *events: asyncio.Event) -> None:
+    """Wait until one of the events is there."""
+    happened = asyncio.Event()
+
+    async def follow(event: asyncio.Event) -> None:
+        await event.wait()
+        happened.set()
+
+    waiting = [tasks.start(follow(event)) for event in events]
+    await happened.wait()
+    for task in waiting:
+        task.cancel()
 
 
 def _report(recorder: Recorder, pod: Pod, event: Event) -> None:

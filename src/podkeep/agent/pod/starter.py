@@ -7,6 +7,7 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +29,11 @@ from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.resources import cgroup_names, class_resources, qos
 from podkeep.agent.resources.class_resources import Offers
 from podkeep.agent.sources import Sources
-from podkeep.agent.volumes import setup
 from podkeep.agent.volumes.images import VolumeImages
-from podkeep.agent.volumes.setup import MountedVolume
+from podkeep.agent.volumes.pod_volumes import PodVolumes
+from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container
-from podkeep.api.feature_gates import CLASS_RESOURCES
+from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base.docker_config import Keyring
 from podkeep.base.errors import Cancelled, NotFound, PodkeepError
@@ -62,6 +63,7 @@ class Starter:
         self._listener = listener
         self._handler = pod.spec.runtime_class_name or ""
         self._volume_images = VolumeImages(pod, node.images)
+        self._pod_volumes: PodVolumes | None = None
         self._keyring: Keyring | None = None
         self._interrupted = asyncio.Event()
 
@@ -72,7 +74,7 @@ class Starter:
     async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
         """Make the volumes and the sandbox.
 
-        :raises StepFailed: with reason FailedMount or FailedCreatePodSandBox.
+        :raises StepFailed: with reason FailedMount (``MountFailed``) or FailedCreatePodSandBox.
         """
         await self._volumes(admitted)
         reach("agent.volumes.ready")
@@ -150,12 +152,13 @@ class Starter:
         return sandbox_config(self._pod, plan)
 
     async def _volumes(self, admitted: Admitted) -> Mapping[str, MountedVolume]:
-        try:
-            return await asyncio.to_thread(setup.set_up, self._pod, admitted.directory, self._sources)
-        except PodkeepError as error:
-            raise StepFailed(
-                error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
-            ) from error
+        """Make the volumes, and return them by name.
+
+        :raises MountFailed: if some are not ready.
+        """
+        if self._pod_volumes is None:
+            self._pod_volumes = PodVolumes(admitted.directory)
+        return await asyncio.to_thread(self._pod_volumes.set_up, self._pod, self._sources, surroundings(self._node))
 
     async def _configure(
         self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, had: Had
@@ -263,6 +266,17 @@ class Starter:
 
     def _report(self, reason: str, message: str, container: Container) -> None:
         self._listener.event(Event(type="Normal", reason=reason, message=message, container=container.name))
+
+
+def surroundings(node: Node) -> Surroundings:
+    """Return what volumes have to know of the node."""
+    allocatable = {"cpu": str(os.cpu_count() or 1), "memory": str(node.memory)}
+    return Surroundings(
+        node_name=node.name,
+        labels=node.labels,
+        allocatable=allocatable,
+        images=node.gates.enabled(IMAGE_VOLUME),
+    )
 
 
 def _failed(container: Container, waiting: str, message: str, hint: str) -> StepFailed:

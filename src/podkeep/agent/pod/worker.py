@@ -255,7 +255,8 @@ class PodWorker:
                 return
             if not isinstance(failure, StepFailed):
                 raise
-            self._listener.event(failure.event())
+            for event in failure.events():
+                self._listener.event(event)
             if not self._retry:
                 raise
             await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))

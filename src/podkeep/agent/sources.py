@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from podkeep.api.configuration import ConfigMap, Secret
+from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, NotFound
 
 Key = tuple[str, str]
@@ -41,6 +42,10 @@ class Sources:
     secrets: Mapping[Key, Secret] = field(default_factory=dict)
     tokens: Mapping[TokenKey, str] = field(default_factory=dict)
     claims: Mapping[Key, Claim] = field(default_factory=dict)
+    services: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
+    """As their JSON: those of the pod's namespace, and ``default/kubernetes``."""
+    runtime_classes: Mapping[str, str] | None = None
+    """The handler of the pod's RuntimeClass by its name; ``None``: there is no API, and names are handlers."""
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def config_map(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
@@ -107,6 +112,29 @@ class Sources:
             raise FailedPrecondition(why)
         return self.claims.get((namespace, name), Claim())
 
+    def runtime_handler(self, name: str) -> str:
+        """Return the handler of a RuntimeClass; none for no name.
+
+        :raises FailedPrecondition: if it could not be read, or there is none of that name, in a kubelet's words.
+        """
+        if not name or self.runtime_classes is None:
+            return name
+        why = self.failures.get(failure_key("runtimeclass", name))
+        if why is None and name in self.runtime_classes:
+            return self.runtime_classes[name]
+        why = why or f'runtimeclass.node.k8s.io "{name}" not found'
+        raise FailedPrecondition(f"failed to lookup RuntimeClass {name}: {why}")
+
+    def known_services(self) -> Mapping[Key, Mapping[str, Any]]:
+        """Return :attr:`services`.
+
+        :raises FailedPrecondition: if they could not be read.
+        """
+        why = self.failures.get(failure_key("service", ""))
+        if why is not None:
+            raise FailedPrecondition(why)
+        return self.services
+
     def _missing(self, kind: str, name: str, optional: bool) -> Mapping[str, bytes]:
         why = self.failures.get(failure_key(kind, name))
         if why is not None:
@@ -120,6 +148,34 @@ class Sources:
 def failure_key(kind: str, name: str) -> str:
     """Return the key in ``Sources.failures`` of an object of the pod's namespace, or of a token by its audience.
 
-    :param kind: ``configmap``, ``secret``, ``token``, ``persistentvolumeclaim``.
+    :param kind: ``configmap``, ``secret``, ``token``, ``persistentvolumeclaim``, ``runtimeclass``; ``service`` with no
+        name, for all of them.
     """
     return f"{kind}/{name}"
+
+
+class ObjectReader(Protocol):
+    """Where the objects come from that pods refer to."""
+
+    async def read(self, pod: Pod) -> Sources:
+        """Return a snapshot of what ``pod`` refers to; what is missing is missing in it.
+
+        :raises PodkeepError: if it cannot be known now.
+        """
+
+    def release(self, pod: Pod) -> None:
+        """Forget ``pod``, which is gone."""
+
+
+class StaticObjects:
+    """The objects of a manifest: all there are, for as long as the process runs."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    async def read(self, pod: Pod) -> Sources:
+        """See :class:`ObjectReader`."""
+        return self._sources
+
+    def release(self, pod: Pod) -> None:
+        """See :class:`ObjectReader`."""

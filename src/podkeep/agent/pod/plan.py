@@ -15,6 +15,7 @@ from typing import Literal
 from podkeep.agent.convert.container import container_hash
 from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.restarts import is_sidecar, restarts_after, restarts_all, restarts_when_killed
+from podkeep.agent.probes.model import NO_PROBES, ProbeResult
 from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
@@ -31,23 +32,6 @@ SANDBOX_CHANGED_MESSAGE = "Pod sandbox changed, it will be killed and re-created
 ContainerKind = Literal["container", "init container", "ephemeral container"]
 KillReason = Literal["", "LivenessProbe", "StartupProbe", "Unknown", "Definition", "Resize", "RestartAllContainers"]
 """Why a container is killed. That of a failed postStart hook is with who runs hooks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbeResult:
-    """What the probes of one attempt of a container found; each is ``None`` until its probe has an answer.
-
-    A container without that probe has ``None``, too: whether it has one is in its specification.
-    """
-
-    started: bool | None = None
-    """Of the startup probe; ``False`` when it failed as often as it may: the container is killed."""
-    ready: bool | None = None
-    live: bool | None = None
-    """Of the liveness probe; ``False`` when it failed as often as it may: the container is killed."""
-
-
-NO_PROBES = ProbeResult()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ from collections.abc import Sequence
 import msgspec
 
 from podkeep.agent.pod.observed import ContainerView, Observed, State
-from podkeep.agent.pod.plan import NO_PROBES, reported, restarting_all
+from podkeep.agent.pod.plan import reported, restarting_all
 from podkeep.agent.pod.restarts import RESTARTING_ALL, is_sidecar, restarts_after
 from podkeep.agent.pod.status_facts import StatusFacts, time_text
+from podkeep.agent.probes.model import NO_PROBES
 from podkeep.agent.resources.requests import binary
 from podkeep.api.containers import Container, ResourceRequirements, VolumeMount
 from podkeep.api.pod import Pod

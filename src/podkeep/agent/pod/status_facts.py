@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from podkeep.agent.pod.observed import Confinement, ContainerView
-from podkeep.agent.pod.plan import ProbeResult
+from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.status import PodCondition, PodStatus
 
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from podkeep.api.configuration import ConfigMap, Secret
-from podkeep.api.containers import Container, ContainerPort, EnvVar, HTTPGetAction, Lifecycle, Probe, ResourceRequirements
+from podkeep.api.containers import (
+    Container,
+    ContainerPort,
+    EnvVar,
+    HTTPGetAction,
+    Lifecycle,
+    Probe,
+    ResourceRequirements,
+)
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.names import has_floating_tag
 from podkeep.api.pod import Pod, PodSecurityContext

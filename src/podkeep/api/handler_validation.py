@@ -1,4 +1,4 @@
-"""Validation of probes and life cycle hooks of containers (core/validation: ``validateProbe``, ``validateLifecycle``)."""
+"""Validation of probes and hooks of containers (core/validation: ``validateProbe``, ``validateLifecycle``)."""
 
 from __future__ import annotations
 
@@ -48,9 +48,7 @@ def validate_handlers(container: Container, path: str, grace: int, os: str, erro
                 errors.invalid(f"{where}.successThreshold", probe.success_threshold, "must be 1")
         elif probe.termination_grace_period_seconds is not None:
             seconds = probe.termination_grace_period_seconds
-            errors.invalid(
-                f"{where}.terminationGracePeriodSeconds", seconds, "must not be set for readinessProbes"
-            )
+            errors.invalid(f"{where}.terminationGracePeriodSeconds", seconds, "must not be set for readinessProbes")
 
 
 def forbid_handlers(container: Container, path: str, errors: FieldErrors) -> None:

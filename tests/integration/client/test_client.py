@@ -17,9 +17,11 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, Unavailable
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client, Patch
+from podkeep.client.correlation import Reference
 from podkeep.client.errors import ApiError
+from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
-from podkeep.client.resources import CONFIG_MAPS, NAMESPACES, NODES, SERVICE_ACCOUNTS
+from podkeep.client.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, SERVICE_ACCOUNTS
 from podkeep.client.settings import ExecPlugin, Settings
 from support.api_daemon import ApiDaemon
 from support.timeout import TIMEOUT_S
@@ -299,3 +301,34 @@ def test_whoever_is_not_trusted_is_not_spoken_to(api: ApiDaemon) -> None:
             await client.list(NODES)
 
     run(Settings(server=f"https://{api.address}"), body)
+
+
+def test_events_are_written_and_counted(api: ApiDaemon) -> None:
+    async def body(client: Client) -> None:
+        space = await fresh(client, "events")
+        recorder = Recorder(client, "kubelet", "n1")
+        task = asyncio.create_task(recorder.run())
+        pod = Reference(kind="Pod", namespace=space, name="web", uid="u")
+        for _ in range(3):
+            recorder.event(pod, "Warning", "BackOff", "Back-off restarting failed container")
+        recorder.event(pod, "Normal", "Pulled", "x" * 20_000)
+        await recorder.written(TIMEOUT_S)
+        found = {item["reason"]: item for item in (await client.list(EVENTS, space))["items"]}
+        assert found["BackOff"]["count"] == 3
+        assert found["BackOff"]["source"] == {"component": "kubelet", "host": "n1"}
+        assert found["BackOff"]["reportingComponent"] == "kubelet"
+        assert len(found["Pulled"]["message"]) < 10_000
+        # One that is gone is made again when it happens again.
+        await client.delete(EVENTS, found["BackOff"]["metadata"]["name"], space)
+        recorder.event(pod, "Warning", "BackOff", "Back-off restarting failed container")
+        await recorder.written(TIMEOUT_S)
+        again = await client.get(EVENTS, found["BackOff"]["metadata"]["name"], space)
+        assert again["count"] == 4
+        # What is refused is given up.
+        recorder.event(Reference(kind="Pod", namespace="none-such", name="web"), "Normal", "Pulled", "m")
+        await recorder.written(TIMEOUT_S)
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    run(admin(api), body)

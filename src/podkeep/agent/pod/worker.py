@@ -15,8 +15,9 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -45,12 +46,14 @@ from podkeep.agent.pod.plan import (
 )
 from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status, seconds_of
+from podkeep.agent.pod.status import exit_code, pod_status
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
+from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
 from podkeep.api.pod import Pod
-from podkeep.api.status import PodStatus
+from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import waiting as waiting_file
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
@@ -138,6 +141,8 @@ class PodWorker:
         self._end_deadline: float | None = None
         self._since = seconds_of(pod.status.start_time) or time.time()
         self._end: Finish | None = None
+        self._asked: Finish | None = None
+        self._conditions: tuple[PodCondition, ...] = ()
         self._broken_off = 0
         self._killed: dict[str, KillContainer] = {}
         self._stopper = Stopper(node.client, node.hooks, listener)
@@ -171,7 +176,9 @@ class PodWorker:
             await self._until_answered(self._stop_containers)
             observed = await self._until_answered(self._observer.read)
         await self._report(observed)
-        return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
+        # One whose deadline is over before a container of it has run has failed, too.
+        code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
+        return PodResult(exit_code=code, status=self._status(observed))
 
     def update(self, pod: Pod) -> None:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
@@ -194,6 +201,16 @@ class PodWorker:
             self._ending.shorten(grace)
         self._starter.interrupt()
         self._news.wake()
+
+    def fail(self, finish: Finish, grace: int, conditions: tuple[PodCondition, ...] = ()) -> None:
+        """End the pod as failed: it is evicted, or has to make room.
+
+        :param finish: the reason and message of its status.
+        :param grace: seconds between the stop signal and SIGKILL.
+        :param conditions: what its status says beside (``DisruptionTarget``).
+        """
+        self._asked, self._conditions = finish, conditions
+        self.stop(grace)
 
     async def removal_asked(self) -> int:
         """Return when somebody has asked for the pod's removal, with the grace period; never if nobody does."""
@@ -248,7 +265,7 @@ class PodWorker:
         said = ""
         while self._end is None:
             if self._grace is not None:
-                self._end = Finish(failed=False)
+                self._end = self._asked or Finish(failed=False)
                 return
             try:
                 observed = await self._look()
@@ -266,7 +283,9 @@ class PodWorker:
                 since=self._since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                known=Known(killed=self._killed, probes={} if self._probes is None else self._probes.results()),
+                known=Known(
+                    killed=self._killed, probes=self._probe_results(), previous=self._reported or self.pod.status
+                ),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -332,7 +351,7 @@ class PodWorker:
             if not self._retry:
                 raise
             if isinstance(failure, PostStartFailed):
-                await self._until_answered(lambda: self._kill_after_hook(failure))
+                await self._until_answered(partial(self._kill_after_hook, failure))
             await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))
             pause = self._back_off.failed(f"start/{key}") if failure.again is None else failure.again
             self._not_before[key] = time.monotonic() + pause
@@ -502,6 +521,9 @@ class PodWorker:
         except PodkeepError as error:
             log.warning("container %s of %s cannot be stopped: %s", view.name, target.pod, error)
 
+    def _probe_results(self) -> Mapping[str, ProbeResult]:
+        return {} if self._probes is None else self._probes.results()
+
     def _note_probes(self, observed: Observed, *, ending: bool = False) -> None:
         """Tell the probes how the pod is, and forget kills of attempts that are gone."""
         if self._probes is not None:
@@ -572,11 +594,14 @@ class PodWorker:
             since=self._since,
             host_ips=self._node.host_ips,
             waiting=self._waiting,
+            probes=self._probe_results(),
             message=lambda view: self._messages.get(view.id, ""),
             finished=end is not None,
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
+            previous=self._reported,
+            conditions=self._conditions,
         )
         return pod_status(self.pod, observed, facts)
 

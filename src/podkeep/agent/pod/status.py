@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from podkeep.agent.addresses import by_family
 from podkeep.agent.pod.conditions import DISRUPTION_TARGET, conditions, with_times
 from podkeep.agent.pod.container_status import ContainerStatuses
 from podkeep.agent.pod.events import PodRejected
@@ -133,8 +134,7 @@ def _pod_ips(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStat
     ips = observed.sandbox.ips if observed.sandbox is not None else ()
     if not ips:
         return tuple(item.ip for item in previous.pod_ips)
-    is_ipv6 = ":" in next(iter(facts.host_ips), "")
-    return tuple(sorted(ips, key=lambda address: (":" in address) is not is_ipv6))
+    return by_family(ips, facts.host_ips)
 
 
 def _pod_resources(pod: Pod, facts: StatusFacts, previous: PodStatus) -> ResourceRequirements:

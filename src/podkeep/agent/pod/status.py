@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 import msgspec
 
 from podkeep.agent.pod.conditions import DISRUPTION_TARGET, conditions, with_times
@@ -137,11 +135,6 @@ def _pod_ips(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStat
         return tuple(item.ip for item in previous.pod_ips)
     is_ipv6 = ":" in next(iter(facts.host_ips), "")
     return tuple(sorted(ips, key=lambda address: (":" in address) is not is_ipv6))
-
-
-def seconds_of(text: str | None) -> float | None:
-    """Return a time of the API in seconds since 1970; ``None`` if there is none."""
-    return None if text is None else datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()
 
 
 def _pod_resources(pod: Pod, facts: StatusFacts, previous: PodStatus) -> ResourceRequirements:

@@ -61,3 +61,8 @@ def time_text(nanoseconds: int) -> str | None:
     if nanoseconds <= 0:
         return None
     return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return a time of the API in seconds since 1970; ``None`` if there is none."""
+    return None if text is None else datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()

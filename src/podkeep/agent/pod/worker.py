@@ -46,13 +46,14 @@ from podkeep.agent.pod.plan import (
 )
 from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status, seconds_of
+from podkeep.agent.pod.status import exit_code, pod_status
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
 from podkeep.api.pod import Pod
-from podkeep.api.status import PodStatus
+from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import waiting as waiting_file
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
@@ -140,6 +141,8 @@ class PodWorker:
         self._end_deadline: float | None = None
         self._since = seconds_of(pod.status.start_time) or time.time()
         self._end: Finish | None = None
+        self._asked: Finish | None = None
+        self._conditions: tuple[PodCondition, ...] = ()
         self._broken_off = 0
         self._killed: dict[str, KillContainer] = {}
         self._stopper = Stopper(node.client, node.hooks, listener)
@@ -147,6 +150,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
+        self._stale = False
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -173,15 +177,25 @@ class PodWorker:
             await self._until_answered(self._stop_containers)
             observed = await self._until_answered(self._observer.read)
         await self._report(observed)
-        return PodResult(exit_code=exit_code(self.pod, observed), status=self._status(observed))
+        # One whose deadline is over before a container of it has run has failed, too.
+        code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
+        return PodResult(exit_code=code, status=self._status(observed))
 
     def update(self, pod: Pod) -> None:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
+        shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
+        self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
+        self._news.wake()
+
+    def sources_changed(self) -> None:
+        """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
+        self._stale = True
+        self._not_before.clear()
         self._news.wake()
 
     def stop(self, grace: int) -> None:
@@ -196,6 +210,16 @@ class PodWorker:
             self._ending.shorten(grace)
         self._starter.interrupt()
         self._news.wake()
+
+    def fail(self, finish: Finish, grace: int, conditions: tuple[PodCondition, ...] = ()) -> None:
+        """End the pod as failed: it is evicted, or has to make room.
+
+        :param finish: the reason and message of its status.
+        :param grace: seconds between the stop signal and SIGKILL.
+        :param conditions: what its status says beside (``DisruptionTarget``).
+        """
+        self._asked, self._conditions = finish, conditions
+        self.stop(grace)
 
     async def removal_asked(self) -> int:
         """Return when somebody has asked for the pod's removal, with the grace period; never if nobody does."""
@@ -250,7 +274,7 @@ class PodWorker:
         said = ""
         while self._end is None:
             if self._grace is not None:
-                self._end = Finish(failed=False)
+                self._end = self._asked or Finish(failed=False)
                 return
             try:
                 observed = await self._look()
@@ -260,6 +284,7 @@ class PodWorker:
                 continue
             self._note_probes(observed)
             await self._report(observed)
+            await self._refresh_volumes(observed, admitted)
             now = time.time()
             decision = decide(
                 self.pod,
@@ -268,7 +293,9 @@ class PodWorker:
                 since=self._since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                known=Known(killed=self._killed, probes={} if self._probes is None else self._probes.results()),
+                known=Known(
+                    killed=self._killed, probes=self._probe_results(), previous=self._reported or self.pod.status
+                ),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -329,7 +356,8 @@ class PodWorker:
                 return
             if not isinstance(failure, StepFailed):
                 raise
-            self._listener.event(failure.event())
+            for event in failure.events():
+                self._listener.event(event)
             if not self._retry:
                 raise
             if isinstance(failure, PostStartFailed):
@@ -341,6 +369,18 @@ class PodWorker:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
+
+    async def _refresh_volumes(self, observed: Observed, admitted: Admitted) -> None:
+        """Bring the files of volumes up to date if something may have changed; what fails is told and tried again."""
+        if not self._stale or observed.sandbox is None:
+            return
+        self._stale = False
+        try:
+            await self._starter.refresh_volumes(admitted)
+        except StepFailed as failure:
+            for event in failure.events():
+                self._listener.event(event)
+            asyncio.get_running_loop().call_later(failure.again or _LOOK_AGAIN, self.sources_changed)
 
     async def _sandbox_ended(self, action: object, observed: Observed) -> bool:
         """Return whether a container could not be started because its sandbox was stopped meanwhile."""
@@ -503,15 +543,15 @@ class PodWorker:
         except PodkeepError as error:
             log.warning("container %s of %s cannot be stopped: %s", view.name, target.pod, error)
 
+    def _probe_results(self) -> Mapping[str, ProbeResult]:
+        return {} if self._probes is None else self._probes.results()
+
     def _note_probes(self, observed: Observed, *, ending: bool = False) -> None:
         """Tell the probes how the pod is, and forget kills of attempts that are gone."""
         if self._probes is not None:
             self._probes.observe(self.pod, observed, ending=ending)
         known = {view.id for views in observed.containers.values() for view in views}
         self._killed = {key: action for key, action in self._killed.items() if key in known}
-
-    def _probe_results(self) -> Mapping[str, ProbeResult]:
-        return {} if self._probes is None else self._probes.results()
 
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""
@@ -582,6 +622,8 @@ class PodWorker:
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
+            previous=self._reported,
+            conditions=self._conditions,
         )
         return pod_status(self.pod, observed, facts)
 

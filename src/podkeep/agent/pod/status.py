@@ -11,7 +11,7 @@ from podkeep.agent.pod.observed import Observed, State
 from podkeep.agent.pod.phase import at_its_end, phase
 from podkeep.agent.pod.plan import as_container
 from podkeep.agent.pod.restarts import is_sidecar
-from podkeep.agent.pod.status_facts import StatusFacts, Waiting, time_text
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of, time_text
 from podkeep.agent.resources import requests
 from podkeep.agent.resources.qos import qos_class
 from podkeep.api.containers import ResourceRequirements
@@ -19,7 +19,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.status import HostIP, PodCondition, PodIP, PodPhase, PodStatus
 from podkeep.base import quantity
 
-__all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected"]
+__all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected", "seconds_of"]
 
 _ENDS = frozenset({"Succeeded", "Failed"})
 

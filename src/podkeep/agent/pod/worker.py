@@ -630,10 +630,9 @@ class PodWorker:
     def _last_words(self, view: ContainerView) -> str:
         if self._admitted is None:
             raise FailedPrecondition("the pod was never taken on")
-        policies = {
-            container.name: container.termination_message_policy
-            for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
-        }
+        spec = self.pod.spec
+        policies = {item.name: item.termination_message_policy for item in spec.ephemeral_containers}
+        policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
         file = termination_log(self._admitted.directory, view.name, view.attempt)
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
         return termination_message(file, self._log(view), fall_back=fall_back)

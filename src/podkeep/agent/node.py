@@ -11,6 +11,7 @@ from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
+from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
@@ -66,9 +67,12 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
         feature gate is not known.
     """
+    metrics = AgentMetrics()
+    pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
+    plugins = CredentialPlugins.of(config.agent)
     return Node(
         client=client,
-        images=Images(client, show_pull),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
         class_offers=ClassOffers(client),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
@@ -80,6 +84,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         dns=parse_resolv_conf(_read("/etc/resolv.conf")),
         hosts_file=_read("/etc/hosts"),
         kubelets=KnownKubelets(config),
+        metrics=metrics,
     )
 
 

@@ -16,6 +16,8 @@ from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.probes.hooks import Hooks
+from podkeep.agent.probes.prober import Probes
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
@@ -36,6 +38,8 @@ class Node:
     client: CriClient
     images: Images
     class_offers: ClassOffers
+    probes: Probes
+    hooks: Hooks
     config: Config
     gates: FeatureGates
     dirs: PodDirs
@@ -67,19 +71,21 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
         feature gate is not known.
     """
-    metrics = AgentMetrics()
+    host_ips, metrics = _host_ips(), AgentMetrics()
     pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
     plugins = CredentialPlugins.of(config.agent)
     return Node(
         client=client,
         images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
         class_offers=ClassOffers(client),
+        probes=Probes(client, host_ips, metrics),
+        hooks=Hooks(client, metrics),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
         id_range=default_range(config.agent.max_pods),
         name=config.agent.node_name or socket.gethostname().lower(),
-        host_ips=_host_ips(),
+        host_ips=host_ips,
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         dns=parse_resolv_conf(_read("/etc/resolv.conf")),
         hosts_file=_read("/etc/hosts"),

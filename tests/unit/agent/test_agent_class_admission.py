@@ -168,7 +168,7 @@ async def start(pod: Pod, node: Node, heard: Heard, admitted: Admitted | None = 
         starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=heard)
         await starter.create_sandbox(0, admitted)
         for container in (*pod.spec.init_containers, *pod.spec.containers):
-            action = StartContainer(container=container, attempt=0, init=False)
+            action = StartContainer(container=container, attempt=0)
             await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
     finally:
         admitted.release()
@@ -237,9 +237,9 @@ def test_annotations_are_read_again_for_every_container(tmp_path: Path, node_of:
         async with runtime.at(tmp_path / "s") as client:
             admitted = await admit(pod, node_of(client))
             for attempt, gate in enumerate((True, False, True)):
-                node = node_of(client, gate=gate)
-                starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=Heard())
-                action = StartContainer(container=pod.spec.containers[0], attempt=attempt, init=False)
+                objects = StaticObjects(Sources())
+                starter = Starter(pod=pod, objects=objects, node=node_of(client, gate=gate), listener=Heard())
+                action = StartContainer(container=pod.spec.containers[0], attempt=attempt)
                 await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
             admitted.release()
 
@@ -402,7 +402,7 @@ def test_what_the_runtime_refuses_is_a_failure_that_can_be_searched_for(
             starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node_of(client), listener=Heard())
             with pytest.raises(StepFailed) as sandbox:
                 await starter.create_sandbox(0, admitted)
-            action = StartContainer(container=pod.spec.containers[0], attempt=0, init=False)
+            action = StartContainer(container=pod.spec.containers[0], attempt=0)
             with pytest.raises(StepFailed) as container:
                 await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
             admitted.release()

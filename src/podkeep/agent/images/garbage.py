@@ -134,8 +134,14 @@ class ImageGarbage:
         self._failed = False
         self._lock = asyncio.Lock()
 
-    async def run(self) -> None:
-        """Collect every five minutes until cancelled; a second failure in a row is an event of the node."""
+    async def run(self, ready: asyncio.Event) -> None:
+        """Collect every five minutes until cancelled; a second failure in a row is an event of the node.
+
+        :param ready: set when it is known which pods the node has.
+        """
+        if self._policy.high_percent == 100 and not self._policy.max_age:
+            return
+        await ready.wait()
         while True:
             await self.attempt()
             await asyncio.sleep(PERIOD_S)

@@ -136,6 +136,12 @@ class PodManager:
             life.wanted = False
             self._tell(life)
 
+    def sources_changed(self, uid: str) -> None:
+        """Note that something a pod refers to has changed; nothing happens if the pod has no worker."""
+        life = self._lives.get(uid)
+        if life is not None and life.worker is not None:
+            life.worker.sources_changed()
+
     def _tell(self, life: _Life) -> None:
         life.news.set()
         if life.worker is None:

@@ -1,6 +1,6 @@
 """The status of each pod, from the worker that knows it to the API.
 
-Owns what was written last, conditions' times of transition, retries, and the deletion of the object of a pod that is
+Owns what was written last, retries, and the deletion of the object of a pod that is
 gone. A status is written when it differs from what the API has, by a patch with the UID as precondition: the pod that
 has come under the same name meanwhile is never touched. While the API is away only the newest status is kept.
 """
@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -75,11 +74,11 @@ class StatusManager:
         entry = self._entries.get(uid)
         if entry is None or entry.gone:
             return
-        entry.status = with_times(status, entry.status or _decoded(entry.there), _now())
+        entry.status = status
         self._enqueue(entry)
 
     def status(self, uid: str) -> PodStatus | None:
-        """Return the newest status of a pod, with the times of its conditions."""
+        """Return the newest status of a pod."""
         entry = self._entries.get(uid)
         return None if entry is None else entry.status
 
@@ -149,27 +148,3 @@ class StatusManager:
         if entry.status is None:
             return {}
         return status_patch.difference(entry.there, msgspec.to_builtins(entry.status))
-
-
-def with_times(status: PodStatus, before: PodStatus | None, now: str) -> PodStatus:
-    """Return ``status`` whose conditions have the time when they became what they are (kubelet, status manager)."""
-    known = {} if before is None else {item.type: item for item in before.conditions}
-    conditions = []
-    for condition in status.conditions:
-        last = known.get(condition.type)
-        same = last is not None and last.status == condition.status
-        moment = last.last_transition_time if same and last is not None else None
-        conditions.append(msgspec.structs.replace(condition, last_transition_time=moment or now))
-    start = (before.start_time if before is not None else None) or status.start_time
-    return msgspec.structs.replace(status, conditions=tuple(conditions), start_time=start)
-
-
-def _decoded(status: Mapping[str, Any]) -> PodStatus:
-    from podkeep.api.decode import decode
-    from podkeep.api.fields import FieldErrors
-
-    return decode(PodStatus, status, FieldErrors())
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -59,6 +59,23 @@ class StepFailed(FailedPrecondition):
         return (self.event(),)
 
 
+class PostStartFailed(StepFailed):
+    """The postStart hook of a container that was started failed: it is to be killed.
+
+    What the hook printed is in its status, and in no event: those are read by many (kubelet, startContainer).
+
+    :param started: ID of the container.
+    """
+
+    def __init__(self, message: str, *, container: str, started: str) -> None:
+        super().__init__(message, reason="FailedPostStartHook", waiting="PostStartHookError", container=container)
+        self.started = started
+
+    def event(self) -> Event:
+        """Return the event that reports this failure."""
+        return Event(type="Warning", reason=self.reason, message="PostStartHook failed", container=self.container)
+
+
 class PodRejected(StepFailed):
     """The node does not take a pod on, before anything of it exists; the pod is Failed and not tried again.
 

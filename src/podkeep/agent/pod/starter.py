@@ -23,9 +23,11 @@ from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import LocalImage, PodPull, Wanted
 from podkeep.agent.node import Node
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
-from podkeep.agent.pod.events import Event, PodListener, StepFailed
+from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, StepFailed
 from podkeep.agent.pod.observed import Observed, SandboxView
 from podkeep.agent.pod.plan import StartContainer
+from podkeep.agent.probes.hooks import HookFailed
+from podkeep.agent.probes.model import Target, full_name
 from podkeep.agent.resources import cgroup_names, class_resources, qos
 from podkeep.agent.resources.class_resources import Offers
 from podkeep.agent.sources import ObjectReader, Sources
@@ -137,6 +139,7 @@ class Starter:
         message = await self._configure(action, sandbox, admitted, had)
         created = await self._create(container, sandbox, config, message)
         await self._start(action, created)
+        await self._post_start(container, created, observed)
         await self._forget(observed, action)
 
     def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
@@ -267,6 +270,22 @@ class Starter:
         logs = Path(names.log_directory(self._node.config.agent.pod_logs, self._pod))
         log = logs / names.log_path(container.name, action.attempt)
         self._listener.started(container.name, action.attempt, log)
+
+    async def _post_start(self, container: Container, created: str, observed: Observed) -> None:
+        """Run the container's postStart hook; what comes after the container waits for it.
+
+        :raises PostStartFailed: if it failed.
+        """
+        lifecycle = container.lifecycle
+        if lifecycle is None or lifecycle.post_start is None:
+            return
+        host = self._node.probes.address(self._pod, observed)
+        target = Target(container=container, id=created, pod=full_name(self._pod), host=host)
+        hook = self._node.hooks.run(lifecycle.post_start, target, self._listener)
+        try:
+            await self._unless_interrupted(hook, container)
+        except HookFailed as failure:
+            raise PostStartFailed(failure.message, container=container.name, started=created) from failure
 
     async def _forget(self, observed: Observed, action: StartContainer) -> None:
         """Keep the attempt before this one, whose exit is worth knowing, and remove older ones."""

@@ -24,6 +24,7 @@ from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import this_node
 from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
+from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -79,9 +80,12 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         garbage = ImageGarbage(
             runtime,
             Policy.of(config.agent),
-            Users(pods=partial(_pods, manager), pulling=lambda: node.images.wanted),
+            Users(
+                pods=partial(_pods, manager),
+                pulling=lambda: node.images.wanted,
+                volumes=node.gates.enabled(IMAGE_VOLUME),
+            ),
             report=partial(_report_node, recorder, node.name),
-            gates=node.gates,
             metrics=node.metrics,
         )
         tasks = await stack.enter_async_context(Tasks("the agent"))

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from podkeep.agent.convert import names
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.agent.pod.events import Event
-from podkeep.api.feature_gates import IMAGE_VOLUME, FeatureGates
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError
@@ -93,21 +92,26 @@ Key = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Users:
-    """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now."""
+    """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
+
+    ``volumes`` says whether images of volumes count (feature gate ImageVolume).
+    """
 
     pods: Callable[[], Iterable[Pod]]
     pulling: Callable[[], Collection[str]]
+    volumes: bool = True
 
-    def wanted(self, *, volumes: bool) -> set[tuple[str, str]]:
+    def wanted(self) -> set[tuple[str, str]]:
         """Return references with runtime handlers, as :func:`wanted_by` does."""
         pulled = {(name, "") for name in self.pulling()}
-        return pulled.union(*(wanted_by(pod, volumes=volumes) for pod in self.pods()))
+        return pulled.union(*(wanted_by(pod, volumes=self.volumes) for pod in self.pods()))
 
 
 class ImageGarbage:
     """Collects the images of one runtime.
 
     :param report: takes events of the node.
+    :param disk: says how large the file system at a path is.
     """
 
     def __init__(
@@ -117,15 +121,15 @@ class ImageGarbage:
         users: Users,
         *,
         report: Callable[[Event], None],
-        gates: FeatureGates | None = None,
         metrics: AgentMetrics | None = None,
+        disk: Callable[[str], Space] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
         self._policy = policy
         self._users = users
         self._report = report
-        self._gates = gates or FeatureGates()
+        self._disk = disk or space_of
         self._metrics = metrics or AgentMetrics()
         self._clock = clock
         self._began = clock()
@@ -225,13 +229,13 @@ class ImageGarbage:
             for name in (container.image_id, container.image_ref, container.image.image):
                 if name in ids:
                     used.add((name, handler))
-        if self._gates.enabled(IMAGE_VOLUME):
+        if self._users.volumes:
             used |= {(image, "") for image in await self._mounted(listed.containers)}
         return used | await self._referred_to()
 
     async def _referred_to(self) -> set[Key]:
         """Return the images that pods refer to or that are had just now; only new references are looked up."""
-        wanted = self._users.wanted(volumes=self._gates.enabled(IMAGE_VOLUME))
+        wanted = self._users.wanted()
         for reference, handler in wanted - self._looked_up.keys():
             spec = api_pb2.ImageSpec(image=reference, runtime_handler=handler)
             found = await self._client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))
@@ -322,7 +326,7 @@ class ImageGarbage:
         answer = await self._client.images.ImageFsInfo(api_pb2.ImageFsInfoRequest())
         if not answer.image_filesystems:
             raise FailedPrecondition("the runtime says nothing of the file system of its images")
-        return await asyncio.to_thread(space_of, answer.image_filesystems[0].fs_id.mountpoint)
+        return await asyncio.to_thread(self._disk, answer.image_filesystems[0].fs_id.mountpoint)
 
 
 def wanted_by(pod: Pod, *, volumes: bool) -> set[tuple[str, str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
+from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
@@ -76,9 +77,11 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         feature gate is not known.
     """
     host_ips, metrics = _host_ips(), AgentMetrics()
+    pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
+    plugins = CredentialPlugins.of(config.agent)
     return Node(
         client=client,
-        images=Images(client, show_pull),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
         class_offers=ClassOffers(client),
         probes=Probes(client, host_ips, metrics),
         hooks=Hooks(client, metrics),

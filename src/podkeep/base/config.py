@@ -218,6 +218,22 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Events that are written at once (kubelet: eventBurst)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    serialize_image_pulls: bool = False
+    """Pull one image at a time (kubelet: serializeImagePulls, there the default)."""
+    max_parallel_image_pulls: int = 0
+    """How many images are pulled at a time; 0: any number (kubelet: maxParallelImagePulls)."""
+    image_credential_provider_config: str = ""
+    """A CredentialProviderConfig, or a directory of them (kubelet: --image-credential-provider-config)."""
+    image_credential_provider_bin_dir: str = ""
+    """Where the programs of the plugins are (kubelet: --image-credential-provider-bin-dir)."""
+    image_gc_high_threshold_percent: int = 85
+    """Usage of the images' file system from which on unused images are removed; 100: never."""
+    image_gc_low_threshold_percent: int = 80
+    """Usage down to which they are removed."""
+    image_minimum_gc_age: float = 120.0
+    """Seconds since an image was seen first, before which it is not removed to make room."""
+    image_maximum_gc_age: float = 0.0
+    """Seconds without use after which an image is removed whatever room there is; 0: never."""
     container_log_max_size: str = "10Mi"
     """How large a container's log gets before it is rotated (kubelet: containerLogMaxSize)."""
     container_log_max_files: int = 5
@@ -739,6 +755,37 @@ def _pin_problems(pin: str, directories: Mapping[str, str]) -> Iterator[InvalidA
             yield InvalidArgument(f"mountns.pin: its directory {own} and {key} are one inside the other", hint=hint)
 
 
+def _image_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
+    """Check what ``[agent]`` says about images, as a kubelet checks it (kubelet: validation, image GC manager)."""
+    if agent.max_parallel_image_pulls < 0:
+        yield InvalidArgument(
+            f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} is negative", hint="0 means no limit"
+        )
+    if agent.serialize_image_pulls and agent.max_parallel_image_pulls > 1:
+        yield InvalidArgument(
+            f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} with serialize_image_pulls",
+            hint="set one of them",
+        )
+    low, high = agent.image_gc_low_threshold_percent, agent.image_gc_high_threshold_percent
+    for key, percent in (("low", low), ("high", high)):
+        if not 0 <= percent <= 100:
+            yield InvalidArgument(f"agent.image_gc_{key}_threshold_percent: {percent} is not in the range 0 to 100")
+    if low >= high:
+        yield InvalidArgument(
+            f"agent.image_gc_low_threshold_percent: {low} is not less than image_gc_high_threshold_percent, {high}",
+            hint="images are removed from the high threshold on, down to the low one",
+        )
+    for key, seconds in (("minimum", agent.image_minimum_gc_age), ("maximum", agent.image_maximum_gc_age)):
+        if seconds < 0:
+            yield InvalidArgument(f"agent.image_{key}_gc_age: {seconds:g} is negative")
+    if 0 < agent.image_maximum_gc_age <= agent.image_minimum_gc_age:
+        yield InvalidArgument("agent.image_maximum_gc_age: it is not more than image_minimum_gc_age")
+    if bool(agent.image_credential_provider_config) != bool(agent.image_credential_provider_bin_dir):
+        yield InvalidArgument(
+            "agent: image_credential_provider_config and image_credential_provider_bin_dir go together", hint="set both"
+        )
+
+
 def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
     yield from _cgroup_parent_problems(config.runtime)
@@ -776,6 +823,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
             f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",
             hint="one is written and one was rotated: use 2 or more",
         )
+    yield from _image_problems(config.agent)
     yield from problems_of(config.metrics.endpoint)
     yield from problems_of(config.api.endpoint)
     if bool(config.api.tls_cert) != bool(config.api.tls_key):

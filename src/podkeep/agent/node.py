@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Mapping
@@ -11,8 +12,11 @@ from pathlib import Path
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.puller import Images, ShowPull
+from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.probes.hooks import Hooks
+from podkeep.agent.probes.prober import Probes
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
@@ -33,6 +37,8 @@ class Node:
     client: CriClient
     images: Images
     class_offers: ClassOffers
+    probes: Probes
+    hooks: Hooks
     config: Config
     gates: FeatureGates
     dirs: PodDirs
@@ -42,6 +48,9 @@ class Node:
     memory: int
     dns: ResolvConf
     hosts_file: str
+    kubelets: KnownKubelets
+    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
     @property
@@ -61,19 +70,24 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
         feature gate is not known.
     """
+    host_ips, metrics = _host_ips(), AgentMetrics()
     return Node(
         client=client,
         images=Images(client, show_pull),
         class_offers=ClassOffers(client),
+        probes=Probes(client, host_ips, metrics),
+        hooks=Hooks(client, metrics),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
         id_range=default_range(config.agent.max_pods),
-        name=socket.gethostname().lower(),
-        host_ips=_host_ips(),
+        name=config.agent.node_name or socket.gethostname().lower(),
+        host_ips=host_ips,
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         dns=parse_resolv_conf(_read("/etc/resolv.conf")),
         hosts_file=_read("/etc/hosts"),
+        kubelets=KnownKubelets(config),
+        metrics=metrics,
     )
 
 

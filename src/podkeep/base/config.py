@@ -184,6 +184,12 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Pod directories are ``<root>/pods/<uid>`` (KEP-127, support for pods). Not a kubelet's: it removes pods that it
     does not know."""
     pod_logs: str = "/var/log/podkeep/pods"
+    node_name: str = ""
+    """Name of the Node object; empty: the machine's host name, in lower case."""
+    kubeconfig: str = ""
+    """File with which ``podkeep agent`` reaches its API; empty: the socket of the API on this machine."""
+    static_pod_path: str = ""
+    """Directory or file of static pods; empty: none."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
     container_log_max_size: str = "10Mi"

@@ -30,6 +30,7 @@ EXIT_INTERRUPTED = 130
 
 
 VERBS = {
+    "agent": Verb("podkeep.cli.agent", "Run the pods that a Kubernetes API gives this node."),
     "api": Verb("podkeep.cli.api", "Serve the Kubernetes API."),
     "artifact": Verb("podkeep.cli.images.artifact", "Publish OCI artifacts, and list what refers to an image."),
     "attach": Verb("podkeep.cli.pods.attach", "Show what a container writes, and write to it."),

@@ -135,5 +135,8 @@ def _annotations(pod: Pod, container: Container, attempt: int) -> dict[str, str]
 
 
 def container_hash(container: Container) -> str:
-    """Return eight hex digits that change when the container's specification does."""
-    return hashlib.sha256(msgspec.json.encode(container, order="sorted")).hexdigest()[:8]
+    """Return eight hex digits that change when the container has to be started anew because its specification changed.
+
+    Of what a running pod may change only the image is that; resources are resized in place (kubelet, HashContainer).
+    """
+    return hashlib.sha256(msgspec.json.encode([container.name, container.image])).hexdigest()[:8]

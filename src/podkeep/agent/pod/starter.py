@@ -7,6 +7,7 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,17 +23,19 @@ from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import LocalImage, PodPull, Wanted
 from podkeep.agent.node import Node
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
-from podkeep.agent.pod.events import Event, PodListener, StepFailed
+from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, StepFailed
 from podkeep.agent.pod.observed import Observed, SandboxView
 from podkeep.agent.pod.plan import StartContainer
+from podkeep.agent.probes.hooks import HookFailed
+from podkeep.agent.probes.model import Target, full_name
 from podkeep.agent.resources import cgroup_names, class_resources, qos
 from podkeep.agent.resources.class_resources import Offers
-from podkeep.agent.sources import Sources
-from podkeep.agent.volumes import setup
+from podkeep.agent.sources import ObjectReader, Sources
 from podkeep.agent.volumes.images import VolumeImages
-from podkeep.agent.volumes.setup import MountedVolume
+from podkeep.agent.volumes.pod_volumes import PodVolumes
+from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container
-from podkeep.api.feature_gates import CLASS_RESOURCES
+from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base.docker_config import Keyring
 from podkeep.base.errors import Cancelled, NotFound, PodkeepError
@@ -55,13 +58,15 @@ class Had:
 class Starter:
     """Makes the sandbox and the containers of one pod."""
 
-    def __init__(self, *, pod: Pod, sources: Sources, node: Node, listener: PodListener) -> None:
+    def __init__(self, *, pod: Pod, objects: ObjectReader, node: Node, listener: PodListener) -> None:
         self._pod = pod
-        self._sources = sources
+        self._objects = objects
+        self._sources = Sources()
         self._node = node
         self._listener = listener
         self._handler = pod.spec.runtime_class_name or ""
         self._volume_images = VolumeImages(pod, node.images)
+        self._pod_volumes: PodVolumes | None = None
         self._keyring: Keyring | None = None
         self._interrupted = asyncio.Event()
 
@@ -69,11 +74,31 @@ class Starter:
         """Give up what may take long (a pull) and is not worth finishing; later steps do not start."""
         self._interrupted.set()
 
+    def update(self, pod: Pod) -> None:
+        """Take a newer object of the same pod; a step under way goes on with what it began with."""
+        self._pod = pod
+
+    async def _refresh(self) -> None:
+        """Read what the pod refers to, for the step that begins.
+
+        :raises StepFailed: if it cannot be known now.
+        """
+        try:
+            sources = await self._objects.read(self._pod)
+        except PodkeepError as error:
+            raise StepFailed(
+                error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
+            ) from error
+        if sources is not self._sources:
+            self._keyring = None
+        self._sources = sources
+
     async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
         """Make the volumes and the sandbox.
 
-        :raises StepFailed: with reason FailedMount or FailedCreatePodSandBox.
+        :raises StepFailed: with reason FailedMount (``MountFailed``) or FailedCreatePodSandBox.
         """
+        await self._refresh()
         await self._volumes(admitted)
         reach("agent.volumes.ready")
         try:
@@ -94,6 +119,7 @@ class Starter:
         container, sandbox = action.container, observed.sandbox
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
+        await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)
         pull = self._pull(config)
         volumes = await self._unless_interrupted(self._volume_images.ensure(container, pull), container)
@@ -105,6 +131,7 @@ class Starter:
         message = await self._configure(action, sandbox, admitted, had)
         created = await self._create(container, sandbox, config, message)
         await self._start(action, created)
+        await self._post_start(container, created, observed)
         await self._forget(observed, action)
 
     def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
@@ -150,12 +177,13 @@ class Starter:
         return sandbox_config(self._pod, plan)
 
     async def _volumes(self, admitted: Admitted) -> Mapping[str, MountedVolume]:
-        try:
-            return await asyncio.to_thread(setup.set_up, self._pod, admitted.directory, self._sources)
-        except PodkeepError as error:
-            raise StepFailed(
-                error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
-            ) from error
+        """Make the volumes, and return them by name.
+
+        :raises MountFailed: if some are not ready.
+        """
+        if self._pod_volumes is None:
+            self._pod_volumes = PodVolumes(admitted.directory)
+        return await asyncio.to_thread(self._pod_volumes.set_up, self._pod, self._sources, surroundings(self._node))
 
     async def _configure(
         self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, had: Had
@@ -232,6 +260,22 @@ class Starter:
         log = logs / names.log_path(container.name, action.attempt)
         self._listener.started(container.name, action.attempt, log)
 
+    async def _post_start(self, container: Container, created: str, observed: Observed) -> None:
+        """Run the container's postStart hook; what comes after the container waits for it.
+
+        :raises PostStartFailed: if it failed.
+        """
+        lifecycle = container.lifecycle
+        if lifecycle is None or lifecycle.post_start is None:
+            return
+        host = self._node.probes.address(self._pod, observed)
+        target = Target(container=container, id=created, pod=full_name(self._pod), host=host)
+        hook = self._node.hooks.run(lifecycle.post_start, target, self._listener)
+        try:
+            await self._unless_interrupted(hook, container)
+        except HookFailed as failure:
+            raise PostStartFailed(failure.message, container=container.name, started=created) from failure
+
     async def _forget(self, observed: Observed, action: StartContainer) -> None:
         """Keep the attempt before this one, whose exit is worth knowing, and remove older ones."""
         for view in observed.containers.get(action.container.name, ())[1:]:
@@ -263,6 +307,17 @@ class Starter:
 
     def _report(self, reason: str, message: str, container: Container) -> None:
         self._listener.event(Event(type="Normal", reason=reason, message=message, container=container.name))
+
+
+def surroundings(node: Node) -> Surroundings:
+    """Return what volumes have to know of the node."""
+    allocatable = {"cpu": str(os.cpu_count() or 1), "memory": str(node.memory)}
+    return Surroundings(
+        node_name=node.name,
+        labels=node.labels,
+        allocatable=allocatable,
+        images=node.gates.enabled(IMAGE_VOLUME),
+    )
 
 
 def _failed(container: Container, waiting: str, message: str, hint: str) -> StepFailed:

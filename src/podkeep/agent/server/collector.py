@@ -10,15 +10,16 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from podkeep.agent.server import node_usage, stats
-from podkeep.agent.server.interfaces import PodView
 from podkeep.agent.server.node_usage import NodeUsage
 from podkeep.agent.server.stats import FileSystem, Inventory, Json, NodeFacts, PodDisk, Size
+from podkeep.api.pod import Pod
+from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -35,7 +36,7 @@ _SIZES_S = 60.0
 class Disk(Protocol):
     """Measures what a pod takes of the node's disk. Blocking."""
 
-    def __call__(self, pod: PodView) -> PodDisk:
+    def __call__(self, pod: Pod) -> PodDisk:
         """Return the sizes of its logs, volumes and files."""
         ...
 
@@ -53,7 +54,7 @@ class Collector:
         node: str,
         root: Path,
         *,
-        pods: Callable[[], Sequence[PodView]],
+        pods: Callable[[], Iterable[tuple[Pod, PodStatus]]],
         disk: Disk,
         groups: dict[str, str],
     ) -> None:
@@ -154,8 +155,8 @@ class Collector:
 
     async def _disks(self) -> dict[str, PodDisk]:
         async with self._measuring:
-            now, pods = time.monotonic(), self._pods()
-            there = {view.pod.metadata.uid: view for view in pods}
+            now = time.monotonic()
+            there = {pod.metadata.uid: pod for pod, _ in self._pods()}
             self._sizes = {uid: kept for uid, kept in self._sizes.items() if uid in there}
             old = [uid for uid in there if uid not in self._sizes or now - self._sizes[uid][0] > _SIZES_S]
             for uid in old:

@@ -20,8 +20,9 @@ from podkeep.agent.server import logs, paths, pod_lists, resource_metrics, stats
 from podkeep.agent.server.authentication import Authenticator
 from podkeep.agent.server.authorization import Authorizer, wanted
 from podkeep.agent.server.collector import Collector
-from podkeep.agent.server.interfaces import Pods, PodView
+from podkeep.agent.server.interfaces import Pods
 from podkeep.agent.server.paths import Path
+from podkeep.api.pod import Pod
 from podkeep.base import process_metrics
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.base.metrics import CONTENT_TYPE, text_of
@@ -130,7 +131,7 @@ class Endpoints:
     # pods
 
     async def all_pods(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
-        return Response(headers=_JSON, body=pod_lists.encoded(self.pods.all()))
+        return Response(headers=_JSON, body=pod_lists.encoded(self.pods.pods()))
 
     async def running_pods(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         try:
@@ -161,7 +162,7 @@ class Endpoints:
         return self.metrics.text(without=names.PROBES) + process_metrics.text() + await self._volume_metrics()
 
     async def _volume_metrics(self) -> str:
-        if not any(volume.persistent_volume_claim for view in self.pods.all() for volume in view.pod.spec.volumes):
+        if not any(volume.persistent_volume_claim for pod, _ in self.pods.pods() for volume in pod.spec.volumes):
             return ""
         try:
             summary = await self.collector.summary()
@@ -196,12 +197,13 @@ class Endpoints:
     async def container_logs(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         namespace, name, container = rest
         options = logs.log_options(path.query, time.time())
-        view = self.pods.by_name(namespace, name)
-        if view is None:
+        found = self.pods.find(namespace, name)
+        if found is None:
             raise Refused(404, f'pod "{name}" does not exist')
-        if container not in pod_lists.containers(view.pod):
+        pod, status = found
+        if container not in pod_lists.containers(pod):
             raise Refused(404, f'container "{container}" not found in pod "{name}"')
-        identity = logs.container_of(view.status, name, container, previous=options.previous)
+        identity = logs.container_of(status, name, container, previous=options.previous)
         reader = await request.while_there(logs.open_log(self.client, identity, options))
         request.at_end.callback(reader.close)
         body: AsyncGenerator[bytes, None] = logs.read_log(self.client, identity, reader, options, request.stopping)
@@ -216,7 +218,7 @@ class Endpoints:
 
     async def exec(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         asked = streams.streams_of(path.query)
-        view, identity = await self._container(request, rest, 'container not found ("{}")')
+        pod, identity = await self._container(request, rest, 'container not found ("{}")')
         message = api_pb2.ExecRequest(
             container_id=identity,
             cmd=path.query.get("command", ()),
@@ -225,12 +227,12 @@ class Endpoints:
             stderr=asked.stderr,
             tty=asked.tty,
         )
-        return await self._stream(request, "exec", view, lambda: self.client.runtime.Exec(message))
+        return await self._stream(request, "exec", pod, lambda: self.client.runtime.Exec(message))
 
     async def attach(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         asked = streams.streams_of(path.query)
-        view, identity = await self._container(request, rest, "container {} not found in pod {}_{}")
-        tty = pod_lists.containers(view.pod)[rest[-1]].tty
+        pod, identity = await self._container(request, rest, "container {} not found in pod {}_{}")
+        tty = pod_lists.containers(pod)[rest[-1]].tty
         message = api_pb2.AttachRequest(
             container_id=identity,
             stdin=asked.stdin,
@@ -239,16 +241,16 @@ class Endpoints:
             stderr=asked.stderr and not tty,
             tty=tty,
         )
-        return await self._stream(request, "attach", view, lambda: self.client.runtime.Attach(message))
+        return await self._stream(request, "attach", pod, lambda: self.client.runtime.Attach(message))
 
     async def port_forward(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         ports = () if streams.is_tunnel(request) else streams.ports_of(path.query, request.upgrade)
-        view = self._pod(rest[0], rest[1], rest[2] if len(rest) == 3 else "")
-        sandbox = await self._asked(request, streams.ready_sandbox(self.client, view.pod.metadata.uid))
+        pod = self._pod(rest[0], rest[1], rest[2] if len(rest) == 3 else "")
+        sandbox = await self._asked(request, streams.ready_sandbox(self.client, pod.metadata.uid))
         if sandbox is None:
             raise Refused(500, f'pod not found ("{rest[1]}_{rest[0]}")')
         message = api_pb2.PortForwardRequest(pod_sandbox_id=sandbox, port=ports)
-        return await self._stream(request, "portforward", view, lambda: self.client.runtime.PortForward(message))
+        return await self._stream(request, "portforward", pod, lambda: self.client.runtime.PortForward(message))
 
     async def run(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         _, identity = await self._container(request, rest, 'container not found ("{}")')
@@ -265,17 +267,17 @@ class Endpoints:
         if not self.settings.checkpoints:
             raise Refused(404, "404 page not found")
         namespace, name, container = rest
-        view = self._pod(namespace, name)
-        if container not in pod_lists.containers(view.pod):
+        pod = self._pod(namespace, name)
+        if container not in pod_lists.containers(pod):
             raise Refused(404, f"container {container} does not exist")
         timeout = next(reversed(path.query.get("timeout", ("0",))))
         if not (timeout.isdecimal() and timeout.isascii() and len(timeout) < 10):
             raise Refused(404, "cannot parse value of timeout parameter")
-        identity = await self._asked(request, streams.running_container(self.client, view.pod.metadata.uid, container))
+        identity = await self._asked(request, streams.running_container(self.client, pod.metadata.uid, container))
         try:
             if identity is None:
                 raise Unimplemented(f"container {container} is not running")
-            place = await pod_lists.checkpoint_file(self.settings.checkpoints, view.pod, container)
+            place = await pod_lists.checkpoint_file(self.settings.checkpoints, pod, container)
             await self.client.runtime.CheckpointContainer(
                 api_pb2.CheckpointContainerRequest(container_id=identity, location=place, timeout=int(timeout))
             )
@@ -284,25 +286,25 @@ class Endpoints:
             raise Refused(500, text) from error
         return _json({"items": [place]})
 
-    def _pod(self, namespace: str, name: str, uid: str = "") -> PodView:
-        view = self.pods.by_name(namespace, name)
-        if view is None:
+    def _pod(self, namespace: str, name: str, uid: str = "") -> Pod:
+        found = self.pods.find(namespace, name)
+        if found is None:
             raise Refused(404, "pod does not exist")
-        if uid and view.pod.metadata.uid != uid:
+        if uid and found[0].metadata.uid != uid:
             raise Refused(404, "pod not found")
-        return view
+        return found[0]
 
-    async def _container(self, request: Request, rest: tuple[str, ...], words: str) -> tuple[PodView, str]:
+    async def _container(self, request: Request, rest: tuple[str, ...], words: str) -> tuple[Pod, str]:
         """Return the pod and the ID of its running container that a path names: namespace, pod, maybe UID, container.
 
         :param words: the refusal if there is none, with places for container, pod and namespace.
         """
         namespace, name, container = rest[0], rest[1], rest[-1]
-        view = self._pod(namespace, name, rest[2] if len(rest) == 4 else "")
-        identity = await self._asked(request, streams.running_container(self.client, view.pod.metadata.uid, container))
-        if identity is None or container not in pod_lists.containers(view.pod):
+        pod = self._pod(namespace, name, rest[2] if len(rest) == 4 else "")
+        identity = await self._asked(request, streams.running_container(self.client, pod.metadata.uid, container))
+        if identity is None or container not in pod_lists.containers(pod):
             raise Refused(500, words.format(container, name, namespace))
-        return view, identity
+        return pod, identity
 
     async def _asked(self, request: Request, call: Awaitable[Any]) -> Any:
         async def asked() -> Any:
@@ -315,9 +317,7 @@ class Endpoints:
                 raise
             raise streams.refusal(error) from error
 
-    async def _stream(
-        self, request: Request, kind: str, view: PodView, open_stream: Callable[[], Awaitable[Any]]
-    ) -> Answer:
+    async def _stream(self, request: Request, kind: str, pod: Pod, open_stream: Callable[[], Awaitable[Any]]) -> Answer:
         """Have the runtime open a stream, and pass it on."""
         if not request.upgrade:
             raise Refused(400, "Upgrade request required")
@@ -325,7 +325,7 @@ class Endpoints:
             self.metrics.add(names.WEBSOCKET_STREAMS, kind)
         answer = await self._asked(request, open_stream())
         return await streams.passed_on(
-            request, answer.url, owner=view.pod.metadata.uid, idle_timeout=self.settings.idle_timeout
+            request, answer.url, owner=pod.metadata.uid, idle_timeout=self.settings.idle_timeout
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from podkeep.agent.convert.names import CONTAINER_NAME
-from podkeep.agent.server.interfaces import PodView
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
+from podkeep.api.status import PodStatus
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -28,21 +28,18 @@ def containers(pod: Pod) -> dict[str, Container | EphemeralContainer]:
     return found
 
 
-def encoded(views: Sequence[PodView]) -> bytes:
+def encoded(pods: Iterable[tuple[Pod, PodStatus]]) -> bytes:
     """Return a ``PodList``."""
-    return _list([_object(view) for view in views])
+    return _list([_object(*item) for item in pods])
 
 
 def _list(items: list[Any]) -> bytes:
     return msgspec.json.encode({"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items})
 
 
-def _object(view: PodView) -> Mapping[str, Any]:
-    if view.object:
-        return {key: value for key, value in view.object.items() if key not in ("kind", "apiVersion")}
-    found: dict[str, Any] = msgspec.to_builtins(view.pod)
-    status: dict[str, Any] = msgspec.to_builtins(view.status)
-    return {key: found[key] for key in ("metadata", "spec") if key in found} | {"status": status}
+def _object(pod: Pod, status: PodStatus) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(pod)
+    return {key: found[key] for key in ("metadata", "spec") if key in found} | {"status": msgspec.to_builtins(status)}
 
 
 async def running(client: CriClient) -> bytes:

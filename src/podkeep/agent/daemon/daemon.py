@@ -10,6 +10,7 @@ import logging
 import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 
 from podkeep.agent.daemon.registration import register
 from podkeep.agent.manager.api_source import SOURCE, ApiSource
@@ -18,13 +19,15 @@ from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.manager.status_manager import StatusManager
 from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import this_node
+from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
-from podkeep.agent.sources import Sources, StaticObjects
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
+from podkeep.client.correlation import Reference
+from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
@@ -58,19 +61,22 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         node = this_node(runtime, config)
         statuses = StatusManager(client)
         events = RuntimeEvents(runtime)
+        objects = ApiObjects(client, events.wake)
+        stack.push_async_callback(objects.close)
+        recorder = Recorder(client, "kubelet", node.name)
         manager = PodManager(
             node=node,
-            objects=StaticObjects(Sources()),
+            objects=objects,
             events=events,
             statuses=statuses,
-            report=_log_event,
+            report=partial(_report, recorder),
             sources=(SOURCE,),
         )
         stack.push_async_callback(manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
         await register(client, node)
-        for work in (events.run(), statuses.run(), pods.run(ApiSource(manager, statuses))):
+        for work in (events.run(), statuses.run(), recorder.run(), pods.run(ApiSource(manager, statuses))):
             tasks.start(work)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -80,5 +86,27 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         service.stopping()
 
 
-def _log_event(pod: Pod, event: Event) -> None:
-    log.info("pod %s/%s: %s: %s", pod.metadata.namespace, pod.metadata.name, event.reason, event.message)
+def _report(recorder: Recorder, pod: Pod, event: Event) -> None:
+    metadata = pod.metadata
+    about = Reference(
+        kind="Pod",
+        name=metadata.name,
+        namespace=metadata.namespace,
+        uid=metadata.uid,
+        resource_version=metadata.resource_version,
+        field_path=_field_path(pod, event.container),
+    )
+    recorder.event(about, event.type, event.reason, event.message)
+
+
+def _field_path(pod: Pod, container: str) -> str:
+    """Return where in a pod a container is, as a kubelet's events say it; nothing for the pod as a whole."""
+    spec = pod.spec
+    for field, among in (
+        ("initContainers", spec.init_containers),
+        ("containers", spec.containers),
+        ("ephemeralContainers", spec.ephemeral_containers),
+    ):
+        if any(item.name == container for item in among):
+            return f"spec.{field}{{{container}}}"
+    return ""

@@ -111,6 +111,14 @@ class Starter:
             ) from error
         reach("agent.sandbox.created")
 
+    async def refresh_volumes(self, admitted: Admitted) -> None:
+        """Bring the files of volumes up to date; nothing is touched where nothing changed.
+
+        :raises StepFailed: with reason FailedMount; the files are then what they were.
+        """
+        await self._refresh()
+        await asyncio.to_thread(self._of(admitted).refresh, self._pod, self._sources, surroundings(self._node))
+
     async def start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
         """Pull, create and start one container, and forget the attempt before the last.
 
@@ -181,9 +189,12 @@ class Starter:
 
         :raises MountFailed: if some are not ready.
         """
+        return await asyncio.to_thread(self._of(admitted).set_up, self._pod, self._sources, surroundings(self._node))
+
+    def _of(self, admitted: Admitted) -> PodVolumes:
         if self._pod_volumes is None:
             self._pod_volumes = PodVolumes(admitted.directory)
-        return await asyncio.to_thread(self._pod_volumes.set_up, self._pod, self._sources, surroundings(self._node))
+        return self._pod_volumes
 
     async def _configure(
         self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, had: Had

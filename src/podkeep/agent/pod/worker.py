@@ -150,6 +150,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
+        self._stale = False
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -182,11 +183,19 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
+        shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
+        self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
+        self._news.wake()
+
+    def sources_changed(self) -> None:
+        """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
+        self._stale = True
+        self._not_before.clear()
         self._news.wake()
 
     def stop(self, grace: int) -> None:
@@ -275,6 +284,7 @@ class PodWorker:
                 continue
             self._note_probes(observed)
             await self._report(observed)
+            await self._refresh_volumes(observed, admitted)
             now = time.time()
             decision = decide(
                 self.pod,
@@ -359,6 +369,18 @@ class PodWorker:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
+
+    async def _refresh_volumes(self, observed: Observed, admitted: Admitted) -> None:
+        """Bring the files of volumes up to date if something may have changed; what fails is told and tried again."""
+        if not self._stale or observed.sandbox is None:
+            return
+        self._stale = False
+        try:
+            await self._starter.refresh_volumes(admitted)
+        except StepFailed as failure:
+            for event in failure.events():
+                self._listener.event(event)
+            asyncio.get_running_loop().call_later(failure.again or _LOOK_AGAIN, self.sources_changed)
 
     async def _sandbox_ended(self, action: object, observed: Observed) -> bool:
         """Return whether a container could not be started because its sandbox was stopped meanwhile."""

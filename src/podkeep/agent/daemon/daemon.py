@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
+from podkeep.agent import kubelet_configuration
 from podkeep.agent.daemon.registration import register
 from podkeep.agent.manager.api_source import SOURCE, ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -21,6 +22,7 @@ from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import this_node
 from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
+from podkeep.agent.server.server import KubeletServer
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -75,7 +77,11 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         stack.push_async_callback(manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
-        await register(client, node)
+        port = 0
+        if config.agent.enable_server:
+            server = KubeletServer(node, client, manager, configuration=lambda: kubelet_configuration.in_force(config))
+            port = (await stack.enter_async_context(server)).port
+        await register(client, node, port)
         for work in (events.run(), statuses.run(), recorder.run(), pods.run(ApiSource(manager, statuses))):
             tasks.start(work)
         words = f"node {node.name} runs the pods of {settings.server}"

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from podkeep.base.errors import PodkeepError, Unavailable
-from podkeep.client.client import Client
+from podkeep.client.client import WATCH_S, Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import Resource
 
@@ -62,15 +62,24 @@ class Backoff:
 class Reflector:
     """Follows the objects of a resource that selectors leave. ``run`` it in a task; it ends by being cancelled.
 
+    :param watch_s: seconds, and up to twice as many, after which a watch is begun anew.
     :ivar synced: is set when the first list was handed over.
     :ivar error: why it does not follow at the moment; None while it does.
     """
 
     def __init__(
-        self, client: Client, resource: Resource, namespace: str = "", *, labels: str = "", fields: str = ""
+        self,
+        client: Client,
+        resource: Resource,
+        namespace: str = "",
+        *,
+        labels: str = "",
+        fields: str = "",
+        watch_s: float = WATCH_S,
     ) -> None:
         self._client, self._resource, self._namespace = client, resource, namespace
         self._labels, self._fields = labels, fields
+        self._watch_s = watch_s
         self._version = ""
         self._newest = False
         self._backoff = Backoff()
@@ -111,7 +120,12 @@ class Reflector:
         """Watch until the server ends it."""
         since, events = time.monotonic(), 0
         watch = self._client.watch(
-            self._resource, self._namespace, labels=self._labels, fields=self._fields, version=self._version
+            self._resource,
+            self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            version=self._version,
+            timeout=self._watch_s * (1 + random.random()),
         )
         async with aclosing(watch):
             async for event in watch:

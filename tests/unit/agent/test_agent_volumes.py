@@ -188,7 +188,7 @@ def test_host_paths_are_what_they_are_said_to_be(tmp_path: Path) -> None:
         ("file", "Socket", "is not a socket file"),
         ("file", "CharDevice", "is not a character device"),
         ("file", "BlockDevice", "is not a block device"),
-        ("none", "Directory", "does not exist"),
+        ("none", "Directory", "is not a directory"),
     ):
         with pytest.raises(FailedPrecondition) as caught:
             check(name, kind)

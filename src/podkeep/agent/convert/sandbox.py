@@ -43,7 +43,7 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
         log_directory=names.log_directory(plan.pod_logs, pod),
         dns_config=api_pb2.DNSConfig(servers=plan.dns.servers, searches=plan.dns.searches, options=plan.dns.options),
         labels=metadata.labels | names.pod_labels(pod),
-        annotations=metadata.annotations | {names.CONFIG_SOURCE: "file"},
+        annotations={names.CONFIG_SOURCE: "file"} | metadata.annotations,
         class_resources=class_resources.of_pod(plan.classes),
         linux=api_pb2.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_names.of_pod(plan.cgroup_root, pod),

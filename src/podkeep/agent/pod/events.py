@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -52,6 +53,10 @@ class StepFailed(FailedPrecondition):
     def event(self) -> Event:
         """Return the event that reports this failure."""
         return Event(type="Warning", reason=self.reason, message=self.message, container=self.container)
+
+    def events(self) -> Sequence[Event]:
+        """Return all events that report this failure: several volumes may have failed at once."""
+        return (self.event(),)
 
 
 class PostStartFailed(StepFailed):

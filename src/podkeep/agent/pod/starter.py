@@ -7,6 +7,7 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,11 +31,11 @@ from podkeep.agent.probes.model import Target, full_name
 from podkeep.agent.resources import cgroup_names, class_resources, qos
 from podkeep.agent.resources.class_resources import Offers
 from podkeep.agent.sources import ObjectReader, Sources
-from podkeep.agent.volumes import setup
 from podkeep.agent.volumes.images import VolumeImages
-from podkeep.agent.volumes.setup import MountedVolume
+from podkeep.agent.volumes.pod_volumes import PodVolumes
+from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container
-from podkeep.api.feature_gates import CLASS_RESOURCES
+from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base.docker_config import Keyring
 from podkeep.base.errors import Cancelled, NotFound, PodkeepError
@@ -65,6 +66,7 @@ class Starter:
         self._listener = listener
         self._handler = pod.spec.runtime_class_name or ""
         self._volume_images = VolumeImages(pod, node.images)
+        self._pod_volumes: PodVolumes | None = None
         self._keyring: Keyring | None = None
         self._interrupted = asyncio.Event()
 
@@ -94,7 +96,7 @@ class Starter:
     async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
         """Make the volumes and the sandbox.
 
-        :raises StepFailed: with reason FailedMount or FailedCreatePodSandBox.
+        :raises StepFailed: with reason FailedMount (``MountFailed``) or FailedCreatePodSandBox.
         """
         await self._refresh()
         await self._volumes(admitted)
@@ -108,6 +110,14 @@ class Starter:
                 f"Failed to create pod sandbox: {error.message}", reason=FAILED_SANDBOX, hint=error.hint
             ) from error
         reach("agent.sandbox.created")
+
+    async def refresh_volumes(self, admitted: Admitted) -> None:
+        """Bring the files of volumes up to date; nothing is touched where nothing changed.
+
+        :raises StepFailed: with reason FailedMount; the files are then what they were.
+        """
+        await self._refresh()
+        await asyncio.to_thread(self._of(admitted).refresh, self._pod, self._sources, surroundings(self._node))
 
     async def start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
         """Pull, create and start one container, and forget the attempt before the last.
@@ -175,12 +185,16 @@ class Starter:
         return sandbox_config(self._pod, plan)
 
     async def _volumes(self, admitted: Admitted) -> Mapping[str, MountedVolume]:
-        try:
-            return await asyncio.to_thread(setup.set_up, self._pod, admitted.directory, self._sources)
-        except PodkeepError as error:
-            raise StepFailed(
-                error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
-            ) from error
+        """Make the volumes, and return them by name.
+
+        :raises MountFailed: if some are not ready.
+        """
+        return await asyncio.to_thread(self._of(admitted).set_up, self._pod, self._sources, surroundings(self._node))
+
+    def _of(self, admitted: Admitted) -> PodVolumes:
+        if self._pod_volumes is None:
+            self._pod_volumes = PodVolumes(admitted.directory)
+        return self._pod_volumes
 
     async def _configure(
         self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, had: Had
@@ -304,6 +318,17 @@ class Starter:
 
     def _report(self, reason: str, message: str, container: Container) -> None:
         self._listener.event(Event(type="Normal", reason=reason, message=message, container=container.name))
+
+
+def surroundings(node: Node) -> Surroundings:
+    """Return what volumes have to know of the node."""
+    allocatable = {"cpu": str(os.cpu_count() or 1), "memory": str(node.memory)}
+    return Surroundings(
+        node_name=node.name,
+        labels=node.labels,
+        allocatable=allocatable,
+        images=node.gates.enabled(IMAGE_VOLUME),
+    )
 
 
 def _failed(container: Container, waiting: str, message: str, hint: str) -> StepFailed:

@@ -25,6 +25,7 @@ ALLOWED = {
         "agent/poddirs.py",
         "agent/pod/teardown.py",
         "agent/user_namespaces/blocks.py",
+        "agent/volumes/empty_dir.py",
         "agent/volumes/setup.py",
         "agent/volumes/sub_path.py",
         "runtime/bundle/anonymous_volumes.py",
@@ -48,6 +49,7 @@ ALLOWED = {
     ),
     "Logs, in whose directory a pod with a hostPath volume may exchange everything: what is there is not opened by its"
     " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
+        "agent/log_reader.py",
         "agent/pod/log_rotation.py",
     ),
     "The directory above a pod's logs, with the links that the machine has; from there on by descriptor.": (

@@ -9,9 +9,11 @@ processes are kubelets (``mountns.daemons``). Called before a pod is taken on, a
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import socket
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ _CGROUPS = frozenset({"kubepods", "kubepods.slice"})
 _SOCKETS = ("pod-resources/kubelet.sock", "device-plugins/kubelet.sock")
 """Sockets below a kubelet's root, which it serves for as long as it runs."""
 _CONNECT_S = 2.0
+_MAX_AGE_S = 10.0
+"""Seconds for which it is good enough to know which kubelets run."""
 _NOBODY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED})
 """Errors of connect(2) that say that no process serves a socket; any other leaves it open."""
 
@@ -52,6 +56,28 @@ def require_apart(config: Config) -> list[Kubelet]:
     for refusal in conflicts(config, kubelets):
         raise refusal
     return kubelets
+
+
+class KnownKubelets:
+    """The kubelets that run, not looked for more often than needed: that reads all of /proc.
+
+    An agent asks for each pod, and pods come in crowds.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._found: list[Kubelet] = []
+        self._until = 0.0
+
+    async def require_apart(self) -> list[Kubelet]:
+        """Return the kubelets that run, if none of them uses a directory or a cgroup of the agent.
+
+        :raises FailedPrecondition: naming the setting, the directory and the kubelet.
+        """
+        if time.monotonic() >= self._until:
+            self._found = await asyncio.to_thread(require_apart, self._config)
+            self._until = time.monotonic() + _MAX_AGE_S
+        return self._found
 
 
 def find(config: Config) -> list[Kubelet]:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
+from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.puller import Images, ShowPull
+from podkeep.agent.kubelets import KnownKubelets
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.probes.hooks import Hooks
+from podkeep.agent.probes.prober import Probes
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
@@ -22,6 +28,7 @@ from podkeep.cri.client import CriClient
 # RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 """Go's names of the kernel's names that differ."""
+_LOOPBACK = "127.0.0.1"
 _ANYWHERE = ("192.0.2.1", 9)
 
 
@@ -32,6 +39,8 @@ class Node:
     client: CriClient
     images: Images
     class_offers: ClassOffers
+    probes: Probes
+    hooks: Hooks
     config: Config
     gates: FeatureGates
     dirs: PodDirs
@@ -41,10 +50,19 @@ class Node:
     memory: int
     dns: ResolvConf
     hosts_file: str
+    kubelets: KnownKubelets
+    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a pod is taken on: they come one by one, in their order."""
+    metrics: AgentMetrics = field(default_factory=AgentMetrics)
+
+    api_labels: dict[str, str] = field(default_factory=dict)
+    """The labels of the Node object as the API has them; empty: none is known."""
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """What every node is labelled with (Kubernetes, well-known labels)."""
+        """The labels of the Node; before the API is known, what every node is labelled with (well-known labels)."""
+        if self.api_labels:
+            return self.api_labels
         machine = os.uname().machine
         return {
             "kubernetes.io/arch": _ARCHITECTURES.get(machine, machine),
@@ -59,29 +77,36 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
         feature gate is not known.
     """
+    addresses, metrics = host_ips(), AgentMetrics()
+    pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
+    plugins = CredentialPlugins.of(config.agent)
     return Node(
         client=client,
-        images=Images(client, show_pull),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
         class_offers=ClassOffers(client),
+        probes=Probes(client, addresses, metrics),
+        hooks=Hooks(client, metrics),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
         id_range=default_range(config.agent.max_pods),
-        name=socket.gethostname().lower(),
-        host_ips=_host_ips(),
+        name=config.agent.node_name or socket.gethostname().lower(),
+        host_ips=addresses,
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        dns=parse_resolv_conf(_read("/etc/resolv.conf")),
+        dns=parse_resolv_conf(_read(config.agent.resolv_conf)),
         hosts_file=_read("/etc/hosts"),
+        kubelets=KnownKubelets(config),
+        metrics=metrics,
     )
 
 
-def _host_ips() -> tuple[str, ...]:
-    """Return the address from which this machine reaches others; none if it reaches nobody."""
+def host_ips() -> tuple[str, ...]:
+    """Return the address from which this machine reaches others; its loopback address if it reaches nobody."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANYWHERE)
         except OSError:
-            return ()
+            return (_LOOPBACK,)
         return (str(probe.getsockname()[0]),)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -57,11 +57,15 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
-    """``pod.json``: the pod can be found by it before it has a sandbox. ``runtime`` is the socket's path."""
+    """``pod.json``: the pod can be found by it before it has a sandbox. ``runtime`` is the socket's path.
+
+    ``managed``: it is the node agent's, not that of a process that runs this pod alone.
+    """
 
     namespace: str
     name: str
     runtime: str
+    managed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,9 +167,9 @@ class PodDirs:
             raise
         return fd
 
-    def identify(self, uid: PodUID, identity: PodIdentity) -> None:
-        """Note in the directory of pod ``uid`` which pod it is."""
-        record = _Record(namespace=identity.namespace, name=identity.name, runtime=self._runtime)
+    def identify(self, uid: PodUID, identity: PodIdentity, *, managed: bool = False) -> None:
+        """Note in the directory of pod ``uid`` which pod it is, and whether it is one of the node agent's."""
+        record = _Record(namespace=identity.namespace, name=identity.name, runtime=self._runtime, managed=managed)
         atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(record))
 
     def find(self, identity: PodIdentity) -> list[PodUID]:
@@ -181,13 +185,19 @@ class PodDirs:
 
     def identity(self, uid: PodUID) -> PodIdentity | None:
         """Return which pod a directory belongs to, ``None`` if it is not ours."""
+        record = self._record(uid)
+        return None if record is None else PodIdentity(namespace=record.namespace, name=record.name)
+
+    def managed(self) -> list[PodUID]:
+        """Return the pods of the node agent that have a directory."""
+        return [uid for uid in self.all() if (record := self._record(uid)) is not None and record.managed]
+
+    def _record(self, uid: PodUID) -> _Record | None:
         try:
             record = msgspec.json.decode((self.pods / uid / _IDENTITY).read_bytes(), type=_Record)
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
-        if record.runtime != self._runtime:
-            return None
-        return PodIdentity(namespace=record.namespace, name=record.name)
+        return record if record.runtime == self._runtime else None
 
     def is_taken(self, uid: PodUID) -> bool:
         """Say whether somebody keeps something in the directory of pod ``uid``; an empty one is anybody's."""
@@ -222,11 +232,14 @@ class PodDirs:
     def orphans(self, known: Collection[str]) -> list[PodUID]:
         """Return the pods that have a directory of ours, that no process owns, and that are not in ``known``.
 
+        Those of the node agent, which looks after them by itself, are left out.
+
         The caller holds :meth:`locked`.
         """
         found = []
         for uid in self.all():
-            if uid in known or self.identity(uid) is None:
+            record = self._record(uid)
+            if uid in known or record is None or record.managed:
                 continue
             try:
                 fd = self.own(uid)
@@ -246,11 +259,23 @@ class PodDirs:
         :raises PodkeepError: if what is pinned cannot be taken apart from its volume; everything stays then.
         """
         directory = self.pods / uid
-        if self.is_foreign(uid):
-            return
+        if not self.is_foreign(uid):
+            self._take_apart(uid, f"remove {directory}", lambda: _remove(directory))
+
+    def empty(self, uid: PodUID) -> None:
+        """Unmount and remove the volumes of pod ``uid``, and give its IDs back; the rest of its directory stays.
+
+        :raises Internal: naming what could not be removed.
+        :raises PodkeepError: if what is pinned cannot be taken apart from its volume; everything stays then.
+        """
+        if self.identity(uid) is not None:
+            self._take_apart(uid, f"remove the volumes of pod {uid}", partial(_remove_volumes, self.directory(uid)))
+
+    def _take_apart(self, uid: PodUID, what: str, last: Callable[[], None]) -> None:
+        directory = self.pods / uid
         sub_path.let_go(self.directory(uid).sub_paths)
         steps = UndoStack()
-        steps.push(f"remove {directory}", lambda: _remove(directory))
+        steps.push(what, last)
         # The stack runs backwards: the mount made last is undone first.
         for mount_point in reversed(mountinfo.outermost(mountinfo.under(directory))):
             steps.push(f"unmount {mount_point}", partial(unmount, mount_point))
@@ -259,10 +284,22 @@ class PodDirs:
             raise Internal("; ".join(f"could not {step}: {error}" for step, error in steps.failed))
 
 
-def _remove(directory: Path) -> None:
+def _require_unmounted(directory: Path) -> None:
     left = mountinfo.under(directory)
     if left:
         raise FailedPrecondition(f"{left[0].mount_point} is still mounted")
+
+
+def _remove_volumes(directory: PodDir) -> None:
+    _require_unmounted(directory.path)
+    for path in (directory.volumes, directory.sub_paths):
+        if path.exists():
+            remove_tree(path)
+    userns.release(directory.path.parent, directory.path.name)
+
+
+def _remove(directory: Path) -> None:
+    _require_unmounted(directory)
     last = (userns.FILE_NAME, _IDENTITY)
     try:
         entries = sorted(os.listdir(directory), key=lambda name: last.index(name) if name in last else -1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from podkeep.api import names
 from podkeep.api.containers import Container, EnvVar, ResourceRequirements, SecurityContext, VolumeMount
 from podkeep.api.fields import FieldErrors
+from podkeep.api.handler_validation import forbid_handlers, validate_handlers
 from podkeep.api.pod import PodSpec
 from podkeep.api.structs import json_name
 from podkeep.api.volume_validation import inner_path
@@ -31,11 +32,16 @@ _SOURCES = ("config_map_key_ref", "field_ref", "file_key_ref", "resource_field_r
 def validate_containers(spec: PodSpec, volumes: dict[str, Volume], errors: FieldErrors) -> None:
     """Note every rule that the containers of ``spec`` break."""
     seen: set[str] = set()
+    grace, os = spec.termination_grace_period_seconds or 0, (spec.os.name or "") if spec.os is not None else ""
     for index, container in enumerate(spec.init_containers):
         _container(container, f"spec.initContainers[{index}]", seen, errors)
         _mounts(container, f"spec.initContainers[{index}]", volumes, errors)
         if container.restart_policy is not None and container.restart_policy != "Always":
             errors.unsupported(f"spec.initContainers[{index}].restartPolicy", container.restart_policy, ("Always",))
+        if container.restart_policy == "Always":
+            validate_handlers(container, f"spec.initContainers[{index}]", grace, os, errors)
+        else:
+            forbid_handlers(container, f"spec.initContainers[{index}]", errors)
     errors.required("spec.containers", spec.containers)
     for index, container in enumerate(spec.containers):
         path = f"spec.containers[{index}]"
@@ -43,6 +49,7 @@ def validate_containers(spec: PodSpec, volumes: dict[str, Volume], errors: Field
         _mounts(container, path, volumes, errors)
         if container.restart_policy is not None:
             errors.forbidden(f"{path}.restartPolicy", "may not be set for non-init containers")
+        validate_handlers(container, path, grace, os, errors)
     _host_ports(spec, errors)
 
 

@@ -8,7 +8,15 @@ from __future__ import annotations
 import msgspec
 
 from podkeep.api.configuration import ConfigMap, Secret
-from podkeep.api.containers import Container, ContainerPort, EnvVar, ResourceRequirements
+from podkeep.api.containers import (
+    Container,
+    ContainerPort,
+    EnvVar,
+    HTTPGetAction,
+    Lifecycle,
+    Probe,
+    ResourceRequirements,
+)
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.names import has_floating_tag
 from podkeep.api.pod import Pod, PodSecurityContext
@@ -85,7 +93,38 @@ def _container(container: Container, host_network: bool) -> Container:
         ports=tuple(_port(port, host_network) for port in container.ports),
         env=tuple(_env(variable) for variable in container.env),
         resources=_resources(container.resources),
+        liveness_probe=_probe(container.liveness_probe),
+        readiness_probe=_probe(container.readiness_probe),
+        startup_probe=_probe(container.startup_probe),
+        lifecycle=_lifecycle(container.lifecycle),
     )
+
+
+def _probe(probe: Probe | None) -> Probe | None:
+    if probe is None:
+        return None
+    return _replace(
+        probe,
+        http_get=_http_get(probe.http_get),
+        timeout_seconds=probe.timeout_seconds or 1,
+        period_seconds=probe.period_seconds or 10,
+        success_threshold=probe.success_threshold or 1,
+        failure_threshold=probe.failure_threshold or 3,
+    )
+
+
+def _lifecycle(lifecycle: Lifecycle | None) -> Lifecycle | None:
+    if lifecycle is None:
+        return None
+    hooks = {"post_start": lifecycle.post_start, "pre_stop": lifecycle.pre_stop}
+    changes = {name: _replace(hook, http_get=_http_get(hook.http_get)) for name, hook in hooks.items() if hook}
+    return _replace(lifecycle, **changes)
+
+
+def _http_get(action: HTTPGetAction | None) -> HTTPGetAction | None:
+    if action is None:
+        return None
+    return _replace(action, path=action.path or "/", scheme=action.scheme or "HTTP")
 
 
 def _port(port: ContainerPort, host_network: bool) -> ContainerPort:

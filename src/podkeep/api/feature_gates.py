@@ -49,7 +49,7 @@ CLUSTER_TRUST_BUNDLES = Gate(
 IMAGE_VOLUME = Gate(
     name="ImageVolume",
     default=True,
-    components=("api",),
+    components=("agent", "api"),
     about="volumes that are images (KEP-4639)",
 )
 POD_CERTIFICATES = Gate(

@@ -21,7 +21,6 @@ from podkeep.api.volumes import KeyToPath, Volume
 REFUSED = "not supported by this version"
 
 _NO_API = "leave it out: it needs objects of an API server"
-_PROBES = "leave it out and look from outside, with `podkeep exec`"
 _MODULES = "leave it out: podkeep takes the node's policy"
 POD: Mapping[str, str] = {
     "ephemeral_containers": "use `podkeep exec` to look into a pod",
@@ -35,11 +34,7 @@ POD: Mapping[str, str] = {
     "set_hostname_as_fqdn": "set hostname",
 }
 CONTAINER: Mapping[str, str] = {
-    "lifecycle": "do it in the container's own program: it gets the stop signal of its image",
-    "liveness_probe": _PROBES,
-    "readiness_probe": _PROBES,
     "restart_policy_rules": "use the pod's restartPolicy",
-    "startup_probe": _PROBES,
     "stdin": "use `podkeep exec -i`",
     "stdin_once": "use `podkeep exec -i`",
     "volume_devices": "use a hostPath volume of type BlockDevice",

@@ -83,7 +83,7 @@ def test_an_image_that_may_not_be_pulled(runner: Runner, image: str) -> None:
     [
         ({"configMap": {"name": "none"}}, 'configmap "none" not found'),
         ({"hostPath": {"path": "/etc/passwd", "type": "Directory"}}, "/etc/passwd is not a directory"),
-        ({"hostPath": {"path": "/none", "type": "File"}}, "/none does not exist"),
+        ({"hostPath": {"path": "/none", "type": "File"}}, "/none is not a file"),
     ],
 )
 def test_a_volume_that_cannot_be_made(runner: Runner, image: str, source: dict[str, Any], why: str) -> None:

@@ -22,7 +22,7 @@ from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker
 from podkeep.agent.resources.class_offers import ClassOffers
-from podkeep.agent.sources import Sources
+from podkeep.agent.sources import Sources, StaticObjects
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
@@ -165,10 +165,10 @@ async def start(pod: Pod, node: Node, heard: Heard, admitted: Admitted | None = 
     """Take ``pod`` on, unless it is, and make its sandbox and its containers."""
     admitted = admitted or await admit(pod, node)
     try:
-        starter = Starter(pod=pod, sources=Sources(), node=node, listener=heard)
+        starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=heard)
         await starter.create_sandbox(0, admitted)
         for container in (*pod.spec.init_containers, *pod.spec.containers):
-            action = StartContainer(container=container, attempt=0, init=False)
+            action = StartContainer(container=container, attempt=0)
             await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
     finally:
         admitted.release()
@@ -237,8 +237,9 @@ def test_annotations_are_read_again_for_every_container(tmp_path: Path, node_of:
         async with runtime.at(tmp_path / "s") as client:
             admitted = await admit(pod, node_of(client))
             for attempt, gate in enumerate((True, False, True)):
-                starter = Starter(pod=pod, sources=Sources(), node=node_of(client, gate=gate), listener=Heard())
-                action = StartContainer(container=pod.spec.containers[0], attempt=attempt, init=False)
+                node = node_of(client, gate=gate)
+                starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=Heard())
+                action = StartContainer(container=pod.spec.containers[0], attempt=attempt)
                 await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
             admitted.release()
 
@@ -398,10 +399,10 @@ def test_what_the_runtime_refuses_is_a_failure_that_can_be_searched_for(
         runtime = Runtime({"rdt": ("gold",)}, failure)
         async with runtime.at(tmp_path / "s") as client:
             admitted = await admit(make(), node_of(client))
-            starter = Starter(pod=pod, sources=Sources(), node=node_of(client), listener=Heard())
+            starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node_of(client), listener=Heard())
             with pytest.raises(StepFailed) as sandbox:
                 await starter.create_sandbox(0, admitted)
-            action = StartContainer(container=pod.spec.containers[0], attempt=0, init=False)
+            action = StartContainer(container=pod.spec.containers[0], attempt=0)
             with pytest.raises(StepFailed) as container:
                 await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
             admitted.release()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.agent.pod import news
-from podkeep.agent.pod.news import News
+from podkeep.agent.pod.news import OwnNews
 from podkeep.base.errors import DeadlineExceeded, Internal, PodkeepError, ResourceExhausted, Unavailable, Unimplemented
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
@@ -35,7 +35,7 @@ def test_a_stream_of_events_that_fails_is_asked_for_again(
 
     async def follow() -> None:
         async with talking(tmp_path / "s", runtime={"GetContainerEvents": events}) as client:
-            told = News(client)
+            told = OwnNews(client)
             watching = asyncio.create_task(told.watch())
             reached = asyncio.create_task(again.wait())
             await asyncio.wait({watching, reached}, return_when=asyncio.FIRST_COMPLETED)
@@ -55,6 +55,6 @@ def test_a_runtime_without_events_is_not_asked_again(tmp_path: Path) -> None:
 
     async def follow() -> None:
         async with talking(tmp_path / "s", runtime={"GetContainerEvents": events}) as client:
-            await News(client).watch()
+            await OwnNews(client).watch()
 
     run(follow())

@@ -75,7 +75,7 @@ def starts(decision: Decision) -> tuple[str, int, bool]:
 
 
 def test_the_sandbox_comes_first() -> None:
-    assert ask(make(), observed(sandbox=None)) == Decision(action=CreateSandbox(attempt=0), why="it has no sandbox")
+    assert ask(make(), observed(sandbox=None)) == Decision(actions=(CreateSandbox(attempt=0),), why="it has no sandbox")
 
 
 def test_a_sandbox_that_died_is_stopped_then_replaced() -> None:
@@ -89,7 +89,7 @@ def test_containers_start_in_order() -> None:
     pod = make()
     assert starts(ask(pod, observed())) == ("a", 0, False)
     assert starts(ask(pod, observed(running("a")))) == ("b", 0, False)
-    assert ask(pod, observed(running("a"), running("b"))) == Decision(action=Wait(), why="its containers run")
+    assert ask(pod, observed(running("a"), running("b"))) == Decision(actions=(Wait(),), why="its containers run")
 
 
 def test_init_containers_run_one_after_the_other_and_before_all_others() -> None:
@@ -230,7 +230,7 @@ def test_the_status_says_why_a_container_waits() -> None:
     assert first is not None
     assert second is not None
     assert (first.reason, first.message) == ("ErrImagePull", "no such image")
-    assert second.reason == "ContainerCreating"
+    assert second.reason == "PodInitializing"
     assert status.init_container_statuses[0].ready
 
 

@@ -228,8 +228,6 @@ def test_host_users_is_kept_as_it_was_sent(given: bool | None) -> None:
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        (pod(container={"livenessProbe": {"exec": {"command": ["true"]}}}), "spec.containers[0].livenessProbe"),
-        (pod(container={"lifecycle": {"preStop": {"sleep": {"seconds": 1}}}}), "spec.containers[0].lifecycle"),
         (pod(container={"ports": [{"containerPort": 80, "hostPort": 80}]}), "spec.containers[0].ports[0].hostPort"),
         (pod({"volumes": [{"name": "v", "projected": {"sources": []}}]}), "spec.volumes[0].projected"),
         (pod({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "spec.volumes[0].nfs"),

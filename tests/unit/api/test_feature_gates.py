@@ -28,7 +28,11 @@ def test_a_gate_is_what_the_configuration_says_or_its_default(given: dict[str, b
     [
         ({"ClassResource": True}, "unrecognized feature gate: ClassResource", "did you mean ClassResources?"),
         ({"classresources": True}, "unrecognized feature gate: classresources", "did you mean ClassResources?"),
-        ({"Z": True, "ClassResources": True, "B": False}, "unrecognized feature gate: B, Z", "known: ClassResources"),
+        (
+            {"Z": True, "ClassResources": True, "B": False},
+            "unrecognized feature gate: B, Z",
+            "known: ClassResources, ImageVolume",
+        ),
     ],
 )
 def test_a_gate_that_is_not_known_is_an_error(given: dict[str, bool], message: str, hint: str) -> None:

@@ -67,8 +67,11 @@ def with_identity(pod: Pod) -> Pod:
     )
 
 
-async def admit(pod: Pod, node: Node) -> Admitted:
+async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
     """Take on ``pod``; when this fails nothing of it is left.
+
+    :param adopt: the caller has all pods of the node: it takes on again what an earlier process of it has begun, as it
+        is, and removes by itself what dead processes have left.
 
     Only a new pod is judged: one that runs goes on when the node does not offer its classes any more (KEP-3008,
     rollback).
@@ -79,20 +82,22 @@ async def admit(pod: Pod, node: Node) -> Admitted:
     :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible.
     """
     uid = parse_pod_uid(pod.metadata.uid)
-    found = await asyncio.to_thread(kubelets.require_apart, node.config)
+    identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
+    if adopt and await asyncio.to_thread(node.dirs.identity, uid) == identity:
+        return await _adopt(pod, node)
+    found = await node.kubelets.require_apart()
     _require_node(pod, node)
     await _require_classes(pod, node)
     if pod.spec.host_users is False:
         await _require_user_namespaces(pod, node)
-    identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
     async with _locked(node):
-        await teardown.reclaim_orphans(node.client, node.dirs, node.config)
-        await _require_new(pod, node, identity)
+        if not adopt:
+            await teardown.reclaim_orphans(node.client, node.dirs, node.config)
+            await _require_new(pod, node, identity)
         lock = node.dirs.own(uid)
         try:
-            start = await _to_its_end(
-                partial(_prepare, pod, node, identity, kubelets.pod_directories(node.config, found))
-            )
+            others = kubelets.pod_directories(node.config, found)
+            start = await _to_its_end(partial(_prepare, pod, node, identity, others, managed=adopt))
         except BaseException as error:
             os.close(lock)
             await _to_its_end(partial(_undo, node, uid))
@@ -123,10 +128,40 @@ def _require_node(pod: Pod, node: Node) -> None:
         )
 
 
-def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path]) -> int | None:
+async def _adopt(pod: Pod, node: Node) -> Admitted:
+    """Take on again a pod that an earlier process has begun; it goes on whatever the node offers now.
+
+    :raises FailedPrecondition: if another process has it.
+    :raises StepFailed: if it had not got its IDs or its cgroup yet, and cannot get them now.
+    """
     uid = parse_pod_uid(pod.metadata.uid)
-    node.dirs.identify(uid, identity)
-    podcgroups.create(cgroup_names.root(node.config), pod)
+
+    def resume() -> tuple[int, int | None]:
+        lock = node.dirs.own(uid)
+        try:
+            with node.dirs.locked():
+                podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
+                start = None
+                if pod.spec.host_users is False:
+                    start = userns.allocate(node.dirs.pods, uid, node.id_range.without(subordinate_ids.read()))
+        except BaseException:
+            os.close(lock)
+            raise
+        return lock, start
+
+    try:
+        lock, start = await _to_its_end(resume)
+    except PodkeepError as error:
+        raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
+    except OSError as error:
+        raise StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) from error
+    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
+
+
+def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool) -> int | None:
+    uid = parse_pod_uid(pod.metadata.uid)
+    node.dirs.identify(uid, identity, managed=managed)
+    podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
     if pod.spec.host_users is not False:
         return None
     id_range = node.id_range.without(subordinate_ids.read())
@@ -146,12 +181,13 @@ async def _locked(node: Node) -> AsyncIterator[None]:
 
     Not on a thread: one that waits cannot be cancelled, and would keep the lock that nobody waits for any more.
     """
-    while (lock := node.dirs.try_lock()) is None:  # noqa: ASYNC110 - the kernel sends no event
-        await asyncio.sleep(_LOCK_PAUSE_S)
-    try:
-        yield
-    finally:
-        os.close(lock)
+    async with node.admissions:
+        while (lock := node.dirs.try_lock()) is None:  # noqa: ASYNC110 - the kernel sends no event
+            await asyncio.sleep(_LOCK_PAUSE_S)
+        try:
+            yield
+        finally:
+            os.close(lock)
 
 
 async def _to_its_end(function: Callable[[], Result]) -> Result:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -52,6 +53,27 @@ class StepFailed(FailedPrecondition):
     def event(self) -> Event:
         """Return the event that reports this failure."""
         return Event(type="Warning", reason=self.reason, message=self.message, container=self.container)
+
+    def events(self) -> Sequence[Event]:
+        """Return all events that report this failure: several volumes may have failed at once."""
+        return (self.event(),)
+
+
+class PostStartFailed(StepFailed):
+    """The postStart hook of a container that was started failed: it is to be killed.
+
+    What the hook printed is in its status, and in no event: those are read by many (kubelet, startContainer).
+
+    :param started: ID of the container.
+    """
+
+    def __init__(self, message: str, *, container: str, started: str) -> None:
+        super().__init__(message, reason="FailedPostStartHook", waiting="PostStartHookError", container=container)
+        self.started = started
+
+    def event(self) -> Event:
+        """Return the event that reports this failure."""
+        return Event(type="Warning", reason=self.reason, message="PostStartHook failed", container=self.container)
 
 
 class PodRejected(StepFailed):

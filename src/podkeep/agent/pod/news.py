@@ -1,6 +1,8 @@
 """Waiting until something changes at the runtime, without asking all the time.
 
-Owns following ``GetContainerEvents``; a runtime that does not serve it, or whose stream ended, is polled meanwhile.
+``News`` is what one worker waits on. ``OwnNews`` follows ``GetContainerEvents`` for one pod's sake; a runtime that does
+not serve it, or whose stream ended, is polled meanwhile. An agent with many pods follows them once for all
+(``agent.manager.runtime_events``).
 """
 
 from __future__ import annotations
@@ -17,14 +19,47 @@ log = logging.getLogger(__name__)
 _POLL_S = 0.1
 """Pause between looks at a runtime that sends no events."""
 _RECONNECT_S = 1.0
+_LOOK_AGAIN_S = 10.0
+"""Seconds after which one who follows the events looks again even when there is no news."""
 
 
 class News:
     """Tells one waiter that it should look again."""
 
-    def __init__(self, client: CriClient) -> None:
-        self._client = client
+    def __init__(self) -> None:
         self._changed = asyncio.Event()
+
+    def wake(self) -> None:
+        """Make the waiter look again."""
+        self._changed.set()
+
+    async def watch(self) -> None:
+        """Bring news until cancelled; nothing to do where somebody else calls :meth:`wake`."""
+
+    async def wait(self, pause: float | None) -> None:
+        """Return when there is news, or after ``pause`` seconds; ``None``: only then."""
+        await self.pause(pause)
+
+    async def pause(self, pause: float | None) -> None:
+        """Return after ``pause`` seconds, or when there is news; not sooner, whoever brings news."""
+        try:
+            await asyncio.wait_for(self._changed.wait(), pause)
+        except TimeoutError:
+            return
+        self._changed.clear()
+
+    async def woken(self) -> None:
+        """Return when there is news."""
+        await self._changed.wait()
+        self._changed.clear()
+
+
+class OwnNews(News):
+    """News from a stream of the runtime's events that this object follows itself."""
+
+    def __init__(self, client: CriClient) -> None:
+        super().__init__()
+        self._client = client
         self._follows = False
 
     async def watch(self) -> None:
@@ -50,23 +85,7 @@ class News:
             self._follows = False
             self._changed.set()
 
-    def wake(self) -> None:
-        """Make the waiter look again."""
-        self._changed.set()
-
-    async def wait(self, pause: float) -> None:
-        """Return when there is news, or after ``pause`` seconds at most; sooner if there is nobody to bring news."""
-        await self.pause(pause if self._follows else min(pause, _POLL_S))
-
-    async def pause(self, pause: float) -> None:
-        """Return after ``pause`` seconds, or when there is news; not sooner, whoever brings news."""
-        try:
-            await asyncio.wait_for(self._changed.wait(), pause)
-        except TimeoutError:
-            return
-        self._changed.clear()
-
-    async def woken(self) -> None:
-        """Return when there is news."""
-        await self._changed.wait()
-        self._changed.clear()
+    async def wait(self, pause: float | None) -> None:
+        """Return when there is news, or after ``pause`` seconds; sooner if there is nobody to bring news."""
+        longest = _LOOK_AGAIN_S if pause is None else min(pause, _LOOK_AGAIN_S)
+        await self.pause(longest if self._follows else min(longest, _POLL_S))

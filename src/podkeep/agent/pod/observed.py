@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from podkeep.agent.convert import names
+from podkeep.api.status import ContainerUser, LinuxContainerUser
 from podkeep.base.errors import NotFound
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -37,6 +38,16 @@ class SandboxView:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Confinement:
+    """Resources of a container in the kernel's units, as the runtime has them; 0 means no limit."""
+
+    cpu_period_us: int = 0
+    cpu_quota_us: int = 0
+    cpu_shares: int = 0
+    memory_limit_bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class ContainerView:
     """One container of a pod, one attempt. Times in nanoseconds since 1970, 0 for never."""
 
@@ -54,6 +65,14 @@ class ContainerView:
     image_ref: str = ""
     mounted_images: Mapping[str, str] = field(default_factory=dict)
     """Which image is mounted at which path of the container."""
+    hash: str = ""
+    """Of its specification (``convert.container.container_hash``); empty if the runtime does not know it."""
+    created_at: int = 0
+    user: ContainerUser | None = None
+    stop_signal: str = ""
+    """Name of the signal (``SIGTERM``); empty if the runtime does not say it."""
+    resources: Confinement | None = None
+    """What the runtime says it is confined to; ``None`` if it says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +174,39 @@ class Observer:
             mounted_images={
                 mount.container_path: mount.image.image for mount in status.mounts if mount.HasField("image")
             },
+            hash=status.annotations.get(names.CONTAINER_HASH, ""),
+            created_at=status.created_at,
+            user=_user(status),
+            stop_signal=_stop_signal(status),
+            resources=_confinement(status),
         )
         if view.state is State.EXITED:
             self._final[view.id] = view
         return view
+
+
+def _user(status: api_pb2.ContainerStatus) -> ContainerUser | None:
+    if not status.user.HasField("linux"):
+        return None
+    linux = status.user.linux
+    return ContainerUser(
+        linux=LinuxContainerUser(uid=linux.uid, gid=linux.gid, supplemental_groups=tuple(linux.supplemental_groups))
+    )
+
+
+def _stop_signal(status: api_pb2.ContainerStatus) -> str:
+    if status.stop_signal == api_pb2.RUNTIME_DEFAULT:
+        return ""
+    return api_pb2.Signal.Name(status.stop_signal).replace("PLUS", "+").replace("MINUS", "-")
+
+
+def _confinement(status: api_pb2.ContainerStatus) -> Confinement | None:
+    if not status.resources.HasField("linux"):
+        return None
+    linux = status.resources.linux
+    return Confinement(
+        cpu_period_us=linux.cpu_period,
+        cpu_quota_us=linux.cpu_quota,
+        cpu_shares=linux.cpu_shares,
+        memory_limit_bytes=linux.memory_limit_in_bytes,
+    )

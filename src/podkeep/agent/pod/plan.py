@@ -1,24 +1,42 @@
 """What to do next for a pod: a pure function of what is wanted and what is there.
 
-Level-triggered: it is asked in every cycle with everything that is known, never with an event. The answer is one action
-and a sentence that says why, which goes to the log.
+Level-triggered: it is asked in every cycle with everything that is known, never with an event. The answer is the
+actions that can be taken now, in the order in which a kubelet 1.36 takes them, and a sentence that says why, which goes
+to the log. Taking the first of them alone and asking again is always right, and so is leaving out a ``KillContainer``
+that takes long and noting it in :attr:`Known.killed` meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
+from podkeep.agent.convert.container import container_hash
 from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
-from podkeep.api.containers import Container
+from podkeep.agent.pod.restarts import is_sidecar, restarts_after, restarts_all, restarts_when_killed
+from podkeep.agent.probes.model import NO_PROBES, ProbeResult
+from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements
 from podkeep.api.pod import Pod
+from podkeep.api.status import ContainerStatus, PodStatus
+from podkeep.base import quantity
+
+__all__ = ["decide", "is_sidecar"]
 
 _NS = 1e9
+DEADLINE_EXCEEDED = "DeadlineExceeded"
+DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
+ALL_RESTARTING = "AllContainersRestarting"
+SANDBOX_CHANGED = "SandboxChanged"
+SANDBOX_CHANGED_MESSAGE = "Pod sandbox changed, it will be killed and re-created."
+ContainerKind = Literal["container", "init container", "ephemeral container"]
+KillReason = Literal["", "LivenessProbe", "StartupProbe", "Unknown", "Definition", "Resize", "RestartAllContainers"]
+"""Why a container is killed. That of a failed postStart hook is with who runs hooks."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopSandbox:
-    """Stop what is left of a sandbox that is not ready any more."""
+    """Stop what is left of a sandbox that is not ready any more, or is one too many."""
 
     sandbox: SandboxView
 
@@ -32,12 +50,58 @@ class CreateSandbox:
 
 @dataclass(frozen=True, kw_only=True)
 class StartContainer:
-    """Pull, create and start one container; ``previous`` is the attempt before it."""
+    """Pull, create and start one container; ``previous`` is the attempt before it.
+
+    :param target: of an ephemeral container, the name of the container whose processes it sees; empty for none.
+    """
 
     container: Container
     attempt: int
-    init: bool
+    kind: ContainerKind = "container"
     previous: ContainerView | None = None
+    target: str = ""
+
+    @property
+    def init(self) -> bool:
+        """Whether it is one of the init containers, sidecars included."""
+        return self.kind == "init container"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillContainer:
+    """Stop one container: its preStop hook, its stop signal, SIGKILL. The next decision starts it again if it is to.
+
+    :param message: of the event ``Killing``.
+    :param grace: seconds, of the probe that failed or of the pod; hooks count into it.
+    :param replace: it is started again whatever its restart policy says.
+    """
+
+    view: ContainerView
+    container: Container
+    reason: KillReason
+    message: str
+    grace: int
+    replace: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResetContainer:
+    """Remove one attempt of a container from the runtime, after stopping it without a grace period if it runs.
+
+    The logs stay. The trigger of the restart comes last, so that a reset that was interrupted goes on.
+    """
+
+    view: ContainerView
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resize:
+    """Give the pod's cgroup and these running containers the resources that the specification says.
+
+    What shrinks comes first. Empty ``containers``: those of the pod as a whole changed alone.
+    """
+
+    containers: tuple[tuple[Container, ContainerView], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,15 +120,20 @@ class Finish:
     message: str = ""
 
 
-Action = StopSandbox | CreateSandbox | StartContainer | Wait | Finish
+Action = StopSandbox | CreateSandbox | StartContainer | KillContainer | ResetContainer | Resize | Wait | Finish
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """An action and why it is taken."""
+    """What to do now, at least one action, and why."""
 
-    action: Action
+    actions: tuple[Action, ...]
     why: str
+
+    @property
+    def action(self) -> Action:
+        """The first action."""
+        return self.actions[0]
 
 
 Delay = Callable[[str], float]
@@ -72,40 +141,107 @@ Delay = Callable[[str], float]
 NOBODY: Mapping[str, float] = {}
 
 
-def is_sidecar(container: Container) -> bool:
-    """Return whether an init container keeps running beside the others (KEP-753: restartPolicy Always)."""
-    return container.restart_policy == "Always"
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What the agent knows beside the runtime's answer.
+
+    ``probes`` is by container ID.
+    """
+
+    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
+    killed: Mapping[str, KillContainer] = field(default_factory=dict)
+    """By container ID: what this agent stops, or has stopped, because it was decided so."""
+    actuated: Mapping[str, ResourceRequirements] | None = None
+    """By container: the resources it was last given. ``None`` if nothing of this pod can be resized in place."""
+    actuated_pod: ResourceRequirements | None = None
+    """The pod's own resources that its cgroup was last given."""
+    previous: PodStatus | None = None
+    """The status that was last reported: attempts of containers that the runtime has forgotten are counted in it."""
+
+
+NOTHING = Known()
 
 
 def decide(
-    pod: Pod, observed: Observed, *, now: float, since: float, delay: Delay, held: Mapping[str, float] = NOBODY
+    pod: Pod,
+    observed: Observed,
+    *,
+    now: float,
+    since: float,
+    delay: Delay,
+    held: Mapping[str, float] = NOBODY,
+    known: Known = NOTHING,
 ) -> Decision:
     """Return what to do next for ``pod``.
 
+    :param pod: as it was allocated: a resize that the node has not accepted is not in it.
     :param now: seconds since 1970.
     :param since: when the pod became active, in the same unit; its deadline counts from there.
     :param held: containers whose start failed, and before which time, in the same unit, they are not tried again.
     """
-    spec = pod.spec
-    done = _done(pod, observed)
+    done = _done(pod, observed, known)
     if done is not None:
         return done
+    spec = pod.spec
     overdue = None if spec.active_deadline_seconds is None else since + spec.active_deadline_seconds
     if overdue is not None and overdue <= now:
-        message = "Pod was active on the node longer than the specified deadline"
         return Decision(
-            action=Finish(failed=True, reason="DeadlineExceeded", message=message),
+            actions=(Finish(failed=True, reason=DEADLINE_EXCEEDED, message=DEADLINE_MESSAGE),),
             why=f"it has been active for {spec.active_deadline_seconds} s",
         )
-    sandbox = observed.sandbox
-    if sandbox is None:
-        return Decision(action=CreateSandbox(attempt=0), why="it has no sandbox")
-    if not sandbox.ready:
-        why = f"sandbox {sandbox.id[:12]} is not ready"
-        if any(view.state is not State.EXITED for view in observed.inside(sandbox)):
-            return Decision(action=StopSandbox(sandbox=sandbox), why=why)
-        return Decision(action=CreateSandbox(attempt=sandbox.attempt + 1), why=why)
-    return _containers(pod, observed, _Clock(now=now, deadline=overdue, delay=delay, held=held))
+    reset = _reset(pod, observed)
+    if reset:
+        return Decision(actions=reset, why="a container ended in a way that restarts all")
+    sandbox = _sandbox(pod, observed)
+    if sandbox is not None:
+        return sandbox
+    return _Containers(pod, observed, known, _Clock(now=now, deadline=overdue, delay=delay, held=held)).decide()
+
+
+def reported(status: PodStatus) -> tuple[ContainerStatus, ...]:
+    """Return the statuses of all containers of a pod."""
+    return (*status.init_container_statuses, *status.container_statuses, *status.ephemeral_container_statuses)
+
+
+def last_reported(known: Known, name: str) -> ContainerStatus | None:
+    """Return what was last reported of a container."""
+    statuses = () if known.previous is None else reported(known.previous)
+    return next((item for item in statuses if item.name == name), None)
+
+
+def restarting_all(pod: Pod, observed: Observed, previous: PodStatus) -> bool:
+    """Return whether all containers are being removed to start again, by what ended or what was reported."""
+    if any(item.type == ALL_RESTARTING and item.status == "True" for item in previous.conditions):
+        return True
+    before = {status.name: status.state.terminated for status in reported(previous)}
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        view, ended = observed.latest(container.name), before.get(container.name)
+        if view is not None:
+            code = view.exit_code if view.state is State.EXITED else None
+        else:
+            code = None if ended is None else ended.exit_code
+        if code is not None and restarts_all(container, code):
+            return True
+    return False
+
+
+def next_attempt(latest: ContainerView | None, known: Known, name: str) -> int:
+    """Return the number of the next attempt of a container, which is its restart count.
+
+    Of a container that the runtime has forgotten, what was last reported counts. One that waits has been counted on
+    already then.
+    """
+    if latest is not None:
+        return latest.attempt + 1
+    before = last_reported(known, name)
+    if before is None:
+        return 0
+    return before.restart_count + (1 if before.state.running or before.state.terminated else 0)
+
+
+def as_container(ephemeral: EphemeralContainer) -> Container:
+    """Return an ephemeral container without what only those have."""
+    return Container(**{name: getattr(ephemeral, name) for name in Container.__struct_fields__})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,89 +257,366 @@ class _Clock:
         return Wait(until=min(known) if known else None)
 
 
-def _containers(pod: Pod, observed: Observed, clock: _Clock) -> Decision:
-    later: list[float] = []
-    for container in pod.spec.init_containers:
-        latest = observed.latest(container.name)
-        if latest is not None and observed.sandbox is not None and latest.sandbox_id != observed.sandbox.id:
-            # What it prepared in an earlier sandbox may be gone with that.
-            return _again(container, latest, clock)
-        if is_sidecar(container):
-            if latest is not None and latest.state is State.RUNNING:
-                continue
-        elif latest is not None and latest.state is State.EXITED and latest.exit_code == 0:
-            continue
-        elif latest is not None and latest.state is State.RUNNING:
-            return Decision(action=clock.wait(*later), why=f"init container {container.name} runs")
-        start = _start(container, latest, clock, init=True)
-        if isinstance(start, Decision):
-            return start
-        if not is_sidecar(container) or not _main_started(pod, observed):
-            # Everything after this one waits for it.
-            return Decision(action=clock.wait(start, *later), why=f"init container {container.name} is in back-off")
-        later.append(start)
-    for container in pod.spec.containers:
-        latest = observed.latest(container.name)
-        if latest is not None and (latest.state is State.RUNNING or not _restarts(pod, latest)):
-            continue
-        start = _start(container, latest, clock, init=False)
-        if isinstance(start, Decision):
-            return start
-        later.append(start)
-    why = "containers are in back-off" if later else "its containers run"
-    return Decision(action=clock.wait(*later), why=why)
+def _ended(pod: Pod, container: Container, observed: Observed, known: Known) -> int | None:
+    """Return the exit code of a container that ended and does not run again; ``None`` of any other."""
+    latest = observed.latest(container.name)
+    if latest is None:
+        code = _code_before(pod, container, observed, known)
+    elif latest.state is State.EXITED and not _is_replaced(latest, known):
+        code = latest.exit_code
+    else:
+        code = None
+    return None if code is None or restarts_after(container, pod.spec, code) else code
 
 
-def _start(container: Container, latest: ContainerView | None, clock: _Clock, *, init: bool) -> Decision | float:
-    """Return the decision to start ``container``, or the time before which it may not start again."""
-    allowed = clock.held.get(container.name, 0.0)
-    if latest is not None and latest.state is State.EXITED:
-        allowed = max(allowed, latest.finished_at / _NS + clock.delay(container.name))
-    if allowed > clock.now:
-        return allowed
-    attempt = 0 if latest is None else latest.attempt + 1
-    kind = "init container" if init else "container"
-    why = (
-        f"{kind} {container.name} has not run yet"
-        if latest is None
-        else f"{kind} {container.name} is {latest.state.name.lower()} with exit code {latest.exit_code}"
-    )
-    return Decision(action=StartContainer(container=container, attempt=attempt, init=init, previous=latest), why=why)
-
-
-def _again(container: Container, latest: ContainerView, clock: _Clock) -> Decision:
-    allowed = clock.held.get(container.name, 0.0)
-    if allowed > clock.now:
-        return Decision(action=clock.wait(allowed), why=f"init container {container.name} is in back-off")
-    action = StartContainer(container=container, attempt=latest.attempt + 1, init=True, previous=latest)
-    return Decision(action=action, why=f"init container {container.name} has not run in this sandbox yet")
-
-
-def _restarts(pod: Pod, view: ContainerView) -> bool:
-    """Return whether a container in this state is to run again."""
-    if view.state is not State.EXITED:
-        return True
-    if pod.spec.restart_policy == "OnFailure":
-        return view.exit_code != 0
-    return pod.spec.restart_policy == "Always"
-
-
-def _main_started(pod: Pod, observed: Observed) -> bool:
-    return any(observed.latest(container.name) is not None for container in pod.spec.containers)
-
-
-def _done(pod: Pod, observed: Observed) -> Decision | None:
-    """Return how the pod ended, or ``None`` if something of it runs or will run."""
-    if pod.spec.restart_policy == "Never":
-        for container in pod.spec.init_containers:
-            latest = observed.latest(container.name)
-            failed = latest is not None and latest.state is State.EXITED and latest.exit_code != 0
-            if failed and not is_sidecar(container):
-                return Decision(action=Finish(failed=True), why=f"init container {container.name} failed")
-    views = [observed.latest(container.name) for container in pod.spec.containers]
-    ended = [view for view in views if view is not None and view.state is State.EXITED and not _restarts(pod, view)]
-    if len(ended) < len(views):
+def _code_before(pod: Pod, container: Container, observed: Observed, known: Known) -> int | None:
+    """Return how a container ended that the runtime has forgotten; one that was removed to start again has not."""
+    before = last_reported(known, container.name)
+    if before is None or before.state.terminated is None or known.previous is None:
         return None
-    failures = [view.name for view in ended if view.exit_code != 0]
+    return None if restarting_all(pod, observed, known.previous) else before.state.terminated.exit_code
+
+
+def _is_replaced(view: ContainerView, known: Known) -> bool:
+    killed = known.killed.get(view.id)
+    return killed is not None and killed.replace
+
+
+def _done(pod: Pod, observed: Observed, known: Known) -> Decision | None:
+    """Return how the pod ended, or ``None`` if something of it runs or will run."""
+    for container in pod.spec.init_containers:
+        if not is_sidecar(container) and _ended(pod, container, observed, known):
+            return Decision(actions=(Finish(failed=True),), why=f"init container {container.name} failed")
+    codes = {container.name: _ended(pod, container, observed, known) for container in pod.spec.containers}
+    if any(code is None for code in codes.values()):
+        return None
+    failures = [name for name, code in codes.items() if code]
     why = f"container {failures[0]} failed" if failures else "all its containers ended well"
-    return Decision(action=Finish(failed=bool(failures)), why=why)
+    return Decision(actions=(Finish(failed=bool(failures)),), why=why)
+
+
+def _reset(pod: Pod, observed: Observed) -> tuple[Action, ...]:
+    """Return what is removed when the end of a container restarts all; what triggered it comes last."""
+    triggers: list[Action] = []
+    others: list[Action] = []
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        for view in observed.containers.get(container.name, ()):
+            is_trigger = view.state is State.EXITED and restarts_all(container, view.exit_code)
+            (triggers if is_trigger else others).append(ResetContainer(view=view))
+    latest = (observed.latest(container.name) for container in (*pod.spec.containers, *pod.spec.init_containers))
+    by_name = {container.name: container for container in (*pod.spec.containers, *pod.spec.init_containers)}
+    asked = any(
+        view is not None and view.state is State.EXITED and restarts_all(by_name[view.name], view.exit_code)
+        for view in latest
+    )
+    return (*others, *triggers) if asked else ()
+
+
+def _sandbox(pod: Pod, observed: Observed) -> Decision | None:
+    """Return what is to be done about the sandbox, or ``None`` if the containers can be looked at."""
+    sandbox = observed.sandbox
+    if sandbox is None:
+        return Decision(actions=(CreateSandbox(attempt=0),), why="it has no sandbox")
+    left = [
+        other
+        for other in observed.sandboxes
+        if (other is not sandbox and other.ready)
+        or ((other is not sandbox or not other.ready) and _lives(observed, other))
+    ]
+    if left:
+        reason = "is not ready" if left[0] is sandbox else "is not the newest"
+        stops = tuple(StopSandbox(sandbox=other) for other in left)
+        return Decision(actions=stops, why=f"sandbox {left[0].id[:12]} {reason}")
+    if sandbox.ready:
+        return None
+    why = f"sandbox {sandbox.id[:12]} is not ready"
+    created = [
+        (container, view) for container in pod.spec.containers if (view := observed.latest(container.name)) is not None
+    ]
+    again = [
+        view
+        for item, view in created
+        if view.state is not State.EXITED or restarts_after(item, pod.spec, view.exit_code)
+    ]
+    if pod.spec.restart_policy == "Never" and created and not again:
+        # What ran does not run again, so nothing is started beside it in another sandbox.
+        return Decision(actions=(Finish(failed=True),), why=why)
+    return Decision(actions=(CreateSandbox(attempt=sandbox.attempt + 1),), why=why)
+
+
+def _lives(observed: Observed, sandbox: SandboxView) -> bool:
+    return any(view.state is not State.EXITED for view in observed.inside(sandbox))
+
+
+class _Containers:
+    """The decision about the containers of a pod whose sandbox is ready."""
+
+    def __init__(self, pod: Pod, observed: Observed, known: Known, clock: _Clock) -> None:
+        self._pod = pod
+        self._observed = observed
+        self._known = known
+        self._clock = clock
+        self._kills: list[KillContainer] = []
+        self._starts: list[StartContainer] = []
+        self._resized: list[tuple[Container, ContainerView]] = []
+        self._later: list[float] = []
+        self._why = ""
+
+    def decide(self) -> Decision:
+        ephemeral = self._ephemeral()
+        initialized = self._init_containers()
+        inits = self._allowed(self._starts)
+        self._starts = []
+        if initialized:
+            for container in self._pod.spec.containers:
+                self._container(container)
+        mains = self._allowed(self._starts)
+        resize = self._resize() if initialized else ()
+        actions: tuple[Action, ...] = (*self._kills, *self._allowed(ephemeral), *inits, *resize, *mains)
+        if actions:
+            return Decision(actions=actions, why=self._reason(actions[0]))
+        default = "containers are in back-off" if self._later else "its containers run"
+        return Decision(actions=(self._clock.wait(*self._later),), why=self._why or default)
+
+    # ------------------------------------------------------------------------------------------------ which to start
+
+    def _ephemeral(self) -> list[StartContainer]:
+        """Ephemeral containers are started once, whether or not the pod is initialized."""
+        return [
+            StartContainer(
+                container=as_container(item), attempt=0, kind="ephemeral container", target=item.target_container_name
+            )
+            for item in self._pod.spec.ephemeral_containers
+            if self._observed.latest(item.name) is None and not self._ran_before(item.name)
+        ]
+
+    def _ran_before(self, name: str) -> bool:
+        before = last_reported(self._known, name)
+        return before is not None and (before.state.running is not None or before.state.terminated is not None)
+
+    def _here(self, name: str) -> ContainerView | None:
+        """Return the newest attempt if it is in this sandbox: what others prepared may be gone with theirs."""
+        view = self._observed.latest(name)
+        sandbox = self._observed.sandbox
+        return view if view is not None and sandbox is not None and view.sandbox_id == sandbox.id else None
+
+    def _init_containers(self) -> bool:
+        """Note which init containers to start and kill; return whether the other containers may run.
+
+        From the last to the first, since those that are done may have been removed; the first that is found says that
+        all before it are done, and only sidecars among those are looked at.
+        """
+        inits = self._pod.spec.init_containers
+        if not inits:
+            return True
+        initialized = any(
+            (view := self._here(container.name)) is not None and view.state in {State.CREATED, State.RUNNING}
+            for container in self._pod.spec.containers
+        )
+        done_before = initialized
+        starts: list[int] = []
+        for index in reversed(range(len(inits))):
+            container, view = inits[index], self._here(inits[index].name)
+            if view is None:
+                if done_before and is_sidecar(container):
+                    starts.append(index)
+                continue
+            if done_before and not is_sidecar(container):
+                continue
+            begins, ready = self._init_container(container, view)
+            if begins:
+                starts.append(index)
+            if ready and index == len(inits) - 1:
+                initialized = True
+            elif ready and not done_before:
+                starts.append(index + 1)
+            done_before = True
+        if not done_before:
+            starts.append(0)
+        self._starts = [self._start(inits[index], "init container") for index in sorted(starts)]
+        return initialized
+
+    def _init_container(self, container: Container, view: ContainerView) -> tuple[bool, bool]:
+        """Return whether an init container is started again, and whether what comes after it may run."""
+        if view.state is State.CREATED:
+            return True, False
+        if view.state is State.EXITED:
+            if is_sidecar(container) or view.exit_code != 0:
+                return True, False
+            return False, True
+        if view.state is State.UNKNOWN:
+            return self._kill_unknown(container, view, "Init container"), False
+        if not is_sidecar(container):
+            self._note_resize(container, view)
+            self._why = self._why or f"init container {container.name} runs"
+            return False, False
+        return False, self._sidecar(container, view)
+
+    def _sidecar(self, container: Container, view: ContainerView) -> bool:
+        """Look at a sidecar that runs; return whether it has started."""
+        result = self._known.probes.get(view.id, NO_PROBES)
+        if container.startup_probe is not None and not result.started:
+            if result.started is False:
+                self._kill(container, view, "StartupProbe", f"Init container {container.name} failed startup probe")
+            self._why = self._why or f"init container {container.name} has not started yet"
+            return False
+        if _changed(container, view):
+            self._kill(container, view, "Definition", f"Init container {container.name} definition changed")
+        elif container.liveness_probe is not None and result.live is False:
+            self._kill(container, view, "LivenessProbe", f"Init container {container.name} failed liveness probe")
+        else:
+            self._note_resize(container, view)
+        return True
+
+    def _container(self, container: Container) -> None:
+        """Look at one of the containers proper."""
+        view = self._observed.latest(container.name)
+        if view is None:
+            if _ended(self._pod, container, self._observed, self._known) is None:
+                self._starts.append(self._start(container, "container"))
+        elif view.state is State.UNKNOWN:
+            if self._kill_unknown(container, view, "Container"):
+                self._starts.append(self._start(container, "container"))
+        elif view.state is not State.RUNNING:
+            again = view.state is State.CREATED or _is_replaced(view, self._known)
+            if again or restarts_after(container, self._pod.spec, view.exit_code):
+                self._starts.append(self._start(container, "container"))
+        else:
+            self._running(container, view)
+
+    def _running(self, container: Container, view: ContainerView) -> None:
+        result = self._known.probes.get(view.id, NO_PROBES)
+        reason: KillReason
+        if _changed(container, view):
+            reason, message = "Definition", f"Container {container.name} definition changed"
+        elif container.liveness_probe is not None and result.live is False:
+            reason, message = "LivenessProbe", f"Container {container.name} failed liveness probe"
+        elif container.startup_probe is not None and result.started is False:
+            reason, message = "StartupProbe", f"Container {container.name} failed startup probe"
+        else:
+            self._note_resize(container, view)
+            return
+        if reason == "Definition" or restarts_when_killed(container, self._pod.spec):
+            message += ", will be restarted"
+        self._kill(container, view, reason, message)
+
+    # ------------------------------------------------------------------------------------------------------- actions
+
+    def _kill_unknown(self, container: Container, view: ContainerView, what: str) -> bool:
+        """Kill a container in an unknown state before it is started again; return whether that was done."""
+        if view.id in self._known.killed:
+            return True
+        message = f'{what} is in "unknown" state, try killing it before restart'
+        self._kill(container, view, "Unknown", message)
+        return False
+
+    def _kill(self, container: Container, view: ContainerView, reason: KillReason, message: str) -> None:
+        if view.id in self._known.killed:
+            self._why = self._why or f"container {container.name} is being stopped"
+            return
+        replace = reason in {"Definition", "Resize"}
+        grace = kill_grace(self._pod, container, reason)
+        self._kills.append(
+            KillContainer(view=view, container=container, reason=reason, message=message, grace=grace, replace=replace)
+        )
+
+    def _start(self, container: Container, kind: ContainerKind) -> StartContainer:
+        latest = self._observed.latest(container.name)
+        attempt = next_attempt(latest, self._known, container.name)
+        return StartContainer(container=container, attempt=attempt, kind=kind, previous=latest)
+
+    def _note_resize(self, container: Container, view: ContainerView) -> None:
+        """Note that a running container gets other resources, or kill it if that takes a restart."""
+        if self._known.actuated is None or view.id in self._known.killed:
+            return
+        # One of which nothing is known is updated to be sure, and never restarted for it.
+        actuated = self._known.actuated.get(container.name)
+        wanted = _amounts(container.resources, self._pod.spec.resources)
+        had = None if actuated is None else _amounts(actuated, self._known.actuated_pod)
+        if wanted == had:
+            return
+        changed = set() if had is None else {name for name, kind in wanted if wanted[name, kind] != had[name, kind]}
+        policies = {policy.resource_name: policy.restart_policy for policy in container.resize_policy}
+        if any(policies.get(name) == "RestartContainer" for name in changed):
+            self._kill(container, view, "Resize", f"Container {container.name} resize requires restart")
+        else:
+            self._resized.append((container, view))
+
+    def _resize(self) -> tuple[Resize, ...]:
+        pod_level = self._known.actuated is not None and _amounts(
+            self._pod.spec.resources or ResourceRequirements(), None
+        ) != _amounts(self._known.actuated_pod or ResourceRequirements(), None)
+        return (Resize(containers=tuple(self._resized)),) if self._resized or pod_level else ()
+
+    # --------------------------------------------------------------------------------------------------------- times
+
+    def _allowed(self, starts: list[StartContainer]) -> list[StartContainer]:
+        """Return what may be started now; an init container that may not yet holds up everything after it."""
+        allowed = []
+        for start in starts:
+            moment = self._not_before(start)
+            if moment <= self._clock.now:
+                allowed.append(start)
+                continue
+            self._later.append(moment)
+            if start.init and not is_sidecar(start.container):
+                self._why = f"init container {start.container.name} is in back-off"
+                break
+        return allowed
+
+    def _not_before(self, start: StartContainer) -> float:
+        """Return the time before which a container may not start."""
+        name, latest = start.container.name, start.previous
+        held = self._clock.held.get(name, 0.0)
+        if latest is None or latest.state is not State.EXITED or (start.init and self._here(name) is None):
+            return held
+        delay = self._clock.delay(name)
+        if latest.id in self._known.killed:
+            # The agent ended it, so what counts is how long it had run (kubelet: the exit before is looked at).
+            attempts = self._observed.containers.get(name, ())
+            before = attempts[1].finished_at if len(attempts) > 1 else 0
+            if before / _NS + delay <= latest.finished_at / _NS:
+                return held
+        return max(held, latest.finished_at / _NS + delay)
+
+    def _reason(self, action: Action) -> str:
+        """Return why ``action`` is taken."""
+        if isinstance(action, KillContainer):
+            return action.message[0].lower() + action.message[1:]
+        if isinstance(action, StartContainer):
+            name, before = f"{action.kind} {action.container.name}", action.previous
+            if before is None:
+                return f"{name} has not run yet"
+            if action.init and self._here(action.container.name) is None:
+                return f"{name} has not run in this sandbox yet"
+            return f"{name} is {before.state.name.lower()} with exit code {before.exit_code}"
+        return "its resources change"
+
+
+def kill_grace(pod: Pod, container: Container, reason: KillReason) -> int:
+    """Return the grace period of a container in seconds: of the pod's deletion, else of the probe, else of the pod."""
+    if pod.metadata.deletion_grace_period_seconds is not None:
+        return pod.metadata.deletion_grace_period_seconds
+    probes = {"LivenessProbe": container.liveness_probe, "StartupProbe": container.startup_probe}
+    probe = probes.get(reason)
+    if probe is not None and probe.termination_grace_period_seconds is not None:
+        return probe.termination_grace_period_seconds
+    return pod.spec.termination_grace_period_seconds or 0
+
+
+def _changed(container: Container, view: ContainerView) -> bool:
+    """Return whether a running container is not the one that is wanted; without a hash nothing is known about it."""
+    return bool(view.hash) and view.hash != container_hash(container)
+
+
+def _amounts(own: ResourceRequirements, outer: ResourceRequirements | None) -> dict[tuple[str, str], int]:
+    """Return a container's CPU in thousandths and memory in bytes; limits of the pod hold where it has none."""
+    limits = dict(own.limits)
+    for name, amount in (outer.limits if outer is not None else {}).items():
+        limits.setdefault(name, amount)
+    read = {"cpu": quantity.milli, "memory": quantity.units}
+    return {
+        (name, kind): read[name](amounts[name]) if name in amounts else 0
+        for kind, amounts in (("limits", limits), ("requests", own.requests))
+        for name in read
+    }

@@ -1,7 +1,7 @@
 """One pod, from its manifest to its end: looks, decides, acts, and again, until the pod is done or told to stop.
 
 Owns the loop and the pod's back-offs. What to do is decided by ``plan``; how it is done is in ``starter`` and
-``teardown``. Used by ``podkeep run``, and later by the agent for every pod it is given; nothing here prints.
+``teardown``. Used by ``podkeep run``, and by the agent for every pod of the node (``Shared``); nothing here prints.
 
     admit ──▶ observe ──▶ decide ──▶ act ──┐            stop() or a deletion request
                 ▲                          │                     │
@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -25,27 +27,36 @@ from podkeep.agent.node import Node
 from podkeep.agent.pod import teardown
 from podkeep.agent.pod.admission import Admitted, admit
 from podkeep.agent.pod.backoff import BackOff
-from podkeep.agent.pod.events import Event, PodListener, PullFailed, StepFailed
+from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
 from podkeep.agent.pod.log_rotation import LogRotation
-from podkeep.agent.pod.news import News
+from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
+    Action,
     CreateSandbox,
     Decision,
     Finish,
+    KillContainer,
+    Known,
+    ResetContainer,
     StartContainer,
     StopSandbox,
     Wait,
     decide,
-    is_sidecar,
 )
+from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status
-from podkeep.agent.sources import Sources
+from podkeep.agent.pod.status import exit_code, pod_status
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
+from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
+from podkeep.agent.probes.model import ProbeResult
+from podkeep.agent.probes.prober import PodProbes
+from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
 from podkeep.api.pod import Pod
-from podkeep.api.status import PodStatus
+from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import waiting as waiting_file
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
 from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cri.v1 import api_pb2
@@ -58,12 +69,29 @@ _BROKEN_OFF = 3
 _END_TIMEOUT = 10.0
 """Seconds it may be away when the pod is to end: while it is restarted, and until we try to connect again."""
 _END_PAUSE = 0.2
+_END_AGAIN = 2.0
+"""Seconds after which an agent tries again to end a pod while the runtime is away."""
 _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at even when there is no news."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
 _REMOVAL_S = 0.2
 """Seconds between looks whether somebody asks for the pod's removal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """What an agent that goes on for ever gives to the worker of one pod.
+
+    Such a worker adopts what an earlier process of the agent left, waits for a runtime that is away for as long as it
+    takes, also at the end, and polls nothing of its own.
+
+    :ivar news: woken by whoever follows the runtime's events for all pods.
+    :ivar report: told the pod's status whenever it is another one; called on the event loop, must not block.
+    """
+
+    news: News
+    report: Callable[[PodStatus], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,28 +105,52 @@ class PodResult:
 class PodWorker:
     """Runs one pod.
 
+    :param sources: the objects that the pod may refer to, or who reads them.
     :param retry: keep trying after a failure on the way to a running container, with growing pauses, as a node does;
         without it the failure ends :meth:`run`.
+    :param shared: of an agent; ``None``: this process runs this pod, and ends with it.
     """
 
-    def __init__(self, *, pod: Pod, sources: Sources, node: Node, listener: PodListener, retry: bool) -> None:
+    def __init__(
+        self,
+        *,
+        pod: Pod,
+        sources: Sources | ObjectReader,
+        node: Node,
+        listener: PodListener,
+        retry: bool,
+        shared: Shared | None = None,
+    ) -> None:
         self.pod = pod
+        objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
+        self._shared = shared
+        self._reported: PodStatus | None = None
+        self._messages: dict[str, str] = {}
         self._node = node
         self._listener = listener
         self._retry = retry
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
-        self._starter = Starter(pod=pod, sources=sources, node=node, listener=listener)
+        self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
         self._back_off = BackOff()
         self._not_before: dict[str, float] = {}
         self._waiting: dict[str, Waiting] = {}
-        self._news = News(node.client)
+        self._news = OwnNews(node.client) if shared is None else shared.news
         self._admitted: Admitted | None = None
         self._grace: int | None = None
         self._end_deadline: float | None = None
-        self._since = time.time()
+        self._since = seconds_of(pod.status.start_time) or time.time()
         self._end: Finish | None = None
+        self._asked: Finish | None = None
+        self._conditions: tuple[PodCondition, ...] = ()
         self._broken_off = 0
+        self._killed: dict[str, KillContainer] = {}
+        self._stopper = Stopper(node.client, node.hooks, listener)
+        self._probes: PodProbes | None = None
+        self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
+        self._kills: dict[str, asyncio.Task[None]] = {}
+        self._ending: Grace | None = None
+        self._stale = False
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -110,19 +162,41 @@ class PodWorker:
         :raises PodkeepError: if the runtime fails otherwise.
         """
         try:
-            self._admitted = await admit(self.pod, self._node)
+            self._admitted = await admit(self.pod, self._node, adopt=self._shared is not None)
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise
         await self._tell()
-        async with Tasks(f"what goes on beside pod {self.pod.metadata.name}") as beside:
-            for work in (self._news.watch(), self._rotate_logs(), self._stop_when_asked()):
+        probes = self._node.probes.of(self.pod, self._listener, self._news.wake)
+        async with self._beside as beside, probes as self._probes:
+            for work in (self._news.watch(), self._rotate_logs()):
                 beside.start(work)
+            if self._shared is None:
+                beside.start(self._stop_when_asked())
             await self._loop(self._admitted)
-            await self._patiently(self._stop_containers)
-            observed = await self._patiently(self._observer.read)
-        status = await asyncio.to_thread(self._status, observed)  # it reads what containers wrote
-        return PodResult(exit_code=exit_code(self.pod, observed), status=status)
+            await self._until_answered(self._stop_containers)
+            observed = await self._until_answered(self._observer.read)
+        await self._report(observed)
+        # One whose deadline is over before a container of it has run has failed, too.
+        code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
+        return PodResult(exit_code=code, status=self._status(observed))
+
+    def update(self, pod: Pod) -> None:
+        """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
+        shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
+        self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
+        self.pod = pod
+        self._starter.update(pod)
+        if pod.metadata.deletion_timestamp is not None:
+            # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
+            self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
+        self._news.wake()
+
+    def sources_changed(self) -> None:
+        """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
+        self._stale = True
+        self._not_before.clear()
+        self._news.wake()
 
     def stop(self, grace: int) -> None:
         """End the pod; a second call may shorten the grace period, and with 0 does not wait for a runtime either.
@@ -132,8 +206,20 @@ class PodWorker:
         if self._grace is not None and grace == 0:
             self._end_deadline = time.monotonic()
         self._grace = grace if self._grace is None else min(self._grace, grace)
+        if self._ending is not None:
+            self._ending.shorten(grace)
         self._starter.interrupt()
         self._news.wake()
+
+    def fail(self, finish: Finish, grace: int, conditions: tuple[PodCondition, ...] = ()) -> None:
+        """End the pod as failed: it is evicted, or has to make room.
+
+        :param finish: the reason and message of its status.
+        :param grace: seconds between the stop signal and SIGKILL.
+        :param conditions: what its status says beside (``DisruptionTarget``).
+        """
+        self._asked, self._conditions = finish, conditions
+        self.stop(grace)
 
     async def removal_asked(self) -> int:
         """Return when somebody has asked for the pod's removal, with the grace period; never if nobody does."""
@@ -153,12 +239,47 @@ class PodWorker:
             return
         uid = self._admitted.uid
         try:
-            await self._patiently(self._stop_containers)
-            await self._patiently(
+            await self._until_answered(self._stop_containers)
+            await self._until_answered(
                 lambda: teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
             )
         finally:
             self.release()
+
+    async def end(self) -> None:
+        """End what an earlier process left of a pod that is not to run any more, and report how it ended.
+
+        :raises PodkeepError: if the runtime does not answer, or a container cannot be stopped.
+        """
+        self._end = self._asked or Finish(failed=False)
+        await self._stop_containers()
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
+
+    async def settle(self) -> None:
+        """Give back what the pod, which has ended, needs no more; its containers, logs and last words stay.
+
+        :raises PodkeepError: naming what is left.
+        """
+        uid = parse_pod_uid(self.pod.metadata.uid)
+        await teardown.settle(self._node.client, self._node.dirs, self._node.config, uid)
+
+    async def remove(self) -> None:
+        """Remove everything of the pod, also what an earlier process left of it; nothing happens if nothing is there.
+
+        :raises PodkeepError: naming what is left.
+        """
+        uid = parse_pod_uid(self.pod.metadata.uid)
+        held = self._admitted is not None
+        lock = None if held or not self._node.dirs.is_taken(uid) else await asyncio.to_thread(self._node.dirs.own, uid)
+        try:
+            await self._stop_containers()
+            await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
+        finally:
+            if lock is not None:
+                os.close(lock)
+        self.release()
 
     def release(self) -> None:
         """Let go of the pod and leave it as it is, for others to look at and remove."""
@@ -172,7 +293,7 @@ class PodWorker:
         said = ""
         while self._end is None:
             if self._grace is not None:
-                self._end = Finish(failed=False)
+                self._end = self._asked or Finish(failed=False)
                 return
             try:
                 observed = await self._look()
@@ -180,9 +301,20 @@ class PodWorker:
                 if not self._to_end():
                     raise
                 continue
+            self._note_probes(observed)
+            await self._report(observed)
+            await self._refresh_volumes(observed, admitted)
             now = time.time()
             decision = decide(
-                self.pod, observed, now=now, since=self._since, delay=self._back_off.delay, held=self._held(now)
+                self.pod,
+                observed,
+                now=now,
+                since=self._since,
+                delay=self._back_off.delay,
+                held=self._held(now),
+                known=Known(
+                    killed=self._killed, probes=self._probe_results(), previous=self._reported or self.pod.status
+                ),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -204,13 +336,13 @@ class PodWorker:
             except (Unavailable, DeadlineExceeded) as error:
                 if self._grace is not None:
                     raise
-                if not away:
+                if not away and self._shared is None:  # whoever follows events for all pods has said so
                     said = f"{error.message} ({error.hint})" if error.hint else error.message
                     log.warning("%s; the pod runs on, trying again until there is an answer", said)
                 away = True
                 await self._news.wait(_LOOK_AGAIN)
             else:
-                if away:
+                if away and self._shared is None:
                     log.warning("the runtime answers again")
                 self._observed = observed
                 return observed
@@ -221,8 +353,7 @@ class PodWorker:
             self._end = action
             return
         if isinstance(action, Wait):
-            pause = _LOOK_AGAIN if action.until is None else min(max(action.until - time.time(), 0.0), _LOOK_AGAIN)
-            await self._news.wait(pause)
+            await self._news.wait(None if action.until is None else max(action.until - time.time(), 0.0))
             return
         key = action.container.name if isinstance(action, StartContainer) else ""
         left = self._not_before.get(key, 0.0) - time.monotonic()
@@ -244,9 +375,12 @@ class PodWorker:
                 return
             if not isinstance(failure, StepFailed):
                 raise
-            self._listener.event(failure.event())
+            for event in failure.events():
+                self._listener.event(event)
             if not self._retry:
                 raise
+            if isinstance(failure, PostStartFailed):
+                await self._until_answered(partial(self._kill_after_hook, failure))
             await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))
             pause = self._back_off.failed(f"start/{key}") if failure.again is None else failure.again
             self._not_before[key] = time.monotonic() + pause
@@ -254,6 +388,18 @@ class PodWorker:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
+
+    async def _refresh_volumes(self, observed: Observed, admitted: Admitted) -> None:
+        """Bring the files of volumes up to date if something may have changed; what fails is told and tried again."""
+        if not self._stale or observed.sandbox is None:
+            return
+        self._stale = False
+        try:
+            await self._starter.refresh_volumes(admitted)
+        except StepFailed as failure:
+            for event in failure.events():
+                self._listener.event(event)
+            asyncio.get_running_loop().call_later(failure.again or _LOOK_AGAIN, self.sources_changed)
 
     async def _sandbox_ended(self, action: object, observed: Observed) -> bool:
         """Return whether a container could not be started because its sandbox was stopped meanwhile."""
@@ -298,19 +444,25 @@ class PodWorker:
             asked = grace
             await asyncio.sleep(_REMOVAL_S)
 
-    async def _do(
-        self, action: StopSandbox | CreateSandbox | StartContainer, observed: Observed, admitted: Admitted
-    ) -> None:
+    async def _do(self, action: Action, observed: Observed, admitted: Admitted) -> None:
         if isinstance(action, StopSandbox):
             request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
             await self._starter.create_sandbox(action.attempt, admitted)
-        else:
+        elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
             await self._starter.start_container(action, observed, admitted)
+        elif isinstance(action, KillContainer):
+            self._killed[action.view.id] = action
+            self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
+        elif isinstance(action, ResetContainer):
+            await teardown.stop_containers(self._node.client, [action.view.id], 0)
+            await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=action.view.id))
+        else:
+            raise FailedPrecondition(f"nothing carries out {action}")
 
     def _held(self, now: float) -> dict[str, float]:
         """Return before which time, in the unit of ``now``, containers are not tried again."""
@@ -362,56 +514,120 @@ class PodWorker:
 
     # ------------------------------------------------------------------------------------------------- the way out
 
-    async def _patiently(self, step: Callable[[], Awaitable[Result]]) -> Result:
+    async def _until_answered(self, step: Callable[[], Awaitable[Result]]) -> Result:
         """Take a step of the end, which is safe to repeat, again while the runtime is being restarted.
 
-        :raises Unavailable: if it stays away.
+        :raises Unavailable: if it stays away; an agent waits on.
         """
         while True:
             try:
                 return await step()
-            except Unavailable:
+            except (Unavailable, DeadlineExceeded) as error:
+                if self._shared is not None:
+                    await self._news.pause(_END_AGAIN)
+                    continue
+                if isinstance(error, DeadlineExceeded):
+                    raise
                 if self._end_deadline is None:
                     self._end_deadline = time.monotonic() + _END_TIMEOUT
                 if time.monotonic() > self._end_deadline:
                     raise
                 await asyncio.sleep(_END_PAUSE)
 
+    async def _kill(self, action: KillContainer, observed: Observed) -> None:
+        """Stop one container, beside what goes on with the pod; one that cannot be stopped is decided about again."""
+        view = action.view
+        target = targets(self.pod, {view.name: view}, self._node.probes.address(self.pod, observed))[view.name]
+        try:
+            await self._stopper.kill(target, Grace(action.grace), action.message)
+        except PodkeepError as error:
+            log.warning("container %s of %s cannot be stopped: %s", view.name, target.pod, error)
+            await asyncio.sleep(_LOOK_IN_BACK_OFF)
+            self._killed.pop(view.id, None)
+        finally:
+            self._kills.pop(view.id, None)
+            self._news.wake()
+
+    async def _kill_after_hook(self, failure: PostStartFailed) -> None:
+        """Stop the container whose postStart hook failed, with its preStop hook and the pod's grace period."""
+        observed = await self._observer.read()
+        view = observed.latest(failure.container)
+        if view is None or view.id != failure.started or view.state is State.EXITED:
+            return
+        target = targets(self.pod, {view.name: view}, self._node.probes.address(self.pod, observed))[view.name]
+        try:
+            await self._stopper.kill(target, Grace(grace_of(self.pod)), failure.reason)
+        except (Unavailable, DeadlineExceeded):
+            raise
+        except PodkeepError as error:
+            log.warning("container %s of %s cannot be stopped: %s", view.name, target.pod, error)
+
+    def _probe_results(self) -> Mapping[str, ProbeResult]:
+        return {} if self._probes is None else self._probes.results()
+
+    def _note_probes(self, observed: Observed, *, ending: bool = False) -> None:
+        """Tell the probes how the pod is, and forget kills of attempts that are gone."""
+        if self._probes is not None:
+            self._probes.observe(self.pod, observed, ending=ending)
+        known = {view.id for views in observed.containers.values() for view in views}
+        self._killed = {key: action for key, action in self._killed.items() if key in known}
+
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""
-        grace = self._grace
-        if grace is None:
-            grace = self.pod.spec.termination_grace_period_seconds or 0
-        sidecars = [container.name for container in self.pod.spec.init_containers if is_sidecar(container)]
+        kills = [*self._kills.values()]
+        for kill in kills:
+            kill.cancel()
+        await asyncio.gather(*kills, return_exceptions=True)
         observed = await self._observer.read()
-        running = {name: view for name, view in _running(observed).items() if name not in sidecars}
-        await self._stop(running, grace)
-        for name in reversed(sidecars):
-            latest = observed.latest(name)
-            if latest is not None and latest.state is State.RUNNING:
-                await self._stop({name: latest}, grace)
-
-    async def _stop(self, running: dict[str, ContainerView], grace: int) -> None:
-        """Stop containers, sooner if the grace period gets shorter meanwhile."""
+        self._note_probes(observed, ending=True)
+        running = targets(self.pod, _running(observed), self._node.probes.address(self.pod, observed))
         if not running:
             return
-        for name in running:
-            message = f"Stopping container {name}"
-            self._listener.event(Event(type="Normal", reason="Killing", message=message, container=name))
-        ids = [view.id for view in running.values()]
-        stopping = asyncio.ensure_future(teardown.stop_containers(self._node.client, ids, grace))
+        if self._ending is None:
+            self._ending = Grace(grace_of(self.pod) if self._grace is None else self._grace)
+        stopping = asyncio.ensure_future(self._stopper.stop_pod(self.pod, running, self._ending))
         try:
             while not stopping.done():
                 woken = asyncio.ensure_future(self._news.woken())
                 await asyncio.wait({stopping, woken}, return_when=asyncio.FIRST_COMPLETED)
                 woken.cancel()
-                if not stopping.done() and self._grace is not None and self._grace < grace:
-                    grace = self._grace
-                    await teardown.stop_containers(self._node.client, ids, grace)
-        finally:
+                if not stopping.done() and self._shared is not None:
+                    await self._report_ending()
             await stopping
+        finally:
+            stopping.cancel()
+            await asyncio.gather(stopping, return_exceptions=True)
+
+    async def _report_ending(self) -> None:
+        """Tell how the pod is while it is being stopped: it is not ready any more, and its containers end."""
+        try:
+            observed = await self._observer.read()
+        except (Unavailable, DeadlineExceeded):
+            return
+        self._note_probes(observed, ending=True)
+        await self._report(observed)
 
     # ---------------------------------------------------------------------------------------------------- the status
+
+    async def _report(self, observed: Observed) -> None:
+        """Tell the agent how the pod is, if that is another way than before."""
+        await self._read_messages(observed)
+        if self._shared is None:
+            return
+        status = self._status(observed)
+        if status != self._reported:
+            self._reported = status
+            self._shared.report(status)
+
+    async def _read_messages(self, observed: Observed) -> None:
+        """Read the last words of attempts that have ended, each once; those that are gone are forgotten."""
+        ended = [view for views in observed.containers.values() for view in views if view.state is State.EXITED]
+        missing = [view for view in ended if view.id not in self._messages]
+        if missing:
+            words = await asyncio.to_thread(lambda: [self._last_words(view) for view in missing])
+            self._messages.update(zip([view.id for view in missing], words, strict=True))
+        known = {view.id for view in ended}
+        self._messages = {key: text for key, text in self._messages.items() if key in known}
 
     def _status(self, observed: Observed) -> PodStatus:
         end = self._end
@@ -419,22 +635,23 @@ class PodWorker:
             since=self._since,
             host_ips=self._node.host_ips,
             waiting=self._waiting,
-            message=self._last_words,
+            probes=self._probe_results(),
+            message=lambda view: self._messages.get(view.id, ""),
             finished=end is not None,
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
+            previous=self._reported,
+            conditions=self._conditions,
         )
         return pod_status(self.pod, observed, facts)
 
     def _last_words(self, view: ContainerView) -> str:
-        if self._admitted is None:
-            raise FailedPrecondition("the pod was never taken on")
-        policies = {
-            container.name: container.termination_message_policy
-            for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
-        }
-        file = termination_log(self._admitted.directory, view.name, view.attempt)
+        spec = self.pod.spec
+        policies = {item.name: item.termination_message_policy for item in spec.ephemeral_containers}
+        policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
+        directory = self._node.dirs.directory(parse_pod_uid(self.pod.metadata.uid))
+        file = termination_log(directory, view.name, view.attempt)
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
         return termination_message(file, self._log(view), fall_back=fall_back)
 

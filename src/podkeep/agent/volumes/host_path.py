@@ -44,10 +44,30 @@ def check(source: HostPathVolumeSource) -> Path:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError as error:
-        raise FailedPrecondition(f"hostPath type check failed: {path} does not exist") from error
+        raise FailedPrecondition(f"hostPath type check failed: {path} {why}", hint="nothing is there") from error
     if not matches(mode):
         raise FailedPrecondition(f"hostPath type check failed: {path} {why}")
     return path
+
+
+def check_local(source: str, *, block: bool) -> Path:
+    """Return the path of a local volume, which somebody prepared: a directory, or with ``block`` a block device.
+
+    :raises FailedPrecondition: if there is something else.
+    :raises OSError: if nothing is there.
+    """
+    if ".." in source.split("/"):
+        raise FailedPrecondition(f"invalid path: {source} must not contain '..'")
+    path = Path(source)
+    mode = path.stat().st_mode
+    if stat.S_ISBLK(mode) if block else stat.S_ISDIR(mode):
+        return path
+    if stat.S_ISBLK(mode):
+        raise FailedPrecondition(
+            f"local volume {source} is a block device and the volumeMode is Filesystem",
+            hint="make a file system on it, mount that, and use the directory as the local volume",
+        )
+    raise FailedPrecondition("only directory and block device are supported")
 
 
 def _create(path: Path, *, directory: bool) -> None:

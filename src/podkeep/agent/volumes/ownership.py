@@ -61,6 +61,12 @@ def mode_for_group(mode: int, *, writable: bool) -> int:
     return stat.S_IMODE(wanted)
 
 
+def belongs(root: os.stat_result, group: int, *, writable: bool) -> bool:
+    """Return whether the root of a volume looks as if the volume was given to ``group`` (OnRootMismatch)."""
+    wanted = mode_for_group(stat.S_IFDIR, writable=writable)
+    return root.st_gid == group and stat.S_ISDIR(root.st_mode) and root.st_mode & wanted == wanted
+
+
 def _give(fd: int, group: int, writable: bool) -> None:
     openat.change(fd, gid=group)
     # Only now: the change of the group has cleared what would run programs as the owner.

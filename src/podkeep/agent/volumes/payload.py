@@ -1,22 +1,43 @@
-"""Which files a ConfigMap or Secret volume holds: a pure function from its source to paths, bytes and modes."""
+"""Which files a volume holds whose content is the node's: a pure function to paths, bytes, modes and owners.
+
+ConfigMaps, Secrets, the downward API, and projections of these and of service account tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import posixpath
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from podkeep.agent.references import token_expiration
 from podkeep.agent.sources import Sources
+from podkeep.agent.volumes import downward
+from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.defaults import FILE_MODE
-from podkeep.api.volumes import KeyToPath, Volume
-from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.api.pod import Pod
+from podkeep.api.volumes import (
+    DownwardAPIVolumeFile,
+    KeyToPath,
+    ServiceAccountTokenProjection,
+    Volume,
+    VolumeProjection,
+)
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+
+_TOKEN_MODE = 0o600
+"""Of a token that belongs to a user or a group of the pod; a group's may be read by it, too (``ownership``)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class File:
-    """Content and permission bits of one file in a volume."""
+    """Content and permission bits of one file in a volume, and its owner; root's if it has none."""
 
     data: bytes
     mode: int
+    uid: int | None = None
 
 
 Payload = Mapping[str, File]
@@ -27,23 +48,131 @@ MAX_BYTES = 16 << 20
 """Of the files of a volume. What an API server takes has 1 MiB, and each path may name the same key of it."""
 
 
-def payload(volume: Volume, namespace: str, sources: Sources) -> Payload:
-    """Return the files of a ConfigMap or Secret volume.
+def payload(volume: Volume, pod: Pod, sources: Sources, allocatable: Mapping[str, str] | None = None) -> Payload:
+    """Return the files of a configMap, secret, downwardAPI or projected volume.
 
+    :param allocatable: what the node has for pods, for limits that a container does not have.
     :raises NotFound: if the ConfigMap, the Secret or a key that ``items`` names is missing and not optional.
+    :raises FailedPrecondition: if something could not be read, with all that could not.
     :raises InvalidArgument: if the volume is of another kind, or its files have more than :data:`MAX_BYTES`.
     """
+    node = _Node(pod=pod, sources=sources, allocatable=allocatable or {})
     if volume.config_map is not None:
-        config_map = volume.config_map
-        data = sources.config_map(namespace, config_map.name, optional=bool(config_map.optional))
-        what = f'configmap "{config_map.name}"'
-        return _bounded(what, _project(what, data, config_map.items, config_map.default_mode, config_map.optional))
+        source = volume.config_map
+        config_map = node.config_map(source.name, source.items, source.default_mode, optional=bool(source.optional))
+        return _bounded(f'configmap "{source.name}"', _owned(config_map, source.items, source.default_user))
     if volume.secret is not None:
-        secret = volume.secret
-        data = sources.secret(namespace, secret.secret_name, optional=bool(secret.optional))
-        what = f'secret "{secret.secret_name}"'
-        return _bounded(what, _project(what, data, secret.items, secret.default_mode, secret.optional))
-    raise InvalidArgument(f"volume {volume.name} holds no files of a ConfigMap or Secret")
+        given = volume.secret
+        secret = node.secret(given.secret_name, given.items, given.default_mode, optional=bool(given.optional))
+        return _bounded(f'secret "{given.secret_name}"', _owned(secret, given.items, given.default_user))
+    if volume.downward_api is not None:
+        items = volume.downward_api
+        return _bounded("the downward API", node.downward(items.items, items.default_mode, items.default_user))
+    if volume.projected is not None:
+        projected = volume.projected
+        files = node.projected(projected.sources, projected.default_mode, projected.default_user)
+        return _bounded("all sources", files)
+    raise InvalidArgument(f"volume {volume.name} holds no files that the node writes")
+
+
+def holds_files(volume: Volume) -> bool:
+    """Return whether the content of a volume is a payload."""
+    sources = (volume.config_map, volume.secret, volume.downward_api, volume.projected)
+    return any(source is not None for source in sources)
+
+
+def digest(files: Payload) -> bytes:
+    """Return what two payloads share if and only if they are equal."""
+    state = hashlib.sha256()
+    for path, file in sorted(files.items()):
+        head = msgspec.json.encode((path, file.mode, file.uid, len(file.data)))
+        state.update(b"%d:" % len(head) + head)
+        state.update(file.data)
+    return state.digest()
+
+
+def token_user(pod: Pod) -> int | None:
+    """Return the user whom tokens belong to: the one that all containers run as; None if there is none."""
+    security = pod.spec.security_context
+    default = None if security is None else security.run_as_user
+    users = set()
+    containers: tuple[Container | EphemeralContainer, ...]
+    containers = (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
+    for container in containers:
+        own = container.security_context
+        users.add(default if own is None or own.run_as_user is None else own.run_as_user)
+    return users.pop() if len(users) == 1 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Node:
+    """What files are made of."""
+
+    pod: Pod
+    sources: Sources
+    allocatable: Mapping[str, str]
+
+    def config_map(self, name: str, items: Sequence[KeyToPath], mode: int | None, *, optional: bool) -> dict[str, File]:
+        data = self.sources.config_map(self.pod.metadata.namespace, name, optional=optional)
+        return _project(f'configmap "{name}"', data, items, mode, optional=optional)
+
+    def secret(self, name: str, items: Sequence[KeyToPath], mode: int | None, *, optional: bool) -> dict[str, File]:
+        data = self.sources.secret(self.pod.metadata.namespace, name, optional=optional)
+        return _project(f'secret "{name}"', data, items, mode, optional=optional)
+
+    def downward(self, items: Sequence[DownwardAPIVolumeFile], mode: int | None, user: int | None) -> dict[str, File]:
+        files = {}
+        failed: list[PodkeepError] = []
+        for item in items:
+            try:
+                data = downward.content(item, self.pod, self.allocatable)
+            except PodkeepError as error:
+                failed.append(error)
+                continue
+            files[posixpath.normpath(item.path)] = File(
+                data=data, mode=_mode(item.mode, mode), uid=user if item.user is None else item.user
+            )
+        _raise_all(failed)
+        return files
+
+    def projected(self, projections: Sequence[VolumeProjection], mode: int | None, user: int | None) -> Payload:
+        """Return the files of all sources; of two with one path the later one's."""
+        files: dict[str, File] = {}
+        failed: list[PodkeepError] = []
+        for projection in projections:
+            try:
+                files |= self._source(projection, mode, user)
+            except PodkeepError as error:
+                failed.append(error)
+        _raise_all(failed)
+        return files
+
+    def _source(self, source: VolumeProjection, mode: int | None, user: int | None) -> Payload:
+        if source.config_map is not None:
+            wanted = source.config_map
+            found = self.config_map(wanted.name, wanted.items, mode, optional=bool(wanted.optional))
+            return _owned(found, wanted.items, user)
+        if source.secret is not None:
+            given = source.secret
+            found = self.secret(given.name, given.items, mode, optional=bool(given.optional))
+            return _owned(found, given.items, user)
+        if source.downward_api is not None:
+            return self.downward(source.downward_api.items, mode, user)
+        if source.service_account_token is not None:
+            return self._token(source.service_account_token, mode, user)
+        kind = "podCertificate" if source.pod_certificate is not None else "clusterTrustBundle"
+        raise FailedPrecondition(
+            f"{kind} projection is not supported by this node",
+            hint="put the certificates into a ConfigMap or a Secret and project that",
+        )
+
+    def _token(self, source: ServiceAccountTokenProjection, mode: int | None, user: int | None) -> Payload:
+        token = self.sources.token(source.audience, token_expiration(source.expiration_seconds))
+        security = self.pod.spec.security_context
+        owner = token_user(self.pod) if source.user is None and user is None else _first(source.user, user)
+        grouped = security is not None and security.fs_group is not None
+        bits = _TOKEN_MODE if owner is not None or grouped else _mode(None, mode)
+        return {source.path: File(data=token.encode(), mode=bits, uid=owner)}
 
 
 def _bounded(what: str, files: Payload) -> Payload:
@@ -54,15 +183,43 @@ def _bounded(what: str, files: Payload) -> Payload:
 
 
 def _project(
-    what: str, data: Mapping[str, bytes], items: tuple[KeyToPath, ...], mode: int | None, optional: bool | None
-) -> Payload:
-    default = FILE_MODE if mode is None else mode
+    what: str, data: Mapping[str, bytes], items: Sequence[KeyToPath], mode: int | None, *, optional: bool
+) -> dict[str, File]:
     if not items:
-        return {key: File(data=content, mode=default) for key, content in data.items()}
+        return {key: File(data=content, mode=_mode(None, mode)) for key, content in data.items()}
     files = {}
     for item in items:
         if item.key in data:
-            files[item.path] = File(data=data[item.key], mode=default if item.mode is None else item.mode)
+            files[item.path] = File(data=data[item.key], mode=_mode(item.mode, mode))
         elif not optional:
             raise NotFound(f"{what} references non-existent key: {item.key}")
     return files
+
+
+def _owned(files: dict[str, File], items: Sequence[KeyToPath], user: int | None) -> Payload:
+    owners = {item.path: item.user for item in items if item.user is not None}
+    if user is None and not owners:
+        return files
+    return {
+        path: File(data=file.data, mode=file.mode, uid=_first(owners.get(path), user)) for path, file in files.items()
+    }
+
+
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _mode(own: int | None, default: int | None) -> int:
+    if own is not None:
+        return own
+    return FILE_MODE if default is None else default
+
+
+def _raise_all(failed: Sequence[PodkeepError]) -> None:
+    """Raise what several sources failed of as one error, each text once."""
+    if not failed:
+        return
+    texts = list(dict.fromkeys(error.message for error in failed))
+    if len(texts) == 1:
+        raise failed[0]
+    raise FailedPrecondition(f"[{', '.join(texts)}]", hint=failed[0].hint)

@@ -101,19 +101,20 @@ def _holds(version: int, files: Payload, fs_group: int | None) -> bool:
     missing = {*files, *directories}
     for found in openat.walk(version, max_entries=len(missing)):
         missing.discard(found.path)
-        wanted = stat.S_IFDIR | _DIRECTORY_MODE
+        wanted, owner = stat.S_IFDIR | _DIRECTORY_MODE, None
         if found.path not in directories:
-            wanted = stat.S_IFREG | files[found.path].mode if found.path in files else 0
-        if not _has(found.status, wanted, fs_group):
+            file = files.get(found.path)
+            wanted, owner = (0, None) if file is None else (stat.S_IFREG | file.mode, file.uid)
+        if not _has(found.status, wanted, fs_group, owner):
             return False
     return not missing and all(_has_data(version, path, file) for path, file in files.items())
 
 
-def _has(status: os.stat_result, wanted: int, fs_group: int | None) -> bool:
+def _has(status: os.stat_result, wanted: int, fs_group: int | None, owner: int | None = None) -> bool:
     if fs_group is not None:
         wanted = stat.S_IFMT(wanted) | ownership.mode_for_group(wanted, writable=False)
     group = os.getegid() if fs_group is None else fs_group
-    return (status.st_mode, status.st_uid, status.st_gid) == (wanted, os.geteuid(), group)
+    return (status.st_mode, status.st_uid, status.st_gid) == (wanted, os.geteuid() if owner is None else owner, group)
 
 
 def _has_data(version: int, path: str, file: File) -> bool:
@@ -151,6 +152,8 @@ def _write_file(version: int, path: str, file: File) -> None:
         with os.fdopen(os.open(name, flags, 0o600, dir_fd=above), "wb") as stream:
             stream.write(file.data)
             stream.flush()
+            if file.uid is not None:
+                os.fchown(stream.fileno(), file.uid, -1)
             os.fchmod(stream.fileno(), file.mode)
 
 

@@ -1,90 +1,224 @@
-"""Making a pod's volumes ready on the node before its containers start.
+"""Making one volume of a pod ready on the node before containers start.
 
-Owns: emptyDir, hostPath, configMap and secret volumes under the pod's directory, with the kubelet's paths. Files
-belong to root on disk whatever the pod's user namespace is; the runtime shifts them by idmapped mounts (KEP-127).
-Taking volumes down is ``poddirs.PodDirs.remove``: everything made here is below the pod's directory.
+Owns: what is made of each kind of volume, under the pod's directory with the kubelet's paths. Files belong to root on
+disk whatever the pod's user namespace is; the runtime shifts them by idmapped mounts (KEP-127). Which volumes of a pod
+are wanted, again and again, is ``pod_volumes``. Taking volumes down is ``poddirs.PodDirs.remove``: everything made here
+is below the pod's directory.
 """
 
 from __future__ import annotations
 
+import os
 import posixpath
+import stat
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.sources import Sources
-from podkeep.agent.volumes import host_path, ownership, projection
-from podkeep.agent.volumes.payload import MAX_BYTES, payload
+from podkeep.agent.volumes import claims, empty_dir, host_path, ownership, projection
+from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed
+from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, payload
 from podkeep.api.pod import Pod
-from podkeep.api.volumes import EmptyDirVolumeSource, Volume
-from podkeep.base import quantity
-from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError, Unimplemented
-from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.api.volumes import Volume
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.kernel.files import openat
 
+_PLUGINS = {
+    "config_map": "kubernetes.io~configmap",
+    "downward_api": "kubernetes.io~downward-api",
+    "projected": "kubernetes.io~projected",
+    "secret": "kubernetes.io~secret",
+}
+"""Names of directories of what has files, by the attribute of a volume."""
 _EMPTY_DIR = "kubernetes.io~empty-dir"
-_CONFIG_MAP = "kubernetes.io~configmap"
-_SECRET = "kubernetes.io~secret"
-_SECRET_BYTES = 4 * MAX_BYTES
+_HOST_PATH = "kubernetes.io~host-path"
+_LOCAL = "kubernetes.io~local-volume"
+_GIVEN = "given-to-group"
+_USE = threading.Lock()
+"""Held while a volume is looked for in the directories of all pods."""
+_TMPFS_BYTES = 4 * MAX_BYTES
 """Of the file system of a secret: of its files, of the next ones beside them, and of what they take in pages."""
+_DIRECTORY_MODE = 0o755
+_SETUP = "MountVolume.SetUp"
 
 
 @dataclass(frozen=True, kw_only=True)
 class MountedVolume:
-    """A volume that is ready: where it is on the node, and whether containers may only read it."""
+    """A volume that is ready: where it is on the node, and whether containers may only read it.
+
+    With ``device`` it is a block device, for ``volumeDevices``. ``group`` is one more group of every container.
+    """
 
     name: str
     path: Path
     read_only: bool = False
+    device: bool = False
+    group: int | None = None
 
 
-def set_up(pod: Pod, directory: PodDir, sources: Sources) -> Mapping[str, MountedVolume]:
-    """Make the volumes of ``pod`` and return them by name. Doing it again brings files up to date and keeps the rest.
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What volumes have to know of the node: name, labels, and ``allocatable``, what it has for pods by resource."""
+
+    node_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    images: bool = True
+    """Whether volumes may be images (feature gate ImageVolume)."""
+
+
+def set_up(
+    pod: Pod, directory: PodDir, sources: Sources, node: Surroundings | None = None
+) -> Mapping[str, MountedVolume]:
+    """Make all volumes of ``pod`` and return them by name. Doing it again brings files up to date and keeps the rest.
 
     Images are not among them: nothing of those is on the node's file system (``volumes/images.py``).
 
-    :raises FailedPrecondition: naming the volume and what is wrong with it.
+    :raises FailedPrecondition: naming the first volume that failed and what is wrong with it.
     """
-    ready = {}
-    for volume in pod.spec.volumes:
-        if volume.image is not None:
-            continue
-        try:
-            ready[volume.name] = _set_up(pod, volume, directory, sources)
-        except PodkeepError as error:
-            raise _failed(volume, error.message, error.hint) from error
-        except OSError as error:
-            raise _failed(volume, str(error), "") from error
-    return ready
+    around = node or Surroundings()
+    volumes = [volume for volume in pod.spec.volumes if volume.image is None or not around.images]
+    return {volume.name: set_up_one(pod, volume, directory, sources, around) for volume in volumes}
 
 
-def _failed(volume: Volume, why: str, hint: str) -> FailedPrecondition:
-    return FailedPrecondition(f'MountVolume.SetUp failed for volume "{volume.name}" : {why}', hint=hint)
+def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node: Surroundings) -> MountedVolume:
+    """Make one volume, or bring its files up to date.
+
+    :raises NotProcessed: if it is not known yet what to mount, or this node has nothing for volumes of this kind.
+    :raises FailedPrecondition: with a kubelet's text, naming the volume and what is wrong with it.
+    """
+    named = volume.name
+    try:
+        if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
+            persistent = claims.bound(volume, pod, sources)
+            named = persistent.name
+            claims.require_here(volume, pod, sources, node.labels, node.node_name)
+            return _persistent(pod, volume, persistent, directory)
+        return _set_up(pod, volume, directory, sources, node)
+    except NotProcessed:
+        raise
+    except MountCheckFailed as error:
+        raise _failed(f"MountVolume.{error.step}", named, error.message, error.hint) from error
+    except PodkeepError as error:
+        raise _failed(_SETUP, named, error.message, error.hint) from error
+    except OSError as error:
+        raise _failed(_SETUP, named, str(error), "") from error
 
 
-def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources) -> MountedVolume:
+def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> Payload | None:
+    """Return what the files of a volume should be; None if the node does not write them.
+
+    :raises FailedPrecondition: as :func:`set_up_one`.
+    """
+    if not holds_files(volume):
+        return None
+    try:
+        return payload(volume, pod, sources, node.allocatable)
+    except PodkeepError as error:
+        raise _failed(_SETUP, volume.name, error.message, error.hint) from error
+
+
+def _failed(what: str, volume: str, why: str, hint: str) -> FailedPrecondition:
+    return FailedPrecondition(f'{what} failed for volume "{volume}" : {why}', hint=hint)
+
+
+def fs_group(pod: Pod) -> int | None:
+    """Return the group that owns the pod's volumes."""
     security = pod.spec.security_context
-    fs_group = None if security is None else security.fs_group
+    return None if security is None else security.fs_group
+
+
+def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node: Surroundings) -> MountedVolume:
     if volume.host_path is not None:
         return MountedVolume(name=volume.name, path=host_path.check(volume.host_path))
     if volume.empty_dir is not None:
         path = directory.volume(_EMPTY_DIR, volume.name)
-        _empty_dir(volume.empty_dir, path, fs_group)
+        empty_dir.make(pod, volume.empty_dir, path, node.allocatable)
         projection.make_mount_points(path, mount_points_inside(pod, volume.name))
         return MountedVolume(name=volume.name, path=path)
+    if not holds_files(volume):
+        raise NotProcessed(
+            f'failed to get Plugin from volumeSpec for volume "{volume.name}" err=no volume plugin matched'
+        )
+    content = payload(volume, pod, sources, node.allocatable)
+    path = files_directory(volume, directory)
     if volume.config_map is not None:
-        path = directory.volume(_CONFIG_MAP, volume.name)
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-    elif volume.secret is not None:
-        path = directory.volume(_SECRET, volume.name)
-        # Secrets never touch a disk.
-        _mount_tmpfs(path, f"mode=0755,size={_SECRET_BYTES}", mode=0o755)
+        if stat.S_IMODE(path.stat().st_mode) != _DIRECTORY_MODE:  # the umask had its say
+            path.chmod(_DIRECTORY_MODE)
     else:
-        raise Unimplemented("this kind of volume is not supported by this version")
-    path.chmod(0o755)
-    projection.write(path, payload(volume, pod.metadata.namespace, sources), fs_group=fs_group)
+        # Secrets and tokens never touch a disk; a kubelet has the others in memory, too.
+        empty_dir.mount_tmpfs(path, f"mode=0755,size={_TMPFS_BYTES}")
+    projection.write(path, content, fs_group=fs_group(pod))
     projection.make_mount_points(path, mount_points_inside(pod, volume.name))
     return MountedVolume(name=volume.name, path=path, read_only=True)
+
+
+def files_directory(volume: Volume, directory: PodDir) -> Path:
+    """Return where a volume has its files whose content is the node's."""
+    plugin = next(name for attribute, name in _PLUGINS.items() if getattr(volume, attribute) is not None)
+    return directory.volume(plugin, volume.name)
+
+
+def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: PodDir) -> MountedVolume:
+    """Check the volume behind a claim, and give it to the pod's group if it is a local one (kubelet: local volumes)."""
+    if persistent.host_path is not None:
+        path = host_path.check(persistent.host_path)
+        mark = directory.volume(_HOST_PATH, persistent.name)
+    elif persistent.local:
+        path = host_path.check_local(persistent.local, block=persistent.block)
+        mark = directory.volume(_LOCAL, persistent.name)
+    else:
+        raise NotProcessed(
+            f'failed to get Plugin from volumeSpec for volume "{persistent.name}" err=no volume plugin matched',
+            hint="this node has volumes of types local and hostPath",
+        )
+    _use(mark, directory, exclusive=persistent.exclusive)
+    group = fs_group(pod)
+    if persistent.local and group is not None and not persistent.block and not persistent.read_only:
+        _give_local(pod, path, group, mark / _GIVEN)
+    return MountedVolume(
+        name=volume.name,
+        path=path,
+        read_only=persistent.read_only,
+        device=persistent.block,
+        group=persistent.group,
+    )
+
+
+def _use(mark: Path, directory: PodDir, *, exclusive: bool) -> None:
+    """Note in the pod's directory that it uses a volume: ``mark`` is a directory there, gone with the pod's.
+
+    :raises FailedPrecondition: if the volume is for one pod and another one uses it.
+    """
+    with _USE:
+        if mark.exists():
+            return
+        if exclusive and any((pod / mark.relative_to(directory.path)).exists() for pod in _others(directory)):
+            raise FailedPrecondition(
+                "volume uses the ReadWriteOncePod access mode and is already in use by another pod"
+            )
+        mark.mkdir(mode=0o750, parents=True)
+
+
+def _others(directory: PodDir) -> list[Path]:
+    return [path for path in directory.path.parent.iterdir() if path != directory.path]
+
+
+def _give_local(pod: Pod, path: Path, group: int, given: Path) -> None:
+    """Have the pod's group own a local volume, once for the pod: the file ``given`` is made when that is done."""
+    if given.exists():
+        return
+    security = pod.spec.security_context
+    policy = None if security is None else security.fs_group_change_policy
+    with openat.closing(openat.open_named(path)) as named:
+        if policy != "OnRootMismatch" or not ownership.belongs(os.fstat(named), group, writable=True):
+            with openat.closing(openat.reopen(named, os.O_RDONLY | os.O_DIRECTORY)) as root:
+                ownership.give_tree_to_group(root, group, writable=True)
+    given.touch(mode=0o640)
 
 
 def mount_points_inside(pod: Pod, volume: str) -> list[str]:
@@ -111,30 +245,3 @@ def mount_points_inside(pod: Pod, volume: str) -> list[str]:
                 if not mount.sub_path and not mount.sub_path_expr:
                     found.add(place.strip("/"))
     return sorted(found)
-
-
-def _empty_dir(source: EmptyDirVolumeSource, path: Path, fs_group: int | None) -> None:
-    if path.exists() and source.medium != "Memory":
-        return
-    if source.medium == "Memory":
-        limit = quantity.units(source.size_limit) if source.size_limit else 0
-        if not _mount_tmpfs(path, f"mode=0777,size={limit}" if limit else "mode=0777", mode=0o777):
-            return
-    else:
-        path.mkdir(mode=0o777, parents=True)
-    path.chmod(0o777)
-    if fs_group is not None:
-        ownership.give_to_group(path, fs_group, writable=True)
-
-
-def _mount_tmpfs(path: Path, options: str, *, mode: int) -> bool:
-    """Mount a tmpfs at ``path`` and return True, or False if something is mounted there already."""
-    path.mkdir(mode=mode, parents=True, exist_ok=True)
-    if mountinfo.is_mount_point(path):
-        return False
-    try:
-        # Swap would put secrets on a disk after all (Linux 6.3: tmpfs option noswap).
-        mounts.tmpfs(path, f"{options},noswap")
-    except KernelCallError:
-        mounts.tmpfs(path, options)
-    return True

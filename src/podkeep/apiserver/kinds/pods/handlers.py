@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from podkeep.api.handler_validation import STOP_SIGNALS
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.field_rules import named, required
 from podkeep.apiserver.kinds.pods import fields as pod_fields
@@ -15,17 +16,6 @@ _PROBE_HANDLERS = ("exec", "httpGet", "tcpSocket", "grpc")
 _HOOK_HANDLERS = ("exec", "httpGet", "tcpSocket", "sleep")
 _SCHEMES = ("HTTP", "HTTPS")
 _WINDOWS_SIGNALS = ("SIGKILL", "SIGTERM")
-_LINUX_SIGNALS = tuple(
-    sorted(
-        f"SIG{name}"
-        for name in (
-            *"ABRT ALRM BUS CHLD CLD CONT FPE HUP ILL INT IO IOT KILL PIPE POLL PROF PWR QUIT SEGV STKFLT STOP".split(),
-            *"SYS TERM TRAP TSTP TTIN TTOU URG USR1 USR2 VTALRM WINCH XCPU XFSZ RTMIN RTMAX".split(),
-            *(f"RTMIN+{number}" for number in range(1, 16)),
-            *(f"RTMAX-{number}" for number in range(1, 15)),
-        )
-    )
-)
 
 Values = Mapping[str, Any]
 
@@ -103,5 +93,5 @@ def _stop_signal(signal: str, path: str, context: Context) -> None:
     if "os" not in context.spec:
         context.errors.forbidden(path, "may not be set for containers with empty `spec.os.name`")
     elif context.os in ("linux", "windows"):
-        known = _LINUX_SIGNALS if context.os == "linux" else _WINDOWS_SIGNALS
+        known = STOP_SIGNALS if context.os == "linux" else _WINDOWS_SIGNALS
         pod_fields.supported(path, signal, known, context.errors)

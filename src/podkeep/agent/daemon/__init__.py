@@ -1,0 +1,1 @@
+"""The agent's process: what it is put together of, its start and its end."""

@@ -1,0 +1,138 @@
+"""One stream of the runtime's events and one relist for all pods, which wake the workers that they concern.
+
+An event lost is a delay: every ten seconds all sandboxes and containers are listed in two calls, and the workers of the
+pods that look otherwise than before are woken (kubelet: evented and generic PLEG). A runtime that sends no events is
+listed every second. Owns saying once that the runtime is away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import aclosing
+
+from podkeep.agent.convert import names
+from podkeep.agent.pod.news import News
+from podkeep.base.errors import PodkeepError, Unimplemented
+from podkeep.base.tasks import Tasks
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
+
+RELIST_S = 10.0
+"""Between relists while events come."""
+RELIST_WITHOUT_EVENTS_S = 1.0
+RECONNECT_S = 0.2
+UNHEALTHY_S = 180.0
+"""Without a relist for so long, the node is not ready (kubelet, relistThreshold)."""
+_LIST_TIMEOUT_S = 30.0
+
+Picture = dict[str, frozenset[tuple[str, int]]]
+"""For each pod, the IDs of its sandboxes and containers with their states."""
+
+
+class RuntimeEvents:
+    """Wakes workers when something happens to their pod at the runtime."""
+
+    def __init__(self, client: CriClient) -> None:
+        self._client = client
+        self._news: dict[str, News] = {}
+        self._picture: Picture = {}
+        self._follows = False
+        self._relist = asyncio.Event()
+        self._answered = time.monotonic()
+        self.away: PodkeepError | None = None
+        """Why the runtime does not answer; ``None`` while it does."""
+
+    def of(self, uid: str) -> News:
+        """Return what the worker of a pod waits on."""
+        return self._news.setdefault(uid, News())
+
+    def forget(self, uid: str) -> None:
+        """Note that pod ``uid`` has no worker any more."""
+        self._news.pop(uid, None)
+
+    def unhealthy(self) -> str:
+        """Return why the runtime's answers cannot be relied on, in a kubelet's words; nothing if they can."""
+        silent = time.monotonic() - self._answered
+        if silent < UNHEALTHY_S:
+            return ""
+        return f"PLEG is not healthy: pleg was last seen active {silent:.0f}s ago; threshold is {UNHEALTHY_S:.0f}s"
+
+    async def run(self) -> None:
+        """Follow the runtime until cancelled."""
+        async with Tasks("following the runtime's events") as tasks:
+            tasks.start(self._stream())
+            while True:
+                await self._look()
+                self._relist.clear()
+                try:
+                    pause = RELIST_S if self._follows else RELIST_WITHOUT_EVENTS_S
+                    await asyncio.wait_for(self._relist.wait(), pause)
+                except TimeoutError:
+                    continue
+
+    async def _stream(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except Unimplemented:
+                return
+            except PodkeepError as error:
+                log.debug("no events: %s", error.message)
+            self._follows = False
+            await asyncio.sleep(RECONNECT_S if self.away is None else RELIST_WITHOUT_EVENTS_S)
+
+    async def _follow(self) -> None:
+        events = self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest())
+        async with aclosing(events):  # type: ignore[type-var]
+            self._follows = True
+            # What happened before the stream began is seen by a relist.
+            self._relist.set()
+            async for event in events:
+                uid = event.pod_sandbox_status.metadata.uid
+                if uid:
+                    self.wake(uid)
+                else:  # the sandbox is gone, or the event was too large
+                    self._relist.set()
+
+    async def _look(self) -> None:
+        try:
+            picture = await self._list()
+        except PodkeepError as error:
+            if self.away is None:
+                log.warning("%s; pods run on, trying again until there is an answer", error)
+            self.away = error
+            return
+        self._answered = time.monotonic()
+        back, self.away = self.away is not None, None
+        if back:
+            log.warning("the runtime answers again")
+        for uid in changed(self._picture, picture) if not back else [*self._news]:
+            self.wake(uid)
+        self._picture = picture
+
+    async def _list(self) -> Picture:
+        runtime = self._client.runtime
+        sandboxes = await runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_LIST_TIMEOUT_S)
+        containers = await runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_LIST_TIMEOUT_S)
+        found: dict[str, set[tuple[str, int]]] = {}
+        for sandbox in sandboxes.items:
+            found.setdefault(sandbox.metadata.uid, set()).add((sandbox.id, sandbox.state))
+        for container in containers.containers:
+            uid = container.labels.get(names.POD_UID, "")
+            found.setdefault(uid, set()).add((container.id, container.state))
+        return {uid: frozenset(things) for uid, things in found.items()}
+
+    def wake(self, uid: str) -> None:
+        """Make the worker of a pod look again; nothing happens if it has none."""
+        news = self._news.get(uid)
+        if news is not None:
+            news.wake()
+
+
+def changed(before: Picture, now: Picture) -> list[str]:
+    """Return the pods that look otherwise than before, those that came or went included."""
+    return [uid for uid in {**before, **now} if before.get(uid) != now.get(uid)]

@@ -1,0 +1,165 @@
+"""The status of each pod, from the worker that knows it to the API.
+
+Owns what was written last, retries, and the deletion of the object of a pod that is
+gone. A status is written when it differs from what the API has, by a patch with the UID as precondition: the pod that
+has come under the same name meanwhile is never touched. While the API is away only the newest status is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from podkeep.agent.manager import status_patch
+from podkeep.agent.resources import critical
+from podkeep.api.pod import Pod
+from podkeep.api.status import PodStatus
+from podkeep.base.errors import PodkeepError
+from podkeep.base.tasks import Tasks
+from podkeep.client.client import Client
+from podkeep.client.errors import ApiError
+from podkeep.client.reflector import Backoff
+from podkeep.client.resources import PODS
+
+log = logging.getLogger(__name__)
+
+WRITERS = 8
+"""Requests at a time."""
+
+
+@dataclass(kw_only=True)
+class _Entry:
+    """One pod of the API. ``there`` is the status that the API has, as far as is known."""
+
+    namespace: str
+    name: str
+    uid: str
+    there: Mapping[str, Any]
+    status: PodStatus | None = None
+    gone: bool = False
+    queued: bool = False
+    deleted: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class StatusManager:
+    """Writes statuses of the pods of one API server."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._entries: dict[str, _Entry] = {}
+        self._static: dict[tuple[str, str], PodStatus] = {}
+        self._mirrors: dict[tuple[str, str], str] = {}
+        self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
+
+    def known(self, pod: Pod, there: Mapping[str, Any]) -> None:
+        """Note what the API has of a pod.
+
+        :param there: its status, as JSON.
+        """
+        metadata = pod.metadata
+        entry = self._entries.get(metadata.uid)
+        if entry is None:
+            entry = _Entry(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there)
+            self._entries[metadata.uid] = entry
+            if critical.is_mirror(pod):
+                name = metadata.namespace, metadata.name
+                self._mirrors[name] = metadata.uid
+                entry.status = self._static.get(name)
+        entry.there = there
+        if entry.status is not None and self._patch(entry):
+            self._enqueue(entry)  # somebody else wrote it, or our own write is on its way
+
+    def set(self, pod: Pod, status: PodStatus) -> None:
+        """Have the status of a pod written; nothing happens if the API does not have the pod any more."""
+        if critical.is_static(pod):
+            self._static[pod.metadata.namespace, pod.metadata.name] = status
+        entry = self._entry(pod)
+        if entry is None or entry.gone:
+            return
+        entry.status = status
+        self._enqueue(entry)
+
+    def _entry(self, pod: Pod) -> _Entry | None:
+        """Return where the status of a pod goes: that of a static pod goes to its mirror."""
+        uid = pod.metadata.uid
+        if critical.is_static(pod):
+            uid = self._mirrors.get((pod.metadata.namespace, pod.metadata.name), "")
+        return self._entries.get(uid)
+
+    def forget_static(self, names: Collection[tuple[str, str]]) -> None:
+        """Forget the statuses of static pods that are not among ``names``."""
+        self._static = {name: status for name, status in self._static.items() if name in names}
+
+    def finish(self, pod: Pod) -> None:
+        """Have the object of a pod deleted after its last status was written: nothing of it is left on the node."""
+        entry = self._entries.get(pod.metadata.uid)
+        if entry is not None and not entry.gone:
+            entry.gone = True
+            self._enqueue(entry)
+
+    def forget(self, uid: str) -> None:
+        """Note that the API does not have the pod any more."""
+        entry = self._entries.pop(uid, None)
+        if entry is not None:
+            entry.deleted.set()
+            if self._mirrors.get((entry.namespace, entry.name)) == uid:
+                del self._mirrors[entry.namespace, entry.name]
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with Tasks("writing statuses of pods") as tasks:
+            for _ in range(WRITERS):
+                tasks.start(self._write_all())
+            await asyncio.Event().wait()
+
+    def _enqueue(self, entry: _Entry) -> None:
+        if not entry.queued:
+            entry.queued = True
+            self._queue.put_nowait(entry)
+
+    async def _write_all(self) -> None:
+        while True:
+            entry = await self._queue.get()
+            backoff = Backoff(first=0.5, most=10.0)
+            while self._entries.get(entry.uid) is entry:
+                entry.queued = False
+                try:
+                    await self._write(entry)
+                    break
+                except ApiError as error:
+                    if error.not_found or error.conflict:  # it is gone, or another one has its name
+                        break
+                    wait = max(backoff.next(), error.retry_after)
+                    log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+                except PodkeepError as error:
+                    wait = backoff.next()
+                    log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+                entry.queued = True
+                await asyncio.sleep(wait)
+            entry.queued = False
+
+    async def _write(self, entry: _Entry) -> None:
+        patch = self._patch(entry)
+        if patch:
+            answer = await self._client.patch(
+                PODS,
+                entry.name,
+                {"metadata": {"uid": entry.uid}, "status": patch},
+                entry.namespace,
+                subresource="status",
+            )
+            status = answer.get("status")
+            entry.there = status if isinstance(status, dict) else {}
+        if entry.gone and not entry.deleted.is_set():
+            await self._client.delete(PODS, entry.name, entry.namespace, grace=0, uid=entry.uid)
+            entry.deleted.set()
+
+    def _patch(self, entry: _Entry) -> dict[str, Any]:
+        if entry.status is None:
+            return {}
+        return status_patch.difference(entry.there, msgspec.to_builtins(entry.status))

@@ -1,0 +1,482 @@
+"""The objects that the node's pods refer to, read from the API: a frozen snapshot of them for each step of a worker.
+
+ConfigMaps and Secrets are followed by one watch for each object, for as long as a pod refers to it (kubelet,
+util/manager/watch_based_manager.go): a node may watch nothing else of them. Tokens of service accounts are asked for,
+kept, and asked for again before they expire (kubelet, token/token_manager.go). Claims and their volumes are read.
+RuntimeClasses and Services are followed as a whole, once the first pod needs them.
+
+Owns: reading, keeping, telling workers that something changed. Does not own: which objects a pod refers to
+(``references``), or what their absence means (``Sources`` and its users).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from podkeep.agent import references
+from podkeep.agent.references import References
+from podkeep.agent.sources import Claim, Key, Sources, TokenKey, failure_key
+from podkeep.api.configuration import ConfigMap, Secret
+from podkeep.api.meta import ObjectMeta
+from podkeep.api.pod import Pod
+from podkeep.base.errors import PodkeepError
+from podkeep.base.tasks import Tasks
+from podkeep.client.client import Client
+from podkeep.client.errors import ApiError
+from podkeep.client.reflector import Reflector
+from podkeep.client.resources import (
+    CONFIG_MAPS,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    RUNTIME_CLASSES,
+    SECRETS,
+    SERVICE_ACCOUNTS,
+    SERVICES,
+    Resource,
+)
+
+log = logging.getLogger(__name__)
+
+SYNC_S = 1.0
+"""For which a snapshot waits for an object that has not been read yet (kubelet, as above)."""
+NOT_SYNCED = "failed to sync {} cache: timed out waiting for the condition"
+"""In a kubelet's words; with the resource in the singular."""
+MAX_TOKEN_S = 24 * 3600.0
+"""After which a token is asked for again, however long it is good."""
+TOKEN_SHARE = 0.8
+"""Of a token's life, after which it is asked for again."""
+TOKEN_JITTER_S = 10.0
+_TOKEN_RETRY_S = 30.0
+CLAIM_S = 60.0
+"""For which a bound claim and its volume are not read again."""
+_WATCH_S = 1800.0
+"""Least time of a watch of one object; others begin anew each five minutes (kubelet, as above)."""
+
+Value = TypeVar("Value")
+Ref = tuple[str, str, str]
+"""Resource, namespace and name."""
+
+
+class _One(Generic[Value]):
+    """One object that pods refer to; a handler of its reflector. ``users``: UIDs of the pods."""
+
+    def __init__(self, decode: Callable[[Mapping[str, Any]], Value], changed: Callable[[Iterable[str]], None]) -> None:
+        self._decode, self._changed = decode, changed
+        self.users: set[str] = set()
+        self.value: Value | None = None
+        self.immutable = False
+        self.synced = asyncio.Event()
+        self.settled = asyncio.Event()
+        """Is set when it cannot change any more."""
+
+    def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """See :class:`podkeep.client.reflector.Handler`."""
+        self._set(items[0] if items else None)
+
+    def changed(self, item: Mapping[str, Any]) -> None:
+        """See :class:`podkeep.client.reflector.Handler`."""
+        self._set(item)
+
+    def deleted(self, item: Mapping[str, Any]) -> None:
+        """See :class:`podkeep.client.reflector.Handler`."""
+        self._set(None)
+
+    def _set(self, item: Mapping[str, Any] | None) -> None:
+        value = None if item is None else self._decode(item)
+        news = self.synced.is_set() and value != self.value
+        self.value = value
+        self.synced.set()
+        if item is not None and item.get("immutable"):
+            self.settled.set()
+        if news:
+            self._changed(tuple(self.users))
+
+
+class _All:
+    """All objects of a resource, by namespace and name; a handler of its reflector."""
+
+    def __init__(self, changed: Callable[[], None]) -> None:
+        self._changed = changed
+        self.items: dict[Key, Mapping[str, Any]] = {}
+        self.synced = asyncio.Event()
+
+    def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """See :class:`podkeep.client.reflector.Handler`."""
+        self.items = {_key(item): _slim(item) for item in items}
+        self.synced.set()
+        self._changed()
+
+    def changed(self, item: Mapping[str, Any]) -> None:
+        """See :class:`podkeep.client.reflector.Handler`."""
+        self.items[_key(item)] = _slim(item)
+        self._changed()
+
+    def deleted(self, item: Mapping[str, Any]) -> None:
+        """See :class:`podkeep.client.reflector.Handler`."""
+        self.items.pop(_key(item), None)
+        self._changed()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Token:
+    """A token; times in seconds since 1970."""
+
+    text: str
+    refresh: float
+    expires: float
+
+
+@dataclass(kw_only=True)
+class _User:
+    """A pod that is read for."""
+
+    refs: frozenset[Ref] = frozenset()
+    tokens: dict[TokenKey, _Token] = field(default_factory=dict)
+    claims: dict[str, tuple[float, Claim]] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
+class ApiObjects:
+    """Reads for the pods of a node. ``on_change`` is called with the UID of a pod whose snapshot would be another one.
+
+    :param on_change: wakes the pod's worker; must not block.
+    """
+
+    def __init__(self, client: Client, on_change: Callable[[str], None] = lambda _: None) -> None:
+        self._client = client
+        self.on_change = on_change
+        self._tasks = Tasks("reading objects of pods")
+        self._watched: dict[Ref, tuple[_One[Any], asyncio.Task[None]]] = {}
+        self._pods: dict[str, _User] = {}
+        self._services = _All(lambda: None)
+        self._runtime_classes = _All(lambda: None)
+        self._following: set[str] = set()
+
+    async def read(self, pod: Pod) -> Sources:
+        """Return a snapshot of what ``pod`` refers to. What cannot be read now is in its ``failures``, with the reason.
+
+        It takes a second at most for ConfigMaps and Secrets, and a request's deadline for tokens and claims.
+        """
+        wanted = references.of(pod)
+        user = self._pods.setdefault(pod.metadata.uid, _User())
+        self._refer(pod, user, wanted)
+        failures: dict[str, str] = {}
+        async with user.lock:
+            await asyncio.gather(
+                self._synced(user, failures),
+                self._tokens(pod, user, wanted.tokens, failures),
+                self._claims(pod, user, wanted.claims, failures),
+                self._services_of(pod, failures),
+                self._runtime_class_of(pod, failures),
+            )
+        if self._pods.get(pod.metadata.uid) is not user:
+            # Released meanwhile: nothing is kept of it.
+            self._forget(pod.metadata.uid, user)
+        return self._snapshot(pod, user, wanted, failures)
+
+    def release(self, pod: Pod) -> None:
+        """Forget a pod that is gone; what no other pod refers to is not watched any more."""
+        user = self._pods.pop(pod.metadata.uid, None)
+        if user is not None:
+            self._forget(pod.metadata.uid, user)
+
+    async def close(self) -> None:
+        """End all watches."""
+        for user in self._pods.values():
+            if user.timer is not None:
+                user.timer.cancel()
+        self._pods.clear()
+        self._watched.clear()
+        await self._tasks.close()
+
+    # -- ConfigMaps and Secrets
+
+    def _refer(self, pod: Pod, user: _User, wanted: References) -> None:
+        namespace, uid = pod.metadata.namespace, pod.metadata.uid
+        refs = frozenset(
+            [(CONFIG_MAPS.name, namespace, name) for name in wanted.config_maps]
+            + [(SECRETS.name, namespace, name) for name in wanted.secrets]
+        )
+        for ref in refs - user.refs:
+            self._watch(ref).users.add(uid)
+        for ref in user.refs - refs:
+            self._drop(ref, uid)
+        user.refs = refs
+
+    def _watch(self, ref: Ref) -> _One[Any]:
+        if ref in self._watched:
+            return self._watched[ref][0]
+        resource, namespace, name = ref
+        one: _One[Any] = _One(_config_map, self._tell) if resource == CONFIG_MAPS.name else _One(_secret, self._tell)
+        of = CONFIG_MAPS if resource == CONFIG_MAPS.name else SECRETS
+        reflector = Reflector(self._client, of, namespace, fields=f"metadata.name={name}", watch_s=_WATCH_S)
+        self._watched[ref] = one, self._tasks.start(_until_settled(reflector, one))
+        return one
+
+    def _drop(self, ref: Ref, uid: str) -> None:
+        if ref not in self._watched:
+            return
+        one, task = self._watched[ref]
+        one.users.discard(uid)
+        if not one.users:
+            del self._watched[ref]
+            task.cancel()
+
+    def _forget(self, uid: str, user: _User) -> None:
+        if user.timer is not None:
+            user.timer.cancel()
+            user.timer = None
+        for ref in user.refs:
+            self._drop(ref, uid)
+        user.refs = frozenset()
+
+    def _tell(self, uids: Iterable[str]) -> None:
+        for uid in uids:
+            self.on_change(uid)
+
+    async def _synced(self, user: _User, failures: dict[str, str]) -> None:
+        waiting = {ref: self._watched[ref][0].synced for ref in user.refs}
+        await _all_set(waiting.values())
+        for (resource, _, name), synced in waiting.items():
+            if not synced.is_set():
+                kind = resource.removesuffix("s")
+                failures[failure_key(kind, name)] = NOT_SYNCED.format(kind)
+
+    # -- tokens
+
+    async def _tokens(self, pod: Pod, user: _User, wanted: Iterable[TokenKey], failures: dict[str, str]) -> None:
+        for key in user.tokens.keys() - set(wanted):
+            del user.tokens[key]
+        await asyncio.gather(*(self._token(pod, user, key, failures) for key in wanted))
+        self._wake_for_token(pod.metadata.uid, user)
+
+    async def _token(self, pod: Pod, user: _User, key: TokenKey, failures: dict[str, str]) -> None:
+        """Ask for a token if there is none, or it is old; the old one does while it is good."""
+        known, now = user.tokens.get(key), time.time()
+        if known is not None and now < known.refresh:
+            return
+        try:
+            user.tokens[key] = await request_token(self._client, pod, key)
+        except PodkeepError as error:
+            if known is not None and now < known.expires:
+                log.warning("token of pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+                return
+            user.tokens.pop(key, None)
+            failures[failure_key("token", key[0])] = error.message
+
+    def _wake_for_token(self, uid: str, user: _User) -> None:
+        """Have the worker read again when the first of the pod's tokens is to be replaced."""
+        if user.timer is not None:
+            user.timer.cancel()
+            user.timer = None
+        if user.tokens and self._pods.get(uid) is user:
+            wait = min(token.refresh for token in user.tokens.values()) - time.time()
+            # One that is due already could not be had: the next attempt is not at once.
+            delay = max(wait, 0.0) + 0.1 if wait > 0 else _TOKEN_RETRY_S
+            user.timer = asyncio.get_running_loop().call_later(delay, self.on_change, uid)
+
+    # -- claims
+
+    async def _claims(self, pod: Pod, user: _User, names: Iterable[str], failures: dict[str, str]) -> None:
+        for name in user.claims.keys() - set(names):
+            del user.claims[name]
+        await asyncio.gather(*(self._claim(pod, user, name, failures) for name in names))
+
+    async def _claim(self, pod: Pod, user: _User, name: str, failures: dict[str, str]) -> None:
+        known = user.claims.get(name)
+        if known is not None and time.monotonic() < known[0]:
+            return
+        try:
+            claim = await _found(self._client.get(PERSISTENT_VOLUME_CLAIMS, name, pod.metadata.namespace))
+            bound = claim is not None and claim.get("status", {}).get("phase") == "Bound"
+            volume = None
+            if claim is not None and bound and (volume_name := claim["spec"].get("volumeName")):
+                volume = await _found(self._client.get(PERSISTENT_VOLUMES, volume_name))
+        except PodkeepError as error:
+            user.claims.pop(name, None)
+            failures[failure_key("persistentvolumeclaim", name)] = error.message
+            return
+        # One that is not bound yet is looked at each time.
+        good = CLAIM_S if bound and volume is not None else 0.0
+        user.claims[name] = time.monotonic() + good, Claim(claim=claim, volume=volume)
+
+    # -- Services and RuntimeClasses
+
+    async def _services_of(self, pod: Pod, failures: dict[str, str]) -> None:
+        if pod.metadata.annotations.get(_SOURCE, "api") != "api":
+            # A static pod starts without the API.
+            return
+        self._follow(SERVICES, self._services)
+        await _all_set([self._services.synced])
+        if not self._services.synced.is_set():
+            failures[failure_key("service", "")] = (
+                "services have not yet been read at least once, cannot construct envvars"
+            )
+
+    async def _runtime_class_of(self, pod: Pod, failures: dict[str, str]) -> None:
+        name = pod.spec.runtime_class_name
+        if not name:
+            return
+        self._follow(RUNTIME_CLASSES, self._runtime_classes)
+        await _all_set([self._runtime_classes.synced])
+        if not self._runtime_classes.synced.is_set():
+            failures[failure_key("runtimeclass", name)] = NOT_SYNCED.format("runtimeclass")
+
+    def _follow(self, resource: Resource, into: _All) -> None:
+        if resource.name not in self._following:
+            self._following.add(resource.name)
+            self._tasks.start(Reflector(self._client, resource).run(into))
+
+    # -- the snapshot
+
+    def _snapshot(self, pod: Pod, user: _User, wanted: References, failures: Mapping[str, str]) -> Sources:
+        namespace = pod.metadata.namespace
+        services = {
+            key: item for key, item in self._services.items.items() if key[0] == namespace or key == _KUBERNETES
+        }
+        classes = {
+            name: str(item.get("handler", ""))
+            for (_, name), item in self._runtime_classes.items.items()
+            if name == pod.spec.runtime_class_name
+        }
+        return Sources(
+            config_maps=self._values(CONFIG_MAPS, namespace, wanted.config_maps),
+            secrets=self._values(SECRETS, namespace, wanted.secrets),
+            tokens={key: token.text for key, token in user.tokens.items()},
+            claims={(namespace, name): claim for name, (_, claim) in user.claims.items()},
+            services=services,
+            runtime_classes=classes,
+            failures=failures,
+        )
+
+    def _values(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[Key, Any]:
+        found = {}
+        for name in names:
+            one = self._watched.get((resource.name, namespace, name))
+            if one is not None and one[0].value is not None:
+                found[namespace, name] = one[0].value
+        return found
+
+
+_SOURCE = "kubernetes.io/config.source"
+_KUBERNETES: Key = ("default", "kubernetes")
+"""The service of the API, whose variables every pod gets."""
+
+
+async def request_token(client: Client, pod: Pod, key: TokenKey) -> _Token:
+    """Ask for a token of the pod's service account, bound to the pod.
+
+    :raises PodkeepError: if it is not to be had.
+    """
+    audience, seconds = key
+    namespace, account = pod.metadata.namespace, pod.spec.service_account_name or "default"
+    bound = {"apiVersion": "v1", "kind": "Pod", "name": pod.metadata.name, "uid": pod.metadata.uid}
+    spec: dict[str, Any] = {"audiences": [audience] if audience else [], "expirationSeconds": seconds}
+    request = {
+        "apiVersion": "authentication.k8s.io/v1",
+        "kind": "TokenRequest",
+        "spec": {**spec, "boundObjectRef": bound},
+    }
+    made = await client.create(SERVICE_ACCOUNTS, request, namespace, name=account, subresource="token")
+    return token_of(made, seconds, random.random())
+
+
+def token_of(made: Mapping[str, Any], asked: int, jitter: float) -> _Token:
+    """Return the token of a TokenRequest.
+
+    :param asked: seconds, for an answer that does not say for how long the token is.
+    :param jitter: 0 to 1: how much of the ten seconds it is renewed earlier, so that not all are at once.
+    """
+    seconds = made.get("spec", {}).get("expirationSeconds") or asked
+    status = made["status"]
+    expires = datetime.fromisoformat(status["expirationTimestamp"]).timestamp()
+    issued = expires - seconds
+    refresh = min(issued + MAX_TOKEN_S, expires - (1 - TOKEN_SHARE) * seconds) - jitter * TOKEN_JITTER_S
+    return _Token(text=status["token"], refresh=refresh, expires=expires)
+
+
+async def _until_settled(reflector: Reflector, one: _One[Any]) -> None:
+    """Follow an object until it cannot change any more."""
+    async with Tasks(f"following {reflector}") as tasks:
+        tasks.start(reflector.run(one))
+        await one.settled.wait()
+
+
+async def _all_set(events: Iterable[asyncio.Event]) -> None:
+    """Wait until all are set; no longer than a second."""
+    left = [event for event in events if not event.is_set()]
+    if left:
+        try:
+            async with asyncio.timeout(SYNC_S):
+                for event in left:
+                    await event.wait()
+        except TimeoutError:
+            return
+
+
+async def _found(asked: Awaitable[dict[str, Any]]) -> dict[str, Any] | None:
+    try:
+        return await asked
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+
+
+def _key(item: Mapping[str, Any]) -> Key:
+    metadata = item["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]
+
+
+def _slim(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an object without what nobody here reads and is large."""
+    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
+    return {**item, "metadata": metadata}
+
+
+def _meta(item: Mapping[str, Any]) -> ObjectMeta:
+    metadata = item["metadata"]
+    return ObjectMeta(
+        name=metadata["name"],
+        namespace=metadata.get("namespace", ""),
+        uid=metadata.get("uid", ""),
+        resource_version=metadata.get("resourceVersion", ""),
+    )
+
+
+def _config_map(item: Mapping[str, Any]) -> ConfigMap:
+    """Return a ConfigMap; fields that a newer API has are left out."""
+    return ConfigMap(
+        metadata=_meta(item),
+        immutable=bool(item.get("immutable")),
+        data=dict(item.get("data") or {}),
+        binary_data=_decoded(item.get("binaryData")),
+    )
+
+
+def _secret(item: Mapping[str, Any]) -> Secret:
+    """Return a Secret; fields that a newer API has are left out."""
+    return Secret(
+        metadata=_meta(item),
+        immutable=bool(item.get("immutable")),
+        data=_decoded(item.get("data")),
+        type=item.get("type") or "",
+    )
+
+
+def _decoded(data: Mapping[str, str | None] | None) -> dict[str, bytes]:
+    try:
+        return {key: base64.b64decode(text or "", validate=True) for key, text in (data or {}).items()}
+    except (binascii.Error, ValueError):
+        log.warning("the API has data that is no base64")
+        return {}

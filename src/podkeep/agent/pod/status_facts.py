@@ -1,0 +1,68 @@
+"""What the agent knows of a pod beside the runtime's answer, for its status. Values alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from podkeep.agent.pod.observed import Confinement, ContainerView
+from podkeep.agent.probes.model import ProbeResult
+from podkeep.api.status import PodCondition, PodStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """Why a container is not running, in the kubelet's words (``ErrImagePull``)."""
+
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusFacts:
+    """What the agent knows beside the runtime's answer. Times are seconds since 1970.
+
+    :param since: when the pod became active: its start time.
+    :param message: returns the last words of an attempt of a container.
+    :param waiting: by container name, why its last start failed.
+    :param finished: the pod has ended, or is being removed, and nothing of it is started again.
+    :param failed: it ended in failure whatever its containers say.
+    :param reason: why the agent ended it (``DeadlineExceeded``, ``Evicted``): the pod has failed as of now; ``text`` is
+        the message of that.
+    :param now: the present; conditions that change do so now. 0 stands for ``since``.
+    :param previous: the status that was last reported; without it that of the pod's object.
+    :param conditions: of the agent, beside those that follow from containers: ``PodResizePending``,
+        ``PodResizeInProgress``, ``DisruptionTarget``.
+    :param recursive_read_only: the pod's runtime handler can mount read-only recursively.
+    :param runtime: name of the runtime, of which container IDs begin.
+    :param confinement: of the pod's own cgroup, if it was read.
+    """
+
+    since: float
+    host_ips: tuple[str, ...]
+    waiting: Mapping[str, Waiting]
+    message: Callable[[ContainerView], str]
+    finished: bool = False
+    failed: bool = False
+    reason: str = ""
+    text: str = ""
+    now: float = 0.0
+    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
+    previous: PodStatus | None = None
+    conditions: tuple[PodCondition, ...] = ()
+    recursive_read_only: bool = False
+    runtime: str = "cri"
+    confinement: Confinement | None = None
+
+
+def time_text(nanoseconds: int) -> str | None:
+    """Return a time as the API writes it, or ``None`` for never."""
+    if nanoseconds <= 0:
+        return None
+    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds_of(text: str | None) -> float | None:
+    """Return a time of the API in seconds since 1970; ``None`` if there is none."""
+    return None if text is None else datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()

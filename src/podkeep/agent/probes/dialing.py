@@ -1,0 +1,68 @@
+"""Connecting to a container as a kubelet does, from the node's network, with Go's words for what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+
+from podkeep.base.errors import Unavailable
+from podkeep.base.threads import working_for
+
+_MAX_HELD = 64 * 1024
+"""Bytes of an answer that are kept in memory while nobody reads them."""
+
+
+class DialFailed(Unavailable):
+    """There is no connection; the message is that of Go's ``net.Dial``."""
+
+
+def join(host: str, port: int) -> str:
+    """Return ``host:port``, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def why(error: OSError) -> str:
+    """Return what an error of a connection is called in Go's messages."""
+    if error.errno is None:
+        return str(error)
+    return os.strerror(error.errno).lower()
+
+
+async def connect(
+    host: str, port: int, tls: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect to ``host``, which is an address or a name. The caller limits the time.
+
+    :raises DialFailed: if there is no connection.
+    :raises ssl.SSLError: if the peer speaks no TLS.
+    """
+    address, family = await _address(host, port)
+    try:
+        return await asyncio.open_connection(
+            address, port, family=family, limit=_MAX_HELD, ssl=tls, server_hostname=host if tls is not None else None
+        )
+    except ssl.SSLError:
+        raise
+    except ConnectionResetError:
+        raise
+    except OSError as error:
+        raise DialFailed(f"dial tcp {join(address, port)}: connect: {why(error)}") from error
+
+
+async def _address(host: str, port: int) -> tuple[str, int]:
+    """Return the first address of ``host``.
+
+    A name may take a resolver long: it takes threads of nobody else (``base/threads.py``).
+    """
+    if not host:
+        # Go dials this machine then; a pod without an address is not what runs there.
+        raise DialFailed(f"dial tcp :{port}: the pod has no address")
+    try:
+        with working_for(("names of probes", host)):
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        raise DialFailed(f"dial tcp: lookup {host}: no such host") from error
+    family, _, _, _, (address, *_) = found[0]
+    return str(address), family

@@ -1,0 +1,48 @@
+"""``resourceFieldRef``: what a container may use or has asked for, as a number in units of a divisor. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Decimal
+
+from podkeep.api.containers import Container
+from podkeep.api.pod import Pod
+from podkeep.api.volumes import ResourceFieldSelector
+from podkeep.base import quantity
+from podkeep.base.errors import InvalidArgument, NotFound
+
+_OF_NODE = ("cpu", "memory", "ephemeral-storage")
+"""Of these a container without a limit has what the node has to give; huge pages always have a limit."""
+
+
+def value(pod: Pod, selector: ResourceFieldSelector, allocatable: Mapping[str, str], container: str = "") -> str:
+    """Return the decimal digits of the amount, rounded up to a whole number of divisors; 0 of what is not asked for.
+
+    :param allocatable: quantities by resource, what the node has for pods.
+    :param container: name of the container that asks, where the selector names none.
+    :raises NotFound: if the pod has no container of that name.
+    :raises InvalidArgument: if the resource is none of those that can be asked for.
+    """
+    found = _container(pod, selector.container_name or container)
+    kind, _, resource = selector.resource.partition(".")
+    if kind not in {"limits", "requests"} or not (resource in _OF_NODE or resource.startswith("hugepages-")):
+        raise InvalidArgument(f"unsupported container resource : {selector.resource}")
+    amounts = found.resources.limits if kind == "limits" else found.resources.requests
+    amount = amounts.get(resource, "0")
+    if kind == "limits" and resource in _OF_NODE and quantity.parse(amount) == 0:
+        amount = allocatable.get(resource, amount)
+    return str(_divided(amount, selector.divisor, in_milli=resource == "cpu"))
+
+
+def _divided(amount: str, divisor: str, *, in_milli: bool) -> int:
+    convert = quantity.milli if in_milli else quantity.units
+    by = convert(divisor) if divisor else 0
+    # A divisor of 0 counts as 1 (Kubernetes: API defaults).
+    return int((Decimal(convert(amount)) / (by or convert("1"))).to_integral_value(rounding=ROUND_CEILING))
+
+
+def _container(pod: Pod, name: str) -> Container:
+    for container in (*pod.spec.containers, *pod.spec.init_containers):
+        if container.name == name:
+            return container
+    raise NotFound(f"container {name} not found")

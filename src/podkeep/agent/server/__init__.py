@@ -1,0 +1,1 @@
+"""A kubelet's HTTPS endpoints: logs, exec, attach, port-forward, pods, statistics, metrics, configz."""

@@ -1,0 +1,215 @@
+"""PersistentVolumeClaims: which PersistentVolume is behind one, and whether the pod may have it here. Pure.
+
+Volumes of the node itself are carried out: ``local`` and ``hostPath``. The order of the checks and their texts are a
+kubelet's (volume manager, operation executor).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from podkeep.agent import node_selector, references
+from podkeep.agent.sources import Sources
+from podkeep.api.pod import Pod
+from podkeep.api.scheduling import NodeSelector
+from podkeep.api.volumes import HostPathVolumeSource, Volume
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
+
+_PROTECTION = "kubernetes.io/pvc-protection"
+_GID = "pv.beta.kubernetes.io/gid"
+_ONE_POD = "ReadWriteOncePod"
+
+Struct = TypeVar("Struct")
+
+
+class _Owner(msgspec.Struct, frozen=True, kw_only=True):
+    uid: str = ""
+    controller: bool = False
+
+
+class _Meta(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    annotations: dict[str, str] = {}
+    finalizers: list[str] = []
+    deletion_timestamp: str | None = None
+    owner_references: list[_Owner] = []
+
+
+class _ClaimSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    volume_name: str = ""
+
+
+class _ClaimStatus(msgspec.Struct, frozen=True, kw_only=True):
+    phase: str = ""
+
+
+class _Claim(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _Meta = _Meta()
+    spec: _ClaimSpec = _ClaimSpec()
+    status: _ClaimStatus = _ClaimStatus()
+
+
+class _ClaimRef(msgspec.Struct, frozen=True, kw_only=True):
+    uid: str = ""
+
+
+class _Local(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    path: str = ""
+
+
+class _NodeAffinity(msgspec.Struct, frozen=True, kw_only=True):
+    required: NodeSelector | None = None
+
+
+class _VolumeSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+    access_modes: list[str] = []
+    claim_ref: _ClaimRef | None = None
+    volume_mode: str = "Filesystem"
+    mount_options: list[str] = []
+    node_affinity: _NodeAffinity | None = None
+    local: _Local | None = None
+    host_path: HostPathVolumeSource | None = None
+
+
+class _Volume(msgspec.Struct, frozen=True, kw_only=True):
+    metadata: _Meta = _Meta()
+    spec: _VolumeSpec = _VolumeSpec()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundVolume:
+    """The volume behind a claim: a directory, or with ``block`` a device of the node.
+
+    ``group`` is one that every container of the pod gets (annotation ``pv.beta.kubernetes.io/gid``); ``exclusive``
+    is that only one pod may use it at a time (ReadWriteOncePod).
+    """
+
+    name: str
+    host_path: HostPathVolumeSource | None
+    local: str
+    read_only: bool
+    block: bool
+    exclusive: bool
+    group: int | None
+
+
+class NotProcessed(FailedPrecondition):
+    """It is not known yet what to mount; the pod's event lists the volume among those that failed to be processed."""
+
+
+class MountCheckFailed(FailedPrecondition):
+    """A volume must not be mounted here. ``step`` is what a kubelet calls the check, ``volume`` the volume's name."""
+
+    def __init__(self, message: str, *, step: str, volume: str) -> None:
+        super().__init__(message)
+        self.step = step
+        self.volume = volume
+
+
+def bound(volume: Volume, pod: Pod, sources: Sources) -> BoundVolume:
+    """Return the PersistentVolume behind a volume of a pod.
+
+    :raises NotProcessed: if the claim is missing, not bound, being deleted, or not this pod's, or its volume is
+        missing, bound to something else, or of another mode than how containers use it.
+    """
+    namespace, name = pod.metadata.namespace, references.claim_name(pod, volume)
+    where = f"error processing PVC {namespace}/{name}"
+    found = sources.claim(namespace, name)
+    if found.claim is None:
+        why = f'persistentvolumeclaims "{name}" not found'
+        raise NotProcessed(f"{where}: failed to fetch PVC from API server: {why}")
+    claim = _decode(found.claim, _Claim, where)
+    if why := _unusable(claim):
+        raise NotProcessed(f"{where}: {why}")
+    if volume.ephemeral is not None and not _is_of(claim, pod):
+        raise NotProcessed(
+            f"PVC {namespace}/{name} was not created for pod {namespace}/{pod.metadata.name} (pod is not owner)"
+        )
+    if found.volume is None:
+        why = f'persistentvolumes "{claim.spec.volume_name}" not found'
+        raise NotProcessed(f"{where}: failed to fetch PV {claim.spec.volume_name} from API server: {why}")
+    persistent = _decode(found.volume, _Volume, where)
+    if why := _not_of(persistent, claim):
+        raise NotProcessed(f"{where}: {why}")
+    _require_use(volume, pod, persistent.spec.volume_mode)
+    source = volume.persistent_volume_claim
+    spec = persistent.spec
+    return BoundVolume(
+        name=persistent.metadata.name,
+        host_path=spec.host_path,
+        local="" if spec.local is None else spec.local.path,
+        read_only=source is not None and source.read_only,
+        block=spec.volume_mode == "Block",
+        exclusive=spec.access_modes == [_ONE_POD],
+        group=_group(persistent.metadata.annotations),
+    )
+
+
+def require_here(volume: Volume, pod: Pod, sources: Sources, labels: Mapping[str, str], node_name: str) -> None:
+    """Raise if the volume behind ``volume``, which :func:`bound` knows, is for another node or cannot be mounted so.
+
+    :raises MountCheckFailed: naming the check.
+    """
+    raw = sources.claim(pod.metadata.namespace, references.claim_name(pod, volume)).volume
+    persistent = _decode(raw or {}, _Volume, "")
+    name, spec = persistent.metadata.name, persistent.spec
+    required = None if spec.node_affinity is None else spec.node_affinity.required
+    if required is not None and not node_selector.matches(required, labels, node_name):
+        raise MountCheckFailed("no matching NodeSelectorTerms", step="NodeAffinity check", volume=name)
+    if spec.mount_options and spec.host_path is not None:
+        text = "mount options are not supported for this volume type"
+        raise MountCheckFailed(text, step="MountOptionSupport check", volume=name)
+
+
+def _decode(raw: Mapping[str, Any], kind: type[Struct], where: str) -> Struct:
+    try:
+        return msgspec.convert(raw, kind)
+    except msgspec.ValidationError as error:
+        raise NotProcessed(f"{where}: {error}") from error
+
+
+def _unusable(claim: _Claim) -> str:
+    if claim.metadata.deletion_timestamp and _PROTECTION not in claim.metadata.finalizers:
+        return "PVC is being deleted"
+    if claim.status.phase != "Bound":
+        return "PVC is not bound"
+    return "" if claim.spec.volume_name else "PVC has empty pvc.Spec.VolumeName"
+
+
+def _is_of(claim: _Claim, pod: Pod) -> bool:
+    return any(owner.controller and owner.uid == pod.metadata.uid for owner in claim.metadata.owner_references)
+
+
+def _not_of(volume: _Volume, claim: _Claim) -> str:
+    name, reference = volume.metadata.name, volume.spec.claim_ref
+    if reference is None:
+        return f"found PV object {name} but it has a nil pv.Spec.ClaimRef indicating it is not yet bound to the claim"
+    if reference.uid != claim.metadata.uid:
+        return (
+            f"found PV object {name} but its pv.Spec.ClaimRef.UID {reference.uid} does not point to claim.UID "
+            f"{claim.metadata.uid}"
+        )
+    return ""
+
+
+def _require_use(volume: Volume, pod: Pod, mode: str) -> None:
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
+    mounted = any(mount.name == volume.name for container in containers for mount in container.volume_mounts)
+    devices = any(device.name == volume.name for container in containers for device in container.volume_devices)
+    for used, wanted, field in ((mounted, "Filesystem", "volumeMounts"), (devices, "Block", "volumeDevices")):
+        if used and mode != wanted:
+            raise NotProcessed(f"volume {volume.name} has volumeMode {mode}, but is specified in {field}")
+
+
+def _group(annotations: Mapping[str, str]) -> int | None:
+    text = annotations.get(_GID, "")
+    if not text:
+        return None
+    if not text.isascii() or not text.isdecimal() or int(text) > 2**31 - 1:
+        raise InvalidArgument(f"annotation {_GID}: {text!r} is not a group ID")
+    return int(text)

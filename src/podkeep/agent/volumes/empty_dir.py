@@ -1,0 +1,157 @@
+"""emptyDir: a directory on disk, in memory, or of huge pages, which lives as long as the pod."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from podkeep.agent.volumes import ownership
+from podkeep.api.containers import Container
+from podkeep.api.pod import Pod
+from podkeep.api.volumes import EmptyDirVolumeSource
+from podkeep.base import quantity
+from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount.mounts import MountFlag
+
+_MODE = 0o777
+_HUGE_PAGES = "HugePages"
+_HUGE_PAGES_OF = "HugePages-"
+_RESOURCE = "hugepages-"
+
+
+def make(pod: Pod, source: EmptyDirVolumeSource, path: Path, allocatable: Mapping[str, str]) -> None:
+    """Make an emptyDir at ``path``; one that is there is left as it is.
+
+    :param allocatable: what the node has for pods, by resource.
+    :raises FailedPrecondition: if the pod asks for huge pages in a volume and not in a container.
+    :raises KernelCallError: if the kernel refuses a mount.
+    :raises OSError: if the kernel refuses otherwise.
+    """
+    security = pod.spec.security_context
+    group = None if security is None else security.fs_group
+    mode = _MODE if source.mode is None else source.mode
+    if source.medium == "Memory":
+        limit = memory_limit(pod, source, allocatable)
+        size = f",size={limit}" if limit else ""
+        mount_tmpfs(path, _owned(mode, group) + size)
+    elif source.medium.startswith(_HUGE_PAGES):
+        _mount_huge_pages(path, f"pagesize={page_size(pod, source.medium)},{_owned(mode, group)}")
+    else:
+        _make_directory(path, mode, group)
+
+
+def _owned(mode: int, group: int | None) -> str:
+    """Return mount options for the mode and the group of a file system's root."""
+    if group is None:
+        return f"mode={mode:04o}"
+    return f"mode={ownership.mode_for_group(stat.S_IFDIR | mode, writable=True):04o},gid={group}"
+
+
+def _make_directory(path: Path, mode: int, group: int | None) -> None:
+    """Make a directory that has its owner and mode from its first moment on: what is there is never looked at again."""
+    if path.exists():
+        return
+    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    new = path.with_name(f"..{path.name}.{secrets.token_hex(8)}")
+    new.mkdir(mode=0o700)
+    try:
+        new.chmod(mode)
+        if group is not None:
+            ownership.give_to_group(new, group, writable=True)
+        os.rename(new, path)
+    except BaseException:
+        new.rmdir()
+        raise
+
+
+def mount_tmpfs(path: Path, options: str) -> None:
+    """Mount a tmpfs at ``path``, unless something is mounted there already.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if mountinfo.is_mount_point(path):
+        return
+    try:
+        # Swap would put secrets on a disk after all (Linux 6.3: tmpfs option noswap).
+        mounts.tmpfs(path, f"{options},noswap")
+    except KernelCallError:
+        mounts.tmpfs(path, options)
+
+
+def _mount_huge_pages(path: Path, options: str) -> None:
+    path.mkdir(mode=0o755, parents=True, exist_ok=True)
+    if not mountinfo.is_mount_point(path):
+        flags = MountFlag.NOSUID | MountFlag.NODEV
+        mounts.mount("nodev", path, fstype="hugetlbfs", flags=flags, data=options)
+
+
+def memory_limit(pod: Pod, source: EmptyDirVolumeSource, allocatable: Mapping[str, str]) -> int:
+    """Return how many bytes a volume in memory may hold, 0 for the kernel's own limit.
+
+    That is the least of what the node has for pods, the pod's own memory limit, and ``sizeLimit``.
+    """
+    limits = [quantity.units(allocatable["memory"])] if "memory" in allocatable else []
+    limits += [_pod_memory(pod)]
+    if source.size_limit is not None:
+        limits.append(quantity.units(source.size_limit))
+    return min((limit for limit in limits if limit > 0), default=0)
+
+
+def _pod_memory(pod: Pod) -> int:
+    """Return the memory limit of the pod's cgroup in bytes, 0 if a container has none and the pod has none."""
+    whole = _memory(pod.spec.resources.limits) if pod.spec.resources is not None else 0
+    if whole:
+        return whole
+    containers = [*pod.spec.init_containers, *pod.spec.containers]
+    amounts = {container.name: _memory(container.resources.limits) for container in containers}
+    if not all(amounts.values()):
+        return 0
+    sidecars = [container for container in pod.spec.init_containers if container.restart_policy == "Always"]
+    running = sum(amounts[container.name] for container in (*sidecars, *pod.spec.containers))
+    return max([running, *_initially(pod, amounts)]) + _memory(pod.spec.overhead)
+
+
+def _initially(pod: Pod, amounts: Mapping[str, int]) -> Iterator[int]:
+    """Yield what runs at a time while each init container runs: it, and the sidecars before it."""
+    beside = 0
+    for container in pod.spec.init_containers:
+        yield beside + amounts[container.name]
+        if container.restart_policy == "Always":
+            beside += amounts[container.name]
+
+
+def _memory(amounts: Mapping[str, str]) -> int:
+    return quantity.units(amounts["memory"]) if "memory" in amounts else 0
+
+
+def page_size(pod: Pod, medium: str) -> int:
+    """Return the size in bytes of the pages of a volume of huge pages: one that the pod's containers ask for.
+
+    :raises FailedPrecondition: if none asks for it, or the medium names no size and they ask for several.
+    """
+    sizes = set(_requested_pages(pod))
+    if medium != _HUGE_PAGES:
+        sizes &= {quantity.units(medium.removeprefix(_HUGE_PAGES_OF))}
+    if not sizes:
+        raise FailedPrecondition(
+            f"medium {medium}: hugePages storage requested, but there is no resource request for huge pages"
+        )
+    if len(sizes) > 1:
+        raise FailedPrecondition(f"medium: {medium} can't be used if container requests multiple huge page sizes")
+    return sizes.pop()
+
+
+def _requested_pages(pod: Pod) -> Iterator[int]:
+    containers: list[Container] = [*pod.spec.containers, *pod.spec.init_containers]
+    asked = [container.resources for container in containers]
+    if pod.spec.resources is not None:
+        asked.append(pod.spec.resources)
+    for resources in asked:
+        for name in {*resources.requests, *resources.limits}:
+            if name.startswith(_RESOURCE):
+                yield quantity.units(name.removeprefix(_RESOURCE))

@@ -1,0 +1,154 @@
+"""``podkeep agent``: run the pods that a Kubernetes API gives this node.
+
+Owns: the order of a daemon's first steps, which must happen while the process has one thread: the lock of the agent's
+root, the runtime's mount namespace. Does not own: what it does (``agent.daemon``).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.base import lockfile
+from podkeep.base.errors import FailedPrecondition
+from podkeep.cli.core import background, supervised
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from podkeep.base.config import Config
+    from podkeep.mountns.membership import Membership
+
+log = logging.getLogger(__name__)
+
+_LOCK = "agent.lock"
+_LOOK_S = 0.1
+_SETTINGS = {
+    "kubeconfig": "agent.kubeconfig",
+    "unix_socket": "api.unix_socket",
+    "node_name": "agent.node_name",
+    "static_pod_path": "agent.static_pod_path",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+"""What options stand for."""
+
+
+@click.command(name="agent")
+@click.option(
+    "--config",
+    "configuration",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A kubelet's configuration file (KubeletConfiguration).",
+)
+@click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="A directory of such files, *.conf, that add to it.",
+)
+@click.option("--kubeconfig", metavar="FILE", help="As agent.kubeconfig: how the API is reached.")
+@click.option("--unix-socket", metavar="PATH", help="As api.unix_socket, used without a kubeconfig.")
+@click.option("--node-name", metavar="NAME", help="As agent.node_name.")
+@click.option("--static-pod-path", metavar="PATH", help="As agent.static_pod_path.")
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
+@click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
+@pass_invocation
+def command(
+    invocation: Invocation, /, configuration: Path | None, config_dir: Path | None, **options: str | None
+) -> None:
+    """Run the pods that the API gives this node until SIGTERM; they run on then.
+
+    \b
+    Examples:
+      podkeep agent
+      podkeep agent --kubeconfig /etc/kubernetes/kubelet.conf
+    """
+    ignored: tuple[str, ...] = ()
+    if configuration is not None or config_dir is not None:
+        from podkeep.agent import kubelet_configuration
+
+        found = kubelet_configuration.load(configuration, config_dir)
+        invocation.override(*kubelet_configuration.assignments(found.settings))
+        ignored = found.ignored
+    given = {key: options[name] for name, key in _SETTINGS.items()}
+    invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
+    serve(invocation, ignored)
+
+
+def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
+    """Become the agent and run pods until told to stop.
+
+    :param ignored: fields of a KubeletConfiguration that mean nothing here.
+    :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
+        where the runtime is.
+    """
+    from podkeep.base import log as logs
+    from podkeep.mountns import membership
+
+    config = invocation.config
+    if os.geteuid() != 0:
+        raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
+    logs.configure(config.log.level, sys.stderr, style=config.log.format)
+    if ignored:
+        log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))
+    supervised.end_with_supervisor()
+    os.umask(0o022)
+    root = Path(config.agent.root)
+    background.require_writable("agent.root", root)
+    lock = lockfile.acquire(root / _LOCK, hint="another `podkeep agent` has this node")
+    joined = _follow_runtime(config)
+    try:
+        # From here on threads may start: gRPC is imported only now.
+        from podkeep.agent.daemon import daemon
+        from podkeep.client import kubeconfig
+        from podkeep.client.settings import Settings
+
+        if config.agent.kubeconfig:
+            settings = kubeconfig.load([Path(config.agent.kubeconfig)])
+        else:
+            from podkeep.agent.node import host_ips
+            from podkeep.cli.core import kubelet_pki
+
+            settings = Settings(server=f"unix://{config.api.unix_socket}")
+            if config.agent.enable_server:
+                config = kubelet_pki.prepared(config, host_ips())
+        daemon.serve(config, settings, joined.inode, log.info)
+    finally:
+        membership.leave(joined)
+    os.close(lock)
+
+
+def _follow_runtime(config: Config) -> Membership:
+    """Wait for the runtime, and enter its mount namespace: volumes are mounted where it sees them."""
+    from podkeep.mountns import membership, namespace_ref
+    from podkeep.mountns.pin import is_pinned
+
+    _wait_for_runtime(config.runtime.socket)
+    where = namespace_ref.resolve(config.mountns, environ=os.environ, is_pinned=is_pinned)
+    return membership.follow(Path(config.runtime.run), where)
+
+
+def _wait_for_runtime(path: str) -> None:
+    """Return when somebody accepts connections on the runtime's socket."""
+    import socket
+
+    said = False
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            try:
+                probe.connect(path.removeprefix("unix://"))
+            except OSError as error:
+                if not said:
+                    log.warning("no runtime answers on %s: %s; waiting for it", path, error.strerror)
+                said = True
+            else:
+                return
+        time.sleep(_LOOK_S)

@@ -1,0 +1,1 @@
+"""A client of the Kubernetes API: kubeconfig, credentials, requests, watches, events. Knows no kind's fields."""

@@ -1,0 +1,216 @@
+"""One HTTP/1.1 connection of a client, with one request on it at a time.
+
+Memory is bounded: a head by h11, a body by what the caller says or by pieces that are read one after the other. A
+server whose machine is gone is found by the kernel's probes, so that an idle watch costs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import h11
+
+from podkeep.base.errors import InvalidArgument, ResourceExhausted, Unavailable
+
+CONNECT_TIMEOUT_S = 10.0
+PIECE_BYTES = 64 * 1024
+_HEAD_BYTES = 64 * 1024
+_CLOSE_TIMEOUT_S = 1.0
+_PROBES = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KEEPCNT, 3))
+"""Seconds of silence before the first probe, between probes, and how many are left unanswered."""
+_UNSENT_MS = 30_000
+"""For which what is sent may be unacknowledged."""
+
+Headers = list[tuple[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a server is: ``path`` is a unix socket's; ``prefix`` goes before each request's path."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    prefix: str = ""
+    authority: str = "localhost"
+    """``Host`` of requests."""
+
+    def __str__(self) -> str:
+        return self.path or self.authority
+
+
+def place(server: str) -> Place:
+    """Return where a server's URL leads.
+
+    :raises InvalidArgument: if it is none.
+    """
+    hint = "write it like https://HOST:PORT or unix:///PATH"
+    try:
+        parts = urlsplit(server)
+        port = parts.port
+    except ValueError as error:
+        raise InvalidArgument(f"server {server!r}: {error}", hint=hint) from error
+    if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
+        return Place(path=parts.path)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidArgument(f"server {server!r} is no URL of an API", hint=hint)
+    default = 443 if parts.scheme == "https" else 80
+    return Place(
+        host=parts.hostname,
+        port=port or default,
+        prefix=parts.path.rstrip("/"),
+        authority=parts.netloc.rpartition("@")[2],
+    )
+
+
+class Stale(Unavailable):
+    """The connection ended before anything of an answer came."""
+
+
+class Connection:
+    """A connection; ``status`` and ``headers`` are those of the last answer."""
+
+    def __init__(self, where: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._where, self._reader, self._writer = where, reader, writer
+        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        self.used = False
+        """It has carried a request."""
+        self.aborted = False
+        """It was cut from this side."""
+        self.status = 0
+        self.headers: dict[str, str] = {}
+
+    @classmethod
+    async def open(cls, where: Place, tls: ssl.SSLContext | None, server_name: str = "") -> Connection:
+        """Connect to a server.
+
+        :raises Unavailable: if that is not possible.
+        """
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if where.path:
+                    reader, writer = await asyncio.open_unix_connection(where.path, limit=PIECE_BYTES)
+                else:
+                    reader, writer = await asyncio.open_connection(
+                        where.host,
+                        where.port,
+                        ssl=tls,
+                        server_hostname=(server_name or where.host) if tls else None,
+                        limit=PIECE_BYTES,
+                    )
+        except (OSError, TimeoutError, UnicodeError) as error:
+            raise Unavailable(f"the API at {where} cannot be reached: {_words(error)}") from error
+        if not where.path:
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _PROBES:
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _UNSENT_MS)
+        return cls(where, reader, writer)
+
+    @property
+    def usable(self) -> bool:
+        """Another request can be sent."""
+        return (
+            self._h11.our_state is h11.IDLE
+            and self._h11.their_state is h11.IDLE
+            and not self._reader.at_eof()
+            and not self._writer.is_closing()
+        )
+
+    async def ask(self, method: str, path: str, headers: Headers, body: bytes = b"") -> None:
+        """Send a request, and wait for the head of its answer.
+
+        :raises Stale: if the connection ended before.
+        :raises Unavailable: if what came is no answer.
+        """
+        sent = [("host", self._where.authority), *headers]
+        if body or method in ("POST", "PUT", "PATCH"):
+            sent.append(("content-length", str(len(body))))
+        self.used = True
+        try:
+            head = self._h11.send(h11.Request(method=method, target=self._where.prefix + path, headers=sent)) or b""
+            if body:
+                head += self._h11.send(h11.Data(data=body)) or b""
+            head += self._h11.send(h11.EndOfMessage()) or b""
+            self._writer.write(head)
+            await self._writer.drain()
+            while not isinstance(event := await self._event(), h11.Response):
+                if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+                    break
+                if not isinstance(event, h11.InformationalResponse):
+                    raise Stale(f"the API at {self._where} closed the connection")
+        except h11.LocalProtocolError as error:
+            raise InvalidArgument(f"no request can be made of {method} {path!r}: {error}") from error
+        except (OSError, h11.RemoteProtocolError) as error:
+            kind = Unavailable if self._h11.trailing_data[0] else Stale
+            raise kind(f"the API at {self._where} gave no answer: {_words(error)}") from error
+        self.status = event.status_code
+        self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+
+    async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        """Return the next event, which is never ``NEED_DATA``."""
+        while (event := self._h11.next_event()) is h11.NEED_DATA:
+            self._h11.receive_data(await self._reader.read(PIECE_BYTES))
+        return event
+
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
+        """Yield the body of the answer as it comes; after its end the connection is ready for another request.
+
+        :raises Unavailable: if the connection broke before the end.
+        """
+        try:
+            while isinstance(event := await self._event(), h11.Data):
+                yield bytes(event.data)
+        except (OSError, h11.RemoteProtocolError) as error:
+            raise Unavailable(f"the API at {self._where} broke off its answer: {_words(error)}") from error
+        with suppress(h11.LocalProtocolError):
+            self._h11.start_next_cycle()
+
+    async def body(self, limit: int) -> bytes:
+        """Return the whole body of the answer.
+
+        :raises ResourceExhausted: if it has more than ``limit`` bytes.
+        :raises Unavailable: if the connection broke.
+        """
+        found = []
+        size = 0
+        async for piece in self.pieces():
+            size += len(piece)
+            if size > limit:
+                raise ResourceExhausted(f"the API at {self._where} answered with more than {limit} bytes")
+            found.append(piece)
+        return found[0] if len(found) == 1 else b"".join(found)
+
+    def upgraded(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]:
+        """Return the streams of a connection that changed its protocol, and what came with the answer."""
+        return self._reader, self._writer, bytes(self._h11.trailing_data[0])
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self.aborted = True
+        self._writer.transport.abort()
+
+    async def close(self) -> None:
+        """End the connection."""
+        self._writer.close()
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._writer.wait_closed()
+        self.abort()
+
+
+def _words(error: BaseException) -> str:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, TimeoutError) and not error.args:
+        return "it does not answer"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error)

@@ -1,0 +1,36 @@
+"""Nodes for tests: runtime, API and agent, with directories of their own inside the scratch machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.container_mounts import ContainerMounts
+from support.daemon import Daemon
+from support.registry import Registry
+from support.running_node import RunningNode, own_base
+
+
+@pytest.fixture
+def own_node(open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
+    """A node of the test's own, not started; a test starts it with ``with``."""
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n'
+    node = RunningNode(Daemon(own_base(open_directory), extra=extra, mounts=mounts_of_containers))
+    yield node
+    node.end()
+
+
+@pytest.fixture
+def node(own_node: RunningNode) -> Iterator[RunningNode]:
+    """A node that runs; fails a test that leaves something of a pod on it."""
+    with own_node as running:
+        before = running.daemon.resources()
+        yield running
+        for item in running.ask("GET", "/api/v1/pods")["items"]:
+            running.delete(item["metadata"]["name"], item["metadata"]["namespace"])
+        running.until(lambda: not running.ask("GET", "/api/v1/pods")["items"], "all pods gone")
+        running.until(lambda: running.left_behind() == [], f"nothing left: {running.left_behind()}")
+        after = running.daemon.resources().after_a_restart()
+        assert after == before.after_a_restart()

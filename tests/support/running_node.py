@@ -1,0 +1,189 @@
+"""A whole node for a test: ``podkeep runtime``, ``podkeep api`` and ``podkeep agent``, each a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from podkeep.kernel.mount import mountinfo
+from support.api_client import ApiClient
+from support.api_daemon import ApiDaemon
+from support.daemon import Daemon
+from support.timeout import TIMEOUT_S
+
+SERVES = "runs the pods of"
+
+
+class RunningNode:
+    """Start it as a context manager; ``daemon`` is a runtime that is not started yet.
+
+    :param settings: ``KEY=VALUE`` for the agent.
+    """
+
+    def __init__(self, daemon: Daemon, *, name: str = "node-1", settings: tuple[str, ...] = ()) -> None:
+        self.daemon, self.name, self.settings = daemon, name, settings
+        self.api = ApiDaemon(daemon.base)
+        self.agent: subprocess.Popen[str] | None = None
+        self.log: list[str] = []
+        """What the agents wrote."""
+
+    def __enter__(self) -> RunningNode:
+        try:
+            self.daemon.start()
+            self.api.start()
+            self.start_agent()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    # -- processes
+
+    def start_agent(self) -> None:
+        """Start the agent, and wait until it follows the API."""
+        own = (f"api.root={self.api.root}", "agent.port=0")
+        settings = [part for setting in (*own, *self.settings) for part in ("--set", setting)]
+        command = self.daemon.command("agent", "--node-name", self.name, "--unix-socket", str(self.api.socket))
+        command[command.index("agent") : command.index("agent")] = settings
+        self.agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        assert self.agent.stderr is not None
+        for line in self.agent.stderr:
+            self.log.append(line)
+            if SERVES in line:
+                break
+        else:
+            raise AssertionError(f"podkeep agent ended: {''.join(self.log)}")
+        self._reader = threading.Thread(target=self.log.extend, args=[self.agent.stderr], daemon=True)
+        self._reader.start()
+
+    def end_agent(self, number: int = signal.SIGTERM) -> None:
+        """End the agent; pods run on."""
+        if self.agent is not None:
+            self.agent.send_signal(number)
+            self.agent.wait(TIMEOUT_S)
+            self._reader.join(TIMEOUT_S)
+            self.agent = None
+
+    def end(self) -> None:
+        """End everything; what runs in containers is killed."""
+        self.end_agent()
+        self.api.stop()
+        self.daemon.end()
+
+    # -- the API
+
+    def ask(self, method: str, path: str, body: Any = None, *, media: str = "application/json") -> Any:
+        """Return the JSON that the API answers.
+
+        :raises AssertionError: if it refuses.
+        """
+        client = ApiClient(self.api.socket)
+        try:
+            answer = client.ask(method, path, body, media=media)
+        finally:
+            client.close()
+        assert answer.status < 300, answer.said
+        return answer.value
+
+    def apply(self, *documents: dict[str, Any], namespace: str = "default") -> None:
+        """Create objects; a pod is bound to the node and gets no token, if it says nothing of that."""
+        for document in documents:
+            plural = f"{document['kind'].lower()}s"
+            if document["kind"] == "Pod":
+                document["spec"] = {"automountServiceAccountToken": False, "nodeName": self.name} | document["spec"]
+            self.ask("POST", f"/api/v1/namespaces/{namespace}/{plural}", document)
+
+    def get(self, name: str, namespace: str = "default", resource: str = "pods") -> dict[str, Any] | None:
+        """Return an object; ``None`` if there is none of that name."""
+        client = ApiClient(self.api.socket)
+        try:
+            answer = client.ask("GET", f"/api/v1/namespaces/{namespace}/{resource}/{name}")
+        finally:
+            client.close()
+        if answer.status == 404:
+            return None
+        assert answer.status == 200, answer.said
+        value: dict[str, Any] = answer.value
+        return value
+
+    def patch(self, name: str, change: dict[str, Any], namespace: str = "default", subresource: str = "") -> None:
+        """Change a pod by a strategic merge patch."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}{subresource and '/'}{subresource}"
+        self.ask("PATCH", path, change, media="application/strategic-merge-patch+json")
+
+    def delete(self, name: str, namespace: str = "default", **options: Any) -> None:
+        """Ask for a pod's deletion.
+
+        :param options: fields of DeleteOptions.
+        """
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", **options}
+        self.ask("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}", body)
+
+    def events(self, name: str, namespace: str = "default") -> list[dict[str, Any]]:
+        """Return the events of a pod, oldest first."""
+        items: list[dict[str, Any]] = self.ask("GET", f"/api/v1/namespaces/{namespace}/events")["items"]
+        return [item for item in items if item["involvedObject"]["name"] == name]
+
+    # -- waiting
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Return the first true value of ``condition``."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"never came: {what}\n{''.join(self.log[-50:])}"
+            time.sleep(0.02)
+        return value
+
+    def pod(self, name: str, condition: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
+        """Return the pod once ``condition`` holds for it."""
+
+        def look() -> dict[str, Any] | None:
+            found = self.get(name)
+            return found if found is not None and condition(found) else None
+
+        value: dict[str, Any] = self.until(look, f"pod {name}: {what}: {json.dumps(self.get(name))}")
+        return value
+
+    def running(self, name: str) -> dict[str, Any]:
+        """Return the pod once it is Running and all its containers are ready."""
+        return self.pod(name, is_ready, "ready")
+
+    def phase(self, name: str, phase: str) -> dict[str, Any]:
+        """Return the pod once it is in that phase."""
+        return self.pod(name, lambda pod: pod["status"].get("phase") == phase, phase)
+
+    def gone(self, name: str) -> None:
+        """Return once the pod is gone from the API."""
+        self.until(lambda: self.get(name) is None, f"pod {name} gone: {json.dumps(self.get(name))}")
+
+    # -- the machine
+
+    def left_behind(self) -> list[str]:
+        """Return what pods have on the node beside the runtime: directories, logs, mounts."""
+        kubelet, logs = self.daemon.base / "kubelet", self.daemon.base / "logs"
+        found = [str(path) for root in (kubelet / "pods", logs) if root.exists() for path in root.iterdir()]
+        return sorted([*found, *(item.mount_point for item in mountinfo.under(kubelet, self.daemon.pid))])
+
+
+def is_ready(pod: dict[str, Any]) -> bool:
+    """Return whether a pod is Running and ready."""
+    status = pod["status"]
+    ready = [item for item in status.get("conditions", ()) if item["type"] == "Ready"]
+    return status.get("phase") == "Running" and bool(ready) and ready[0]["status"] == "True"
+
+
+def own_base(root: Path) -> Path:
+    """Return a new directory for one node."""
+    base = root / os.urandom(4).hex()
+    base.mkdir()
+    return base

@@ -55,8 +55,11 @@ ALLOWED = {
         "runtime/bundle/container_log.py",
     ),
     "The kernel's files, the machine's devices, and what its administrator installs and configures.": (
+        "agent/certificates/bootstrap.py",
+        "agent/certificates/store.py",
         "agent/kubelets.py",
         "agent/mount_namespace.py",
+        "agent/node_status/system.py",
         "agent/node.py",
         "agent/user_namespaces/subordinate_ids.py",
         "runtime/oci/apparmor_loader.py",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
@@ -66,7 +67,41 @@ def mounts(
         log = termination_log(directory, container.name, attempt)
         _make_termination_log(log)
         planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
-    return planned
+    # What the pod has made for it is its own and gets its label; what it only refers to keeps the one it has.
+    return [replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
+
+
+def _is_own(mount: PlannedMount, directory: PodDir) -> bool:
+    path = mount.host_path
+    return path is not None and directory.path in path.parents and directory.sub_paths not in path.parents
+
+
+def recursive(container: Container, planned: Sequence[PlannedMount], *, possible: bool) -> list[PlannedMount]:
+    """Return ``planned`` with what is to be read-only recursively (KEP-3857).
+
+    :param possible: the runtime can do it.
+    :raises InvalidArgument: if it is asked for and cannot be had.
+    """
+    modes = {posixpath.join("/", mount.mount_path): mount for mount in container.volume_mounts}
+    result = []
+    for item in planned:
+        mount = modes.get(item.container_path)
+        mode = None if mount is None else mount.recursive_read_only
+        if mount is not None and mode in {"Enabled", "IfPossible"}:
+            _check_recursive(mount, possible=possible)
+            item = replace(item, recursive_read_only=possible and item.image is None)
+        result.append(item)
+    return result
+
+
+def _check_recursive(mount: VolumeMount, *, possible: bool) -> None:
+    asked = f'volume "{mount.name}" requested recursive read-only mode, but it is not'
+    if not mount.read_only:
+        raise InvalidArgument(f"{asked} read-only")
+    if mount.mount_propagation not in {None, "None"}:
+        raise InvalidArgument(f'{asked} compatible with propagation "{mount.mount_propagation}"')
+    if mount.recursive_read_only == "Enabled" and not possible:
+        raise InvalidArgument(f"{asked} supported by the runtime")
 
 
 def _volume_mount(

@@ -289,8 +289,20 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """How many ended attempts of a container are kept; negative: all."""
     maximum_dead_containers: int = -1
     """How many ended containers are kept on the node; negative: all."""
+    cluster_dns: tuple[str, ...] = ()
+    """Addresses of the cluster's DNS servers (kubelet: clusterDNS); without one, pods have the node's own."""
+    cluster_domain: str = ""
+    """The cluster's domain, in which pods look for names (kubelet: clusterDomain)."""
+    resolv_conf: str = "/etc/resolv.conf"
+    """The node's own name servers, for pods (kubelet: resolvConf)."""
+    seccomp_default: bool = False
+    """Containers that say nothing about seccomp have the runtime's default profile (kubelet: seccompDefault)."""
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
+
+    def seccomp_root(self) -> str:
+        """Return the directory of profiles that pods name with type Localhost."""
+        return f"{self.root}/seccomp"
 
     def log_max_bytes(self) -> int:
         """Return ``container_log_max_size`` in bytes.

@@ -8,14 +8,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
-from podkeep.agent.manager.api_source import SOURCE, ApiSource
+from podkeep.agent.manager import api_source, static_files
+from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
+from podkeep.agent.manager.mirrors import Mirrors
+from podkeep.agent.manager.orphans import Orphans
 from podkeep.agent.manager.runtime_events import RuntimeEvents
+from podkeep.agent.manager.static_files import StaticFiles
 from podkeep.agent.manager.status_manager import StatusManager
 from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import Node, this_node
@@ -23,7 +27,8 @@ from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_o
 from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
-from podkeep.agent.resources import allocatable, machine
+from podkeep.agent.resources import allocatable, machine, predicates, requests
+from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -64,7 +69,7 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         node = this_node(runtime, config)
         statuses = StatusManager(client)
         events = RuntimeEvents(runtime)
-        objects = ApiObjects(client, events.wake)
+        objects = ApiObjects(client)
         stack.push_async_callback(objects.close)
         agent = config.agent
         recorder = Recorder(client, "kubelet", node.name, rate=agent.event_record_qps, burst=agent.event_burst)
@@ -75,21 +80,30 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
             await asyncio.to_thread(_sensors, node, events),
             recorder,
         )
+        static_path = config.agent.static_pod_path
         manager = PodManager(
             node=node,
             objects=objects,
             events=events,
             statuses=statuses,
             report=partial(_report, recorder),
-            sources=(SOURCE,),
+            admit=partial(_admitted, node),
+            sources=(api_source.SOURCE, static_files.SOURCE) if static_path else (api_source.SOURCE,),
         )
+        objects.on_change = manager.sources_changed
         stack.push_async_callback(manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
+        mirrors = Mirrors(client, node.name)
+        handler = ApiSource(manager, statuses, mirrors)
         recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
-        source = ApiSource(manager, statuses)
-        for work in (events.run(), statuses.run(), recorder.run(), reporter.run(), pods.run(source)):
+        for work in (events.run(), statuses.run(), recorder.run(), mirrors.run(), reporter.run(), pods.run(handler)):
             tasks.start(work)
+        if static_path:
+            take = partial(_take_static, manager, statuses, mirrors)
+            files = StaticFiles(path=Path(static_path), node_name=node.name, gates=node.gates, take=take)
+            tasks.start(files.run())
+        tasks.start(_remove_orphans(Orphans(node=node, is_wanted=manager.knows), manager))
         await _first(tasks, reporter.registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -97,6 +111,22 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         await stop.wait()
         log.info("stopping; pods run on")
         service.stopping()
+
+
+async def _remove_orphans(orphans: Orphans, manager: PodManager) -> None:
+    await manager.ready.wait()
+    await orphans.run()
+
+
+def _take_static(manager: PodManager, statuses: StatusManager, mirrors: Mirrors, pods: Sequence[Pod]) -> None:
+    manager.replaced(static_files.SOURCE, pods)
+    statuses.forget_static({(pod.metadata.namespace, pod.metadata.name) for pod in pods})
+    mirrors.want(pods)
+
+
+def _admitted(node: Node, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:
+    size = {requests.PODS: node.config.agent.max_pods}
+    return predicates.admit(pod, others, NodeFacts(name=node.name, labels=node.labels, allocatable=size))
 
 
 def _sensors(node: Node, events: RuntimeEvents) -> Sensors:

@@ -86,7 +86,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
         id_range=default_range(config.agent.max_pods),
-        name=config.agent.node_name or socket.gethostname().lower(),
+        name=node_name(config),
         host_ips=host_ips,
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         dns=parse_resolv_conf(_read(config.agent.resolv_conf)),
@@ -94,6 +94,11 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         kubelets=KnownKubelets(config),
         metrics=metrics,
     )
+
+
+def node_name(config: Config) -> str:
+    """Return the name of this machine's Node object."""
+    return config.agent.node_name or socket.gethostname().lower()
 
 
 def _host_ips() -> tuple[str, ...]:

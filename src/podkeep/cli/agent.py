@@ -87,14 +87,13 @@ def serve(invocation: Invocation) -> None:
     joined = _follow_runtime(config)
     try:
         # From here on threads may start: gRPC is imported only now.
-        from podkeep.agent.daemon import daemon
-        from podkeep.client import kubeconfig
-        from podkeep.client.settings import Settings
+        import asyncio
 
-        if config.agent.kubeconfig:
-            settings = kubeconfig.load([Path(config.agent.kubeconfig)])
-        else:
-            settings = Settings(server=f"unix://{config.api.unix_socket}")
+        from podkeep.agent.certificates import bootstrap
+        from podkeep.agent.daemon import daemon
+        from podkeep.agent.node import node_name
+
+        settings = asyncio.run(bootstrap.settings_of(config, node_name(config)))
         daemon.serve(config, settings, joined.inode, log.info)
     finally:
         membership.leave(joined)

@@ -13,6 +13,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+from podkeep.agent.certificates import bootstrap
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -99,6 +101,9 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
         for work in (events.run(), statuses.run(), recorder.run(), mirrors.run(), reporter.run(), pods.run(handler)):
             tasks.start(work)
+        if bootstrap.is_renewed_here(config, settings):
+            kind = client_certificate(node.name)
+            tasks.start(CertificateManager(bootstrap.store(config), kind, client.renew).run(client))
         if static_path:
             take = partial(_take_static, manager, statuses, mirrors)
             files = StaticFiles(path=Path(static_path), node_name=node.name, gates=node.gates, take=take)

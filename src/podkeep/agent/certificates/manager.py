@@ -36,6 +36,8 @@ WAIT_S = 900.0
 _RENEW_AFTER, _RENEW_UNTIL = 0.7, 0.9
 """Parts of a certificate's life between which it is renewed."""
 _FIRST_WAIT_S, _MAX_WAIT_S = 2.0, 120.0
+_LEAST_S = 60.0
+"""Between renewals, however short a certificate's life is."""
 _LONGEST_SLEEP_S = 3600.0
 """Clocks jump: the time is looked at once an hour."""
 
@@ -134,12 +136,15 @@ class CertificateManager:
 
     async def run(self, client: Client) -> None:
         """Renew the certificate whenever it is time, until cancelled."""
+        least = 0.0
         while True:
             current = await self.current()
             if current is not None:
-                await _until(renew_at(current.not_before, current.not_after, random.random()))
+                moment = renew_at(current.not_before, current.not_after, random.random())
+                await _until(max(moment, min(least, current.not_after)))
                 log.info("%s is renewed", self._store.current)
             await self.obtain(client)
+            least = time.time() + _LEAST_S
 
     async def _requested(self, client: Client) -> None:
         key = await asyncio.to_thread(self._store.pending_key)

@@ -214,7 +214,7 @@ class _Agent:
 
     def _take_static(self, pods: Sequence[Pod]) -> None:
         self._manager.replaced(static_files.SOURCE, pods)
-        self._statuses.forget_static({(pod.metadata.namespace, pod.metadata.name) for pod in pods})
+        self._statuses.forget_static({pod.metadata.uid for pod in pods})
         self._mirrors.want(pods)
 
     def _admit(self, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:

@@ -53,9 +53,14 @@ class Node:
     """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
+    api_labels: dict[str, str] = field(default_factory=dict)
+    """The labels of the Node object as the API has them; empty: none is known."""
+
     @property
     def labels(self) -> Mapping[str, str]:
-        """What every node is labelled with (Kubernetes, well-known labels)."""
+        """The labels of the Node; before the API is known, what every node is labelled with (well-known labels)."""
+        if self.api_labels:
+            return self.api_labels
         machine = os.uname().machine
         return {
             "kubernetes.io/arch": _ARCHITECTURES.get(machine, machine),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from itertools import combinations
 from pathlib import Path
@@ -177,6 +178,13 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     referrers: ReferrersConfig = ReferrersConfig()
 
 
+class ShutdownGracePeriod(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An entry of ``[agent] shutdown_grace_period_by_pod_priority``: pods of this priority, up to the next entry's."""
+
+    priority: int
+    seconds: float
+
+
 class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``[agent]``: the node agent, also as used by ``podkeep run``."""
 
@@ -190,12 +198,94 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """File with which ``podkeep agent`` reaches its API; empty: the socket of the API on this machine."""
     static_pod_path: str = ""
     """Directory or file of static pods; empty: none."""
+    register_node: bool = True
+    """Make the Node object if the API has none (kubelet: registerNode)."""
+    register_with_taints: tuple[str, ...] = ()
+    """Taints of a Node that is made, each as ``KEY[=VALUE]:EFFECT`` (kubelet: registerWithTaints)."""
+    node_labels: dict[str, str] = {}
+    """Labels of a Node that is made, beside those that every one has (kubelet: --node-labels)."""
+    node_status_update_frequency: float = 10.0
+    """Seconds between looks at the node; what changed is reported at once (kubelet: nodeStatusUpdateFrequency)."""
+    node_status_report_frequency: float = 300.0
+    """Seconds after which the status is reported though nothing changed (kubelet: nodeStatusReportFrequency)."""
+    node_lease_duration_seconds: int = 40
+    """After which the API takes a node for lost that does not renew its lease (kubelet: nodeLeaseDurationSeconds)."""
+    node_status_max_images: int = 50
+    """How many images a Node's status has; -1: all (kubelet: nodeStatusMaxImages)."""
+    event_record_qps: float = 50.0
+    """Events a second that are written to the API; 0: no limit (kubelet: eventRecordQPS)."""
+    event_burst: int = 100
+    """Events that are written at once (kubelet: eventBurst)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
     container_log_max_size: str = "10Mi"
     """How large a container's log gets before it is rotated (kubelet: containerLogMaxSize)."""
     container_log_max_files: int = 5
     """How many files of one container's log there are at most (kubelet: containerLogMaxFiles)."""
+    container_log_max_workers: int = 1
+    """How many logs are rotated at a time (kubelet: containerLogMaxWorkers)."""
+    container_log_monitor_interval: float = 10.0
+    """Seconds after which every log has been looked at, those that grow more often (kubelet:
+    containerLogMonitorInterval)."""
+    kube_reserved: dict[str, str] = {}
+    """What podkeep's own daemons need, by resource; pods cannot request it (kubelet: kubeReserved)."""
+    system_reserved: dict[str, str] = {}
+    """What the rest of the machine needs (kubelet: systemReserved)."""
+    kube_reserved_cgroup: str = ""
+    """The cgroup that is held to ``kube_reserved``, if ``enforce_node_allocatable`` says so."""
+    system_reserved_cgroup: str = ""
+    enforce_node_allocatable: tuple[
+        Literal[
+            "none",
+            "pods",
+            "kube-reserved",
+            "system-reserved",
+            "kube-reserved-compressible",
+            "system-reserved-compressible",
+        ],
+        ...,
+    ] = ("pods",)
+    """Which cgroups are held to what is theirs (kubelet: enforceNodeAllocatable)."""
+    pod_pids_limit: int = -1
+    """Processes and threads of one pod; -1: no limit (kubelet: podPidsLimit)."""
+    cpu_cfs_quota: bool = True
+    """Enforce limits of CPU time (kubelet: cpuCFSQuota)."""
+    allowed_unsafe_sysctls: tuple[str, ...] = ()
+    """Sysctls beyond the safe ones that pods may set; a name, or a prefix that ends with ``*``."""
+    local_storage_capacity_isolation: bool = True
+    """Count and limit local storage that pods use (kubelet: localStorageCapacityIsolation)."""
+    eviction_hard: dict[str, str] = msgspec.field(
+        default_factory=lambda: {
+            "memory.available": "100Mi",
+            "nodefs.available": "10%",
+            "nodefs.inodesFree": "5%",
+            "imagefs.available": "15%",
+            "imagefs.inodesFree": "5%",
+        }
+    )
+    """By signal, below which amount or part a pod is ended at once (kubelet: evictionHard)."""
+    eviction_soft: dict[str, str] = {}
+    """By signal, below which a pod is ended after a while (kubelet: evictionSoft)."""
+    eviction_soft_grace_period: dict[str, float] = {}
+    """By signal of ``eviction_soft``, for how many seconds it must hold."""
+    eviction_minimum_reclaim: dict[str, str] = {}
+    """By signal, how much more than the threshold is to be free before the pressure is over."""
+    eviction_pressure_transition_period: float = 300.0
+    """Seconds for which a pressure is reported after it was seen last."""
+    eviction_max_pod_grace_period: int = 0
+    """Seconds that a pod has at most to end when a soft threshold is met."""
+    shutdown_grace_period: float = 0.0
+    """Seconds for which a shutdown of the machine waits for pods to end; 0: it does not."""
+    shutdown_grace_period_critical_pods: float = 0.0
+    """How many of these seconds are for critical pods, which are ended after the others."""
+    shutdown_grace_period_by_pod_priority: tuple[ShutdownGracePeriod, ...] = ()
+    """Seconds by priority, in place of the two above."""
+    minimum_container_ttl: float = 0.0
+    """Seconds for which a container that has ended is kept at least (kubelet: --minimum-container-ttl-duration)."""
+    maximum_dead_containers_per_container: int = 1
+    """How many ended attempts of a container are kept; negative: all."""
+    maximum_dead_containers: int = -1
+    """How many ended containers are kept on the node; negative: all."""
     cluster_dns: tuple[str, ...] = ()
     """Addresses of the cluster's DNS servers (kubelet: clusterDNS); without one, pods have the node's own."""
     cluster_domain: str = ""
@@ -217,6 +307,15 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         :raises InvalidArgument: if it is no size.
         """
         return _bytes("agent.container_log_max_size", self.container_log_max_size, least=1)
+
+
+class NodeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[node]``: ``podkeep node``, which brings up runtime, API and agent."""
+
+    run: str = "/run/podkeep-node"
+    """Its lock, the sockets on which its daemons say that they serve, and what it tells of them."""
+    api: bool = True
+    """Serve the Kubernetes API on this machine; otherwise ``agent.kubeconfig`` says where it is."""
 
 
 class PodSecurityConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -255,6 +354,8 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     enable_admission_plugins: tuple[str, ...] = ()
     """Names of plugins that are off otherwise, such as ``AlwaysPullImages``."""
     disable_admission_plugins: tuple[str, ...] = ()
+    node: str = ""
+    """Name of a node: ``kubelet.conf`` and a kubelet's serving certificate are made for it; empty: for none."""
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
@@ -397,6 +498,7 @@ class Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     metrics: MetricsConfig = MetricsConfig()
     agent: AgentConfig = AgentConfig()
     api: ApiConfig = ApiConfig()
+    node: NodeConfig = NodeConfig()
     streaming: StreamingConfig = StreamingConfig()
     registries: dict[str, RegistryConfig] = {}
 
@@ -550,6 +652,10 @@ def _key(text: str) -> str:
 
 
 def _value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + "}"
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 
@@ -584,6 +690,7 @@ def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
             pod_logs=real("agent.pod_logs", agent.pod_logs, AgentConfig().pod_logs),
         ),
         api=replace(config.api, root=real("api.root", config.api.root, ApiConfig().root)),
+        node=replace(config.node, run=real("node.run", config.node.run, NodeConfig().run)),
     )
 
 
@@ -598,6 +705,7 @@ def _directory_problems(config: Config) -> Iterator[InvalidArgument]:
         "agent.root": config.agent.root,
         "agent.pod_logs": config.agent.pod_logs,
         "api.root": config.api.root,
+        "node.run": config.node.run,
     }
     hint = "give podkeep a directory of its own"
     for key, directory in directories.items():
@@ -638,6 +746,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         yield InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
     for key, number in (
         ("agent.max_pods", config.agent.max_pods),
+        ("agent.container_log_max_workers", config.agent.container_log_max_workers),
         ("images.parallel_layers", config.images.parallel_layers),
         ("images.max_layer_bytes", config.images.max_layer_bytes),
         ("images.max_layer_inodes", config.images.max_layer_inodes),
@@ -648,6 +757,14 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     ):
         if number < 1:
             yield InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
+    for key, seconds in (
+        ("node_status_update_frequency", config.agent.node_status_update_frequency),
+        ("node_status_report_frequency", config.agent.node_status_report_frequency),
+        ("node_lease_duration_seconds", config.agent.node_lease_duration_seconds),
+    ):
+        if not 0 < seconds < float("inf"):
+            yield InvalidArgument(f"agent.{key}: {seconds:g} is no time", hint="write it in seconds")
+    yield from _pressure_problems(config.agent)
     if not config.images.progress_timeout > 0:
         yield InvalidArgument(
             f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
@@ -694,6 +811,37 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         yield InvalidArgument(
             f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
             hint=f"add [runtime.handlers.{default}], or name one of the table",
+        )
+
+
+def _pressure_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
+    """Check what the agent is told about reserves, thresholds and shutdown."""
+    for key, amounts in (("kube_reserved", agent.kube_reserved), ("system_reserved", agent.system_reserved)):
+        for name, text in amounts.items():
+            yield from problems_of(partial(_bytes, f"agent.{key}.{name}", text, least=0))
+    for key in ("pods", "kube-reserved", "system-reserved"):
+        if "none" in agent.enforce_node_allocatable and key in agent.enforce_node_allocatable:
+            yield InvalidArgument(f"agent.enforce_node_allocatable: none and {key} exclude each other")
+    for key, cgroup in (("kube", agent.kube_reserved_cgroup), ("system", agent.system_reserved_cgroup)):
+        asked = {f"{key}-reserved", f"{key}-reserved-compressible"} & set(agent.enforce_node_allocatable)
+        if asked and not cgroup.startswith("/"):
+            yield InvalidArgument(
+                f"agent.{key}_reserved_cgroup: {cgroup!r} is no cgroup, and enforce_node_allocatable has {min(asked)}",
+                hint="name one that is there, such as /system.slice",
+            )
+    for key, seconds in (
+        ("container_log_monitor_interval", agent.container_log_monitor_interval),
+        ("eviction_pressure_transition_period", agent.eviction_pressure_transition_period),
+    ):
+        if not 0 < seconds < float("inf"):
+            yield InvalidArgument(f"agent.{key}: {seconds:g} is no time", hint="write it in seconds")
+    if agent.shutdown_grace_period_critical_pods > agent.shutdown_grace_period:
+        yield InvalidArgument(
+            "agent.shutdown_grace_period_critical_pods is more than shutdown_grace_period, of which it is a part"
+        )
+    if agent.shutdown_grace_period and agent.shutdown_grace_period_by_pod_priority:
+        yield InvalidArgument(
+            "agent: shutdown_grace_period and shutdown_grace_period_by_pod_priority exclude each other"
         )
 
 

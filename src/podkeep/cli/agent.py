@@ -17,7 +17,7 @@ import click
 
 from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition
-from podkeep.cli.core import background
+from podkeep.cli.core import background, supervised
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def serve(invocation: Invocation) -> None:
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
+    supervised.end_with_supervisor()
     os.umask(0o022)
     root = Path(config.agent.root)
     background.require_writable("agent.root", root)

@@ -32,21 +32,26 @@ EXIT_INTERRUPTED = 130
 VERBS = {
     "agent": Verb("podkeep.cli.agent", "Run the pods that a Kubernetes API gives this node."),
     "api": Verb("podkeep.cli.api", "Serve the Kubernetes API."),
+    "apply": Verb("podkeep.cli.objects.apply", "Make the objects in files true, in the Kubernetes API."),
     "artifact": Verb("podkeep.cli.images.artifact", "Publish OCI artifacts, and list what refers to an image."),
     "attach": Verb("podkeep.cli.pods.attach", "Show what a container writes, and write to it."),
     "classes": Verb("podkeep.cli.classes.command", "List QoS classes, change those of pods, check their files."),
     "config": Verb("podkeep.cli.diagnosis.config", "Check and show the configuration."),
+    "delete": Verb("podkeep.cli.objects.delete", "Delete objects of the Kubernetes API."),
     "doctor": Verb("podkeep.cli.diagnosis.doctor", "Say what this machine lacks, and the command that fixes it."),
     "exec": Verb("podkeep.cli.pods.exec", "Run a command in a container."),
+    "get": Verb("podkeep.cli.objects.get", "Show objects of the Kubernetes API."),
     "image": Verb("podkeep.cli.images.command", "Pull, list, save, check and remove images."),
     "kubeconfig": Verb("podkeep.cli.kubeconfig", "Print how kubectl gets at the Kubernetes API."),
     "logs": Verb("podkeep.cli.pods.logs", "Print the log of a container."),
     "mountns": Verb("podkeep.cli.mountns.command", "Look at the mounts of containers, hidden from the host."),
+    "node": Verb("podkeep.cli.node.command", "Run this machine as a node: runtime, API and agent."),
     "port-forward": Verb("podkeep.cli.pods.port_forward", "Let local ports lead into a pod."),
     "ps": Verb("podkeep.cli.pods.ps", "List pods."),
     "rm": Verb("podkeep.cli.pods.rm", "Stop and remove pods."),
     "run": Verb("podkeep.cli.run", "Run the pods of a manifest until they end."),
     "runtime": Verb("podkeep.cli.runtime", "Serve the CRI socket."),
+    "wait": Verb("podkeep.cli.objects.wait", "Wait until a condition of objects holds."),
 }
 
 

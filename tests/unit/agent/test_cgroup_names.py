@@ -65,12 +65,12 @@ def test_a_pod(root: str, kind: str, name: str) -> None:
 
 def test_where_a_pod_can_be() -> None:
     assert cgroup_names.possible("/p", "u-1") == (
-        PodCgroup(name="/p/podu-1", level=None),
-        PodCgroup(name="/p/burstable/podu-1", level="/p/burstable"),
-        PodCgroup(name="/p/besteffort/podu-1", level="/p/besteffort"),
+        PodCgroup(name="/p/podu-1", level=None, kind="Guaranteed"),
+        PodCgroup(name="/p/burstable/podu-1", level="/p/burstable", kind="Burstable"),
+        PodCgroup(name="/p/besteffort/podu-1", level="/p/besteffort", kind="BestEffort"),
     )
     assert cgroup_names.possible("p.slice", "u-1") == (
-        PodCgroup(name="p-podu_1.slice", level=None),
-        PodCgroup(name="p-burstable-podu_1.slice", level="p-burstable.slice"),
-        PodCgroup(name="p-besteffort-podu_1.slice", level="p-besteffort.slice"),
+        PodCgroup(name="p-podu_1.slice", level=None, kind="Guaranteed"),
+        PodCgroup(name="p-burstable-podu_1.slice", level="p-burstable.slice", kind="Burstable"),
+        PodCgroup(name="p-besteffort-podu_1.slice", level="p-besteffort.slice", kind="BestEffort"),
     )

@@ -140,7 +140,7 @@ async def _adopt(pod: Pod, node: Node) -> Admitted:
         lock = node.dirs.own(uid)
         try:
             with node.dirs.locked():
-                podcgroups.create(cgroup_names.root(node.config), pod)
+                podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
                 start = None
                 if pod.spec.host_users is False:
                     start = userns.allocate(node.dirs.pods, uid, node.id_range.without(subordinate_ids.read()))
@@ -161,7 +161,7 @@ async def _adopt(pod: Pod, node: Node) -> Admitted:
 def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool) -> int | None:
     uid = parse_pod_uid(pod.metadata.uid)
     node.dirs.identify(uid, identity, managed=managed)
-    podcgroups.create(cgroup_names.root(node.config), pod)
+    podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
     if pod.spec.host_users is not False:
         return None
     id_range = node.id_range.without(subordinate_ids.read())

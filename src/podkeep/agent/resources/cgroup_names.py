@@ -6,14 +6,16 @@ systemd    podkeep-burstable-pod1_2.slice
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from podkeep.agent.resources import qos
 from podkeep.api.pod import Pod
+from podkeep.api.status import PodQOSClass
 from podkeep.base.config import Config
 from podkeep.kernel.cgroup import systemd
 
-_LEVELS = {"Guaranteed": "", "Burstable": "burstable", "BestEffort": "besteffort"}
+_LEVELS: Mapping[PodQOSClass, str] = {"Guaranteed": "", "Burstable": "burstable", "BestEffort": "besteffort"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +24,7 @@ class PodCgroup:
 
     name: str
     level: str | None
+    kind: PodQOSClass
 
 
 def root(config: Config) -> str:
@@ -32,19 +35,25 @@ def root(config: Config) -> str:
 
 def of_pod(root: str, pod: Pod) -> str:
     """Return the cgroup of ``pod`` below ``root``: a level per class, none for Guaranteed, as the kubelet has it."""
-    return _pod_cgroup(root, _LEVELS[qos.qos_class(pod)], pod.metadata.uid).name
+    return place(root, pod).name
+
+
+def place(root: str, pod: Pod) -> PodCgroup:
+    """Return where the cgroup of ``pod`` is below ``root``."""
+    return _pod_cgroup(root, qos.qos_class(pod), pod.metadata.uid)
 
 
 def possible(root: str, uid: str) -> tuple[PodCgroup, ...]:
     """Return where the cgroup of pod ``uid`` can be, for each class."""
-    return tuple(_pod_cgroup(root, level, uid) for level in _LEVELS.values())
+    return tuple(_pod_cgroup(root, kind, uid) for kind in _LEVELS)
 
 
-def _pod_cgroup(root: str, level: str, uid: str) -> PodCgroup:
+def _pod_cgroup(root: str, kind: PodQOSClass, uid: str) -> PodCgroup:
+    level = _LEVELS[kind]
     if systemd.is_slice(root):
         above = f"{root.removesuffix(systemd.SUFFIX)}{level and '-'}{level}"
         # A dash would be one more slice; the kubelet writes UIDs so, too.
         name = f"{above}-pod{uid.replace('-', '_')}{systemd.SUFFIX}"
-        return PodCgroup(name=name, level=f"{above}{systemd.SUFFIX}" if level else None)
+        return PodCgroup(name=name, level=f"{above}{systemd.SUFFIX}" if level else None, kind=kind)
     above = f"{root.rstrip('/')}{level and '/'}{level}"
-    return PodCgroup(name=f"{above}/pod{uid}", level=above if level else None)
+    return PodCgroup(name=f"{above}/pod{uid}", level=above if level else None, kind=kind)

@@ -217,6 +217,22 @@ class Cgroups:
         base = "/" + str(_relative(path)) if _relative(path).parts else ""
         return sorted(f"{base}/{name}" for name in names)
 
+    def read_children(self, path: str, name: str) -> list[str]:
+        """Return what the file ``name`` of each cgroup directly below ``path`` holds, without those that are gone.
+
+        :raises KernelCallError: if the kernel refuses.
+        """
+        root = self._find(path, name)
+        if root is None:
+            return []
+        try:
+            with os.scandir(root + _below(path)) as entries:
+                children = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except FileNotFoundError:
+            return []
+        found = [self.read(f"{path.rstrip('/')}/{child}", name) for child in children]
+        return [text for text in found if text is not None]
+
     def processes(self, path: str, *, recursive: bool = False) -> list[int]:
         """Return the IDs of the processes in the cgroup (in any hierarchy), sorted; none if it is missing."""
         found: set[int] = set()

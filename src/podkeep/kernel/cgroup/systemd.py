@@ -9,6 +9,7 @@ CGROUP_DELEGATION.md). Starting and stopping block.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from podkeep.base import spawn
@@ -81,6 +82,15 @@ def start_accounted_slice(name: str) -> None:
     start_slice(name)  # and wait until it has
 
 
+def set_properties(name: str, properties: Sequence[str]) -> None:
+    """Give a slice that runs properties (``MemoryMax=64M``), until it is stopped.
+
+    :raises Internal: with systemd's words, if it refuses.
+    """
+    if properties:
+        _systemctl("set-property", name, *properties, options=("--runtime",))
+
+
 def stop_slice(name: str) -> None:
     """Stop a slice and whatever is in it; one that does not run is no error.
 
@@ -89,10 +99,9 @@ def stop_slice(name: str) -> None:
     _systemctl("stop", name)
 
 
-def _systemctl(verb: str, unit: str) -> None:
+def _systemctl(verb: str, unit: str, *arguments: str, options: Sequence[str] = ()) -> None:
+    command = ["systemctl", "--no-ask-password", "--quiet", *options, verb, unit, *arguments]
     try:
-        spawn.run(
-            ["systemctl", "--no-ask-password", "--quiet", verb, unit], env=_ENVIRONMENT, timeout=TIMEOUT_S
-        ).check()
+        spawn.run(command, env=_ENVIRONMENT, timeout=TIMEOUT_S).check()
     except CommandFailed as error:
         raise Internal(f"systemd did not {verb} {unit}: {error.stderr.strip()}") from error

@@ -5,18 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.support.pods import container, pod
 
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection, admit, conflict, host_ports
 from podkeep.api.pod import Pod
+from support.pods import container, pod
 
 FACTS = NodeFacts(
     name="node1",
     labels={"kubernetes.io/os": "linux", "zone": "a", "cpus": "4"},
     allocatable={"cpu": 2000, "memory": 1 << 30, "ephemeral-storage": 10 << 30, "pods": 3, "example.com/gpu": 1},
 )
-CRITICAL = {"priority": 2_000_000_000}
+CRITICAL: dict[str, Any] = {"priority": 2_000_000_000}
 
 
 def asking(requests: str = "", name: str = "web", **spec: Any) -> Pod:

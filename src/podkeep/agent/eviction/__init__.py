@@ -1,0 +1,1 @@
+"""Node pressure: thresholds, eviction of pods, garbage collection of containers, graceful shutdown."""

@@ -26,6 +26,8 @@ HOSTS = "/etc/hosts"
 _MAX_MESSAGE = 4096
 _MAX_LOG_BYTES = 2048
 _MAX_LOG_LINES = 80
+_MAX_LOG_READ = 64 * 1024
+"""Bytes of a log of which its last 2048 are taken: each piece of a line, up to 16 kB, has a head of its own."""
 
 
 def write_hosts(directory: PodDir, text: str) -> None:
@@ -177,36 +179,40 @@ def _make_termination_log(path: Path) -> None:
 
 
 def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
-    """Return the last words of a container, at most 4096 bytes.
+    """Return the last words of a container: the end of what it left, at most 4096 bytes.
 
     :param path: its termination log.
-    :param log: its output in CRI log format, whose end is used when there are no last words and ``fall_back`` is set.
+    :param log: its output in CRI log format, whose end is used when there are no last words and ``fall_back`` is set:
+        at most 80 lines and 2048 bytes.
     """
-    text = _head(path)
+    text = _end(path, _MAX_MESSAGE)[0]
     if text or not fall_back:
         return text.decode(errors="replace")
     return _log_tail(log).decode(errors="replace")
 
 
-def _head(path: Path) -> bytes:
+def _end(path: Path, limit: int) -> tuple[bytes, bool]:
+    """Return the last ``limit`` bytes of a file that a container wrote, and whether there are more before them."""
     fd = openat.open_beside(path)
     if fd is None:
-        return b""
+        return b"", False
     with openat.closing(fd):
-        return openat.read_bytes(fd, _MAX_MESSAGE)
+        before = max(0, os.fstat(fd).st_size - limit)
+        os.lseek(fd, before, os.SEEK_SET)
+        return openat.read_bytes(fd, limit), before > 0
 
 
 def _log_tail(log: Path) -> bytes:
-    """Return the end of what a container wrote: at most 80 lines and 2048 bytes."""
-    fd = openat.open_beside(log)
-    if fd is None:
-        return b""
-    with openat.closing(fd):
-        os.lseek(fd, max(0, os.fstat(fd).st_size - 4 * _MAX_LOG_BYTES), os.SEEK_SET)
-        lines = openat.read_bytes(fd, 4 * _MAX_LOG_BYTES).splitlines()[-_MAX_LOG_LINES:]
-    text = b""
-    for line in lines:
-        parts = line.split(b" ", 3)
+    """Return the end of what a container wrote."""
+    data, is_cut = _end(log, _MAX_LOG_READ)
+    pieces = data.split(b"\n")[1 if is_cut else 0 :]
+    lines: list[bytes] = [b""]
+    for piece in pieces:
+        parts = piece.split(b" ", 3)
         if len(parts) == 4:
-            text += parts[3] + (b"" if b"P" in parts[2].split(b":") else b"\n")
-    return text[-_MAX_LOG_BYTES:]
+            lines[-1] += parts[3]
+            if b"P" not in parts[2].split(b":"):
+                lines[-1] += b"\n"
+                lines.append(b"")
+    kept = lines[-_MAX_LOG_LINES - 1 :] if not lines[-1] else lines[-_MAX_LOG_LINES:]
+    return b"".join(kept)[-_MAX_LOG_BYTES:]

@@ -141,13 +141,19 @@ def test_an_init_container_that_fails_ends_a_pod_that_never_restarts(node: Runni
         "reason": "ContainersNotInitialized",
         "message": "containers with incomplete status: [setup]",
         "observedGeneration": 1,
-        "lastProbeTime": None,
         "lastTransitionTime": "",
     }
 
 
 def test_the_environment_of_a_container(node: RunningNode, image: str) -> None:
-    """Fields, resources, a file that an init container left, and the API's service are variables."""
+    """Fields, resources, a file that an init container left, and services are variables."""
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "my-db"},
+        "spec": {"ports": [{"port": 5432}]},
+    }
+    node.apply(service)
     writer = shell(image, "printf \"A='from a file'\\n\" >/v/env", "writer", volumeMounts=[mount("/v")])
     names = {
         "NAME": {"fieldRef": {"fieldPath": "metadata.name"}},
@@ -158,13 +164,16 @@ def test_the_environment_of_a_container(node: RunningNode, image: str) -> None:
         "A": {"fileKeyRef": {"volumeName": "volume", "path": "env", "key": "A"}},
     }
     env = [{"name": name, "valueFrom": source} for name, source in names.items()]
-    env.append({"name": "URL", "value": "https://$(KUBERNETES_SERVICE_HOST)/$(NAME)"})
+    env.append({"name": "URL", "value": "$(MY_DB_PORT)/$(NAME)"})
     main = shell(image, "env", env=env, resources={"limits": {"cpu": "250m", "memory": "32Mi"}})
     node.apply(pod(main, initContainers=[writer], **SHARED))
     found = node.phase("web", "Succeeded")
     (log,) = (node.daemon.base / "logs").glob("default_web_*/main/0.log")
     said = dict(line.split(" ", 3)[3].split("=", 1) for line in log.read_text().splitlines() if "=" in line)
-    address = said["KUBERNETES_SERVICE_HOST"]
+    db = node.get("my-db", resource="services")
+    assert db is not None
+    address = db["spec"]["clusterIP"]
+    assert (said["MY_DB_SERVICE_HOST"], said["MY_DB_SERVICE_PORT"]) == (address, "5432")
     assert {name: said[name] for name in (*names, "URL")} == {
         "NAME": "web",
         "NODE": node.name,
@@ -172,7 +181,7 @@ def test_the_environment_of_a_container(node: RunningNode, image: str) -> None:
         "CPU": "250",
         "MEMORY": "32",
         "A": "from a file",
-        "URL": f"https://{address}/web",
+        "URL": f"tcp://{address}:5432/web",
     }
 
 

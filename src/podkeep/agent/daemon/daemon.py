@@ -136,6 +136,7 @@ class _Agent:
             admit=self._admit,
             sources=sources,
         )
+        self._source = ApiSource(self._manager, self._statuses, self._mirrors)
         self._objects.on_change = self._manager.sources_changed
         self._images = ImageGarbage(
             node.client,
@@ -186,7 +187,7 @@ class _Agent:
             self.recorder.run(),
             self._mirrors.run(),
             reporter.run(),
-            pods.run(ApiSource(self._manager, self._statuses, self._mirrors)),
+            pods.run(self._source),
             self._images.run(self._manager.ready),
             self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
             self._once_known(self._containers.run),
@@ -231,7 +232,7 @@ class _Agent:
             conditions=self._eviction.conditions,
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
-        return predicates.admit(pod, others, facts)
+        return self._source.refusal(pod) or predicates.admit(pod, others, facts)
 
     def _sensors(self) -> Sensors:
         whole, left = allocatable.texts(self._size.capacity), allocatable.texts(self._size.allocatable)

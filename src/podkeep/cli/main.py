@@ -38,7 +38,9 @@ VERBS = {
     "classes": Verb("podkeep.cli.classes.command", "List QoS classes, change those of pods, check their files."),
     "config": Verb("podkeep.cli.diagnosis.config", "Check and show the configuration."),
     "delete": Verb("podkeep.cli.objects.delete", "Delete objects of the Kubernetes API."),
+    "describe": Verb("podkeep.cli.objects.describe", "Describe objects of the Kubernetes API, and what happened."),
     "doctor": Verb("podkeep.cli.diagnosis.doctor", "Say what this machine lacks, and the command that fixes it."),
+    "events": Verb("podkeep.cli.objects.events", "Show events of the Kubernetes API."),
     "exec": Verb("podkeep.cli.pods.exec", "Run a command in a container."),
     "get": Verb("podkeep.cli.objects.get", "Show objects of the Kubernetes API."),
     "image": Verb("podkeep.cli.images.command", "Pull, list, save, check and remove images."),
@@ -51,6 +53,7 @@ VERBS = {
     "rm": Verb("podkeep.cli.pods.rm", "Stop and remove pods."),
     "run": Verb("podkeep.cli.run", "Run the pods of a manifest until they end."),
     "runtime": Verb("podkeep.cli.runtime", "Serve the CRI socket."),
+    "status": Verb("podkeep.cli.status", "Say how this node is: daemons, pods, and what is wrong."),
     "wait": Verb("podkeep.cli.objects.wait", "Wait until a condition of objects holds."),
 }
 

@@ -246,6 +246,25 @@ class PodWorker:
         finally:
             self.release()
 
+    async def end(self) -> None:
+        """End what an earlier process left of a pod that is not to run any more, and report how it ended.
+
+        :raises PodkeepError: if the runtime does not answer, or a container cannot be stopped.
+        """
+        self._end = self._asked or Finish(failed=False)
+        await self._stop_containers()
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
+
+    async def settle(self) -> None:
+        """Give back what the pod, which has ended, needs no more; its containers, logs and last words stay.
+
+        :raises PodkeepError: naming what is left.
+        """
+        uid = parse_pod_uid(self.pod.metadata.uid)
+        await teardown.settle(self._node.client, self._node.dirs, self._node.config, uid)
+
     async def remove(self) -> None:
         """Remove everything of the pod, also what an earlier process left of it; nothing happens if nothing is there.
 
@@ -628,13 +647,11 @@ class PodWorker:
         return pod_status(self.pod, observed, facts)
 
     def _last_words(self, view: ContainerView) -> str:
-        if self._admitted is None:
-            raise FailedPrecondition("the pod was never taken on")
-        policies = {
-            container.name: container.termination_message_policy
-            for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
-        }
-        file = termination_log(self._admitted.directory, view.name, view.attempt)
+        spec = self.pod.spec
+        policies = {item.name: item.termination_message_policy for item in spec.ephemeral_containers}
+        policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
+        directory = self._node.dirs.directory(parse_pod_uid(self.pod.metadata.uid))
+        file = termination_log(directory, view.name, view.attempt)
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
         return termination_message(file, self._log(view), fall_back=fall_back)
 

@@ -13,6 +13,9 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -29,6 +32,7 @@ from podkeep.agent.objects import ApiObjects
 from podkeep.agent.pod.events import Event
 from podkeep.agent.resources import allocatable, machine, predicates, requests
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
+from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -104,6 +108,8 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
             files = StaticFiles(path=Path(static_path), node_name=node.name, gates=node.gates, take=take)
             tasks.start(files.run())
         tasks.start(_remove_orphans(Orphans(node=node, is_wanted=manager.knows), manager))
+        garbage = _image_garbage(node, manager, partial(_report_node, recorder, reporter))
+        tasks.start(garbage.run(manager.ready))
         await _first(tasks, reporter.registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -116,6 +122,19 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
 async def _remove_orphans(orphans: Orphans, manager: PodManager) -> None:
     await manager.ready.wait()
     await orphans.run()
+
+
+def _image_garbage(node: Node, manager: PodManager, report: Callable[[Event], None]) -> ImageGarbage:
+    def pods() -> list[Pod]:
+        return [msgspec.structs.replace(pod, status=status) for pod, status in manager.pods()]
+
+    users = Users(pods=pods, pulling=lambda: node.images.wanted, volumes=node.gates.enabled(IMAGE_VOLUME))
+    policy = Policy.of(node.config.agent)
+    return ImageGarbage(node.client, policy, users, report=report, metrics=node.metrics)
+
+
+def _report_node(recorder: Recorder, reporter: NodeReporter, event: Event) -> None:
+    recorder.event(reporter.reference, event.type, event.reason, event.message)
 
 
 def _take_static(manager: PodManager, statuses: StatusManager, mirrors: Mirrors, pods: Sequence[Pod]) -> None:

@@ -41,6 +41,9 @@ def make(pod: Pod, source: EmptyDirVolumeSource, path: Path, allocatable: Mappin
         mount_tmpfs(path, _owned(mode, group) + size)
     elif source.medium.startswith(_HUGE_PAGES):
         _mount_huge_pages(path, f"pagesize={page_size(pod, source.medium)},{_owned(mode, group)}")
+        if group is not None:
+            # The file system takes no set-group-ID bit at its mount.
+            path.chmod(ownership.mode_for_group(path.stat().st_mode, writable=True))
     else:
         _make_directory(path, mode, group)
 

@@ -14,6 +14,7 @@ from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
+from podkeep.agent.pod.node_logs import NodeLogs
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.probes.hooks import Hooks
 from podkeep.agent.probes.prober import Probes
@@ -36,6 +37,7 @@ class Node:
 
     client: CriClient
     images: Images
+    logs: NodeLogs
     class_offers: ClassOffers
     probes: Probes
     hooks: Hooks
@@ -73,6 +75,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     host_ips, metrics = _host_ips(), AgentMetrics()
     return Node(
         client=client,
+        logs=NodeLogs(client, config.agent),
         images=Images(client, show_pull),
         class_offers=ClassOffers(client),
         probes=Probes(client, host_ips, metrics),

@@ -56,6 +56,7 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         runtime = await stack.enter_async_context(CriClient(config.runtime.socket))
         await require_runtime_here(runtime, mount_namespace)
         node = this_node(runtime, config)
+        stack.push_async_callback(node.logs.close)
         statuses = StatusManager(client)
         events = RuntimeEvents(runtime)
         manager = PodManager(

@@ -28,7 +28,6 @@ from podkeep.agent.pod import teardown
 from podkeep.agent.pod.admission import Admitted, admit
 from podkeep.agent.pod.backoff import BackOff
 from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
-from podkeep.agent.pod.log_rotation import LogRotation
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
@@ -168,13 +167,15 @@ class PodWorker:
         await self._tell()
         probes = self._node.probes.of(self.pod, self._listener, self._news.wake)
         async with self._beside as beside, probes as self._probes:
-            for work in (self._news.watch(), self._rotate_logs()):
-                beside.start(work)
+            beside.start(self._news.watch())
             if self._shared is None:
                 beside.start(self._stop_when_asked())
-            await self._loop(self._admitted)
-            await self._until_answered(self._stop_containers)
-            observed = await self._until_answered(self._observer.read)
+            try:
+                await self._loop(self._admitted)
+                await self._until_answered(self._stop_containers)
+                observed = await self._until_answered(self._observer.read)
+            finally:
+                self._node.logs.watch(self.pod.metadata.uid, ())
         await self._report(observed)
         # One whose deadline is over before a container of it has run has failed, too.
         code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
@@ -316,6 +317,7 @@ class PodWorker:
                 if away and self._shared is None:
                     log.warning("the runtime answers again")
                 self._observed = observed
+                self._node.logs.watch(self.pod.metadata.uid, self._running_logs())
                 return observed
 
     async def _act(self, decision: Decision, observed: Observed, admitted: Admitted) -> None:
@@ -369,18 +371,6 @@ class PodWorker:
         except (Unavailable, DeadlineExceeded):
             return False
         return now is None or now.id != observed.sandbox.id or not now.ready
-
-    async def _rotate_logs(self) -> None:
-        """Keep the logs of the pod's containers within bounds until cancelled."""
-        agent = self._node.config.agent
-        rotation = LogRotation(
-            self._reopen_log, max_size=agent.log_max_bytes(), max_files=agent.container_log_max_files
-        )
-        await rotation.run(self._running_logs)
-
-    async def _reopen_log(self, container: str) -> None:
-        request = api_pb2.ReopenContainerLogRequest(container_id=container)
-        await self._node.client.runtime.ReopenContainerLog(request)
 
     def _running_logs(self) -> list[tuple[str, Path]]:
         views = _running(self._observed).values()

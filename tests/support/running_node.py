@@ -51,7 +51,8 @@ class RunningNode:
 
     def start_agent(self) -> None:
         """Start the agent, and wait until it follows the API."""
-        settings = [part for setting in self.settings for part in ("--set", setting)]
+        own = (f"api.root={self.api.root}", "agent.port=0")
+        settings = [part for setting in (*own, *self.settings) for part in ("--set", setting)]
         command = self.daemon.command("agent", "--node-name", self.name, "--unix-socket", str(self.api.socket))
         command[command.index("agent") : command.index("agent")] = settings
         self.agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

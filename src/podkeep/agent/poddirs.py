@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -259,11 +259,23 @@ class PodDirs:
         :raises PodkeepError: if what is pinned cannot be taken apart from its volume; everything stays then.
         """
         directory = self.pods / uid
-        if self.is_foreign(uid):
-            return
+        if not self.is_foreign(uid):
+            self._take_apart(uid, f"remove {directory}", lambda: _remove(directory))
+
+    def empty(self, uid: PodUID) -> None:
+        """Unmount and remove the volumes of pod ``uid``, and give its IDs back; the rest of its directory stays.
+
+        :raises Internal: naming what could not be removed.
+        :raises PodkeepError: if what is pinned cannot be taken apart from its volume; everything stays then.
+        """
+        if self.identity(uid) is not None:
+            self._take_apart(uid, f"remove the volumes of pod {uid}", partial(_remove_volumes, self.directory(uid)))
+
+    def _take_apart(self, uid: PodUID, what: str, last: Callable[[], None]) -> None:
+        directory = self.pods / uid
         sub_path.let_go(self.directory(uid).sub_paths)
         steps = UndoStack()
-        steps.push(f"remove {directory}", lambda: _remove(directory))
+        steps.push(what, last)
         # The stack runs backwards: the mount made last is undone first.
         for mount_point in reversed(mountinfo.outermost(mountinfo.under(directory))):
             steps.push(f"unmount {mount_point}", partial(unmount, mount_point))
@@ -272,10 +284,22 @@ class PodDirs:
             raise Internal("; ".join(f"could not {step}: {error}" for step, error in steps.failed))
 
 
-def _remove(directory: Path) -> None:
+def _require_unmounted(directory: Path) -> None:
     left = mountinfo.under(directory)
     if left:
         raise FailedPrecondition(f"{left[0].mount_point} is still mounted")
+
+
+def _remove_volumes(directory: PodDir) -> None:
+    _require_unmounted(directory.path)
+    for path in (directory.volumes, directory.sub_paths):
+        if path.exists():
+            remove_tree(path)
+    userns.release(directory.path.parent, directory.path.name)
+
+
+def _remove(directory: Path) -> None:
+    _require_unmounted(directory)
     last = (userns.FILE_NAME, _IDENTITY)
     try:
         entries = sorted(os.listdir(directory), key=lambda name: last.index(name) if name in last else -1)

@@ -49,6 +49,12 @@ def watchdog_seconds() -> float | None:
     return int(microseconds) / 2_000_000
 
 
+def parse(datagram: bytes) -> dict[str, str]:
+    """Return what a daemon tells with one datagram, by key: the manager's side."""
+    lines = datagram.decode(errors="replace").split("\n")
+    return {key: value for key, separator, value in (line.partition("=") for line in lines) if separator}
+
+
 def _line(text: str) -> str:
     return text.replace("\n", " ")
 

@@ -276,20 +276,29 @@ def _drain(fd: int, into: bytearray, limit: int) -> bool:
 
 
 def start(
-    argv: Sequence[str], *, pass_fds: Sequence[int] = (), cwd: str = "/", stdin: int = subprocess.DEVNULL
+    argv: Sequence[str],
+    *,
+    pass_fds: Sequence[int] = (),
+    cwd: str = "/",
+    stdin: int = subprocess.DEVNULL,
+    stderr: int | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program of our own that serves until its owner goes; the caller waits for it.
 
-    It is in a session of its own (Ctrl-C at a terminal does not reach it), and writes to our stderr.
+    It is in a session of its own (Ctrl-C at a terminal does not reach it).
 
+    :param stderr: a descriptor for its errors; None: ours.
     :raises NotFound: if the program does not exist.
     """
     try:
         return subprocess.Popen(
             list(argv),
-            executable=_executable(argv, None),
+            executable=_executable(argv, env),
             stdin=stdin,
             stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env=env,
             cwd=cwd,
             pass_fds=pass_fds,
             start_new_session=True,

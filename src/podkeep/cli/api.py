@@ -14,7 +14,7 @@ import click
 
 from podkeep.base import lockfile
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
-from podkeep.cli.core import background
+from podkeep.cli.core import background, supervised
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
@@ -143,6 +143,7 @@ def serve(invocation: Invocation) -> None:
 
     config = invocation.config
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
+    supervised.end_with_supervisor()
     os.umask(0o077)
     root = Path(config.api.root)
     background.require_writable("api.root", root)

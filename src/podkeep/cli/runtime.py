@@ -19,7 +19,7 @@ import click
 
 from podkeep.base import in_force, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError
-from podkeep.cli.core import background, connection
+from podkeep.cli.core import background, connection, supervised
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.kernel.process import procfs
@@ -163,6 +163,7 @@ def serve(
     if os.geteuid() != 0:
         raise FailedPrecondition("the runtime needs root", hint="run it as root")
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
+    supervised.end_with_supervisor()
     # Modes of what the runtime makes are meant as written: a pod's root, nobody on the machine, must pass through.
     os.umask(0o022)
     where = namespace_ref.resolve(

@@ -1,16 +1,40 @@
-"""A pod of the API on a node: it runs, says so, and leaves nothing."""
+"""Pods of the API on a node: they run, say so, and leave nothing, whatever ends in between."""
 
 from __future__ import annotations
 
-from agent.manifests import pod, shell
+import json
+import signal
+from typing import Any
 
+from agent.manifests import mount, pod, shell
+
+from support.images import Layout
+from support.registry import Registry
 from support.running_node import RunningNode
+
+
+def container_id(found: dict[str, Any], index: int = 0) -> str:
+    """Return the ID of a container that a pod's status has."""
+    value: str = found["status"]["containerStatuses"][index]["containerID"]
+    return value
+
+
+def conditions(found: dict[str, Any]) -> dict[str, str]:
+    """Return what the conditions of a pod are."""
+    return {item["type"]: item["status"] for item in found["status"].get("conditions", ())}
+
+
+def forever(image: str, name: str = "web", **spec: Any) -> dict[str, Any]:
+    """Return a pod that runs until it is deleted."""
+    return pod(
+        shell(image, "trap 'exit 0' TERM; while :; do sleep 0.05; done"), name=name, restartPolicy="Always", **spec
+    )
 
 
 def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
     """A pod that is applied is Running with an address; deleted, nothing of it is left anywhere."""
     before = node.daemon.resources()
-    node.apply(pod(shell(image, "sleep 1000"), restartPolicy="Always"))
+    node.apply(forever(image))
     running = node.running("web")
     assert running["status"]["podIP"]
     assert running["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
@@ -18,3 +42,119 @@ def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
     node.gone("web")
     assert node.left_behind() == []
     assert node.daemon.resources().after_a_restart() == before.after_a_restart()
+
+
+def test_a_pod_that_ends_is_kept_as_it_ended(node: RunningNode, image: str) -> None:
+    """A pod that has ended keeps its phase, its message and its log, also after a restart of the agent."""
+    node.apply(pod(shell(image, "echo said; echo why >/dev/termination-log; exit 3")))
+    failed = node.pod("web", lambda found: conditions(found).get("PodReadyToStartContainers") == "False", "settled")
+    assert failed["status"]["phase"] == "Failed"
+    ended = failed["status"]["containerStatuses"][0]["state"]["terminated"]
+    assert (ended["exitCode"], ended["message"]) == (3, "why\n")
+    node.end_agent()
+    node.start_agent()
+    node.apply(forever(image, "other"))
+    node.running("other")
+    again = node.get("web")
+    assert again is not None
+    assert again["status"] == failed["status"]
+    (log,) = (node.daemon.base / "logs").glob("default_web_*/main/0.log")
+    assert "said" in log.read_text()
+
+
+def test_an_agent_that_is_killed_finds_its_pods_again(node: RunningNode, image: str) -> None:
+    """Killed and started again, the agent goes on with the same containers, and nothing is mounted twice."""
+    node.apply(forever(image, volumes=[{"name": "v", "emptyDir": {}}]), forever(image, "second"))
+    before = [container_id(node.running(name)) for name in ("web", "second")]
+    held = node.daemon.resources()
+    node.end_agent(signal.SIGKILL)
+    node.start_agent()
+    node.patch("web", {"metadata": {"labels": {"seen": "again"}}})
+    node.apply(forever(image, "third"))
+    node.running("third")
+    assert [container_id(node.running(name)) for name in ("web", "second")] == before
+    node.delete("third")
+    node.gone("third")
+    assert node.daemon.resources() == held
+    node.delete("web")
+    node.gone("web")
+
+
+def test_pods_that_are_deleted_while_no_agent_runs_are_removed(node: RunningNode, image: str) -> None:
+    """Whether the object is there with a deletion timestamp or gone: the next agent removes the pod."""
+    node.apply(forever(image), forever(image, "forced"))
+    node.running("web")
+    node.running("forced")
+    node.end_agent(signal.SIGKILL)
+    node.delete("web")
+    node.delete("forced", gracePeriodSeconds=0)
+    node.start_agent()
+    node.gone("web")
+    node.until(lambda: node.left_behind() == [], "nothing left")
+    assert node.get("forced") is None
+
+
+def test_a_pod_waits_for_the_one_whose_name_it_has(node: RunningNode, image: str) -> None:
+    """A pod that was deleted by force makes room for the next of its name once it is gone from the node."""
+    slow = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
+    node.apply(pod(shell(image, slow), restartPolicy="Always", terminationGracePeriodSeconds=30))
+    first = node.running("web")
+    node.delete("web", gracePeriodSeconds=0)
+    node.apply(forever(image))
+    second = node.running("web")
+    assert second["metadata"]["uid"] != first["metadata"]["uid"]
+    kubelet = node.daemon.base / "kubelet" / "pods"
+    assert [path.name for path in kubelet.iterdir()] == [second["metadata"]["uid"]]
+
+
+def test_a_changed_image_restarts_that_container_alone(
+    node: RunningNode, image: str, registry: Registry, busybox: Layout
+) -> None:
+    """kubectl set image: the container is started again with the new image, the others go on."""
+    script = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+    node.apply(pod(shell(image, script), shell(image, script, "other"), restartPolicy="Always"))
+    before = node.running("web")
+    newer = registry.push(busybox, "busybox:2")
+    node.patch("web", {"spec": {"containers": [{"name": "main", "image": newer}]}})
+    after = node.pod("web", lambda found: statuses(found)["main"]["restartCount"] == 1, "restarted")
+    assert statuses(after)["main"]["image"] == newer
+    assert statuses(after)["other"]["containerID"] == statuses(before)["other"]["containerID"]
+
+
+def statuses(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the statuses of a pod's containers by name."""
+    return {item["name"]: item for item in found["status"]["containerStatuses"]}
+
+
+def test_a_runtime_that_is_killed_changes_nothing(node: RunningNode, image: str) -> None:
+    """The pod runs on without its runtime, and the agent goes on with it: a deletion then removes it."""
+    node.apply(forever(image))
+    before = container_id(node.running("web"))
+    node.daemon.kill()
+    node.delete("web")
+    node.daemon.start()
+    node.gone("web")
+    assert node.left_behind() == []
+    node.apply(forever(image))
+    assert container_id(node.running("web")) != before
+
+
+def test_statuses_are_written_when_the_api_is_back(node: RunningNode, image: str) -> None:
+    """While the API is away pods run on, and what happened meanwhile is said afterwards."""
+    go = node.daemon.base / "go"
+    go.mkdir()
+    waits = shell(image, "while [ ! -e /go/on ]; do sleep 0.05; done; exit 7", volumeMounts=[mount("/go", "go")])
+    node.apply(pod(waits, volumes=[{"name": "go", "hostPath": {"path": str(go)}}]))
+    node.running("web")
+    node.api.stop(signal.SIGKILL)
+    (go / "on").touch()
+    node.until(lambda: not runs(node), "the container ended")
+    node.api.start()
+    failed = node.phase("web", "Failed")
+    assert failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 7
+
+
+def runs(node: RunningNode) -> bool:
+    """Return whether a container runs on the node."""
+    rows = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
+    return any(container["state"] == "running" for row in rows for container in row["containers"])

@@ -3,76 +3,96 @@
 A pod is known by its UID. Sources (the API, static pods) say which pods are to be; each pod has one task that sees it
 from its first sight to its last trace:
 
-    wait for the pod that has its name ──▶ run the worker ──▶ the pod ended, or is to end
-                                                                     │
-    the object is deleted ◀── nothing of it is left ◀── tear down ◀──┴── ended: until it is wanted no more
+    wait for the pod that has its name ──▶ may it run here? ──▶ run the worker ──▶ it ended, or is to end
+                                                │ no: Failed                              │
+    the object is deleted ◀── nothing of it is left ◀── wanted no more ◀── settled ◀──────┘
 
 After a restart the runtime and the pod directories say what there is; the workers adopt it. What no source wants is
-removed once all sources have spoken.
+removed once all sources have spoken (``orphans``).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
-
+from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import Node
 from podkeep.agent.pod.events import Event, PodRejected
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
+from podkeep.agent.poddirs import PodIdentity
+from podkeep.agent.resources import preemption
+from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.agent.sources import ObjectReader
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
 
 log = logging.getLogger(__name__)
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
-_AGAIN_S = (1.0, 30.0)
+_FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
 """Seconds after which a step that failed is tried again: at first, and at most."""
 
 ReportEvent = Callable[[Pod, Event], None]
+Admit = Callable[[Pod, Sequence[Pod]], Rejection | Preempt | None]
+"""Says whether a new pod may run beside others (``resources.predicates.admit``)."""
 
 
 class Statuses(Protocol):
     """Where statuses go (``status_manager``; static pods' go to their mirror pod)."""
 
-    def set(self, uid: str, status: PodStatus) -> None:
+    def set(self, pod: Pod, status: PodStatus) -> None:
         """Have the status of a pod written."""
 
-    def finish(self, uid: str) -> None:
+    def finish(self, pod: Pod) -> None:
         """Note that nothing of a pod that is to be deleted is left on the node."""
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, eq=False)
 class _Life:
     """One pod, from its first sight to its last trace."""
 
     pod: Pod
     source: str
     wanted: bool = True
+    admitted: bool = False
+    ended: bool = False
     worker: PodWorker | None = None
     status: PodStatus | None = None
-    ended: bool = False
     news: asyncio.Event = field(default_factory=asyncio.Event)
+    stopped: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing of it runs any more."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Nothing of it is left."""
 
     @property
     def name(self) -> tuple[str, str]:
         return self.pod.metadata.namespace, self.pod.metadata.name
 
+    @property
+    def shown(self) -> PodStatus:
+        """Its newest status."""
+        return self.status or self.pod.status
+
     def is_to_go(self) -> bool:
         """Whether the pod is to be removed from the node: nobody wants it, or its deletion was asked for."""
         return not self.wanted or self.pod.metadata.deletion_timestamp is not None
+
+    def grace(self) -> int:
+        """Return the seconds that its containers have for their end (kubelet, calculateEffectiveGracePeriod)."""
+        asked = self.pod.metadata.deletion_grace_period_seconds
+        grace = self.pod.spec.termination_grace_period_seconds if asked is None else asked
+        return max(grace or 0, 1)
 
 
 class PodManager:
@@ -80,6 +100,7 @@ class PodManager:
 
     :param statuses: where statuses go.
     :param report: takes the events of pods.
+    :param admit: says whether a pod may run here; not asked about what runs already.
     :param sources: names of the sources that have to speak before anything unwanted is removed.
     """
 
@@ -91,6 +112,7 @@ class PodManager:
         events: RuntimeEvents,
         statuses: Statuses,
         report: ReportEvent,
+        admit: Admit,
         sources: Collection[str],
     ) -> None:
         self._node = node
@@ -98,6 +120,7 @@ class PodManager:
         self._events = events
         self._statuses = statuses
         self._report = report
+        self._admit = admit
         self._silent = set(sources)
         self._lives: dict[str, _Life] = {}
         self._tasks = Tasks("a pod of the node")
@@ -109,10 +132,11 @@ class PodManager:
     def replaced(self, source: str, pods: Sequence[Pod]) -> None:
         """Take all pods of a source; its others are wanted no more."""
         uids = {pod.metadata.uid for pod in pods}
-        for pod in pods:
-            self.changed(source, pod)
         for uid in [uid for uid, life in self._lives.items() if life.source == source and uid not in uids]:
             self.deleted(uid)
+        # As a kubelet takes them: those that were there first get the node's resources first.
+        for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
+            self.changed(source, pod)
         self._silent.discard(source)
         if not self._silent:
             self.ready.set()
@@ -121,13 +145,19 @@ class PodManager:
         """Take a pod of a source: a new one, or a newer object of one that is known."""
         uid = pod.metadata.uid
         life = self._lives.get(uid)
-        if life is None:
-            life = self._lives[uid] = _Life(pod=pod, source=source)
-            before = [other for other in self._lives.values() if other is not life and other.name == life.name]
-            self._tasks.start(self._live(life, before))
+        if life is not None:
+            life.pod, life.wanted = pod, True
+            self._tell(life)
             return
-        life.pod, life.wanted = pod, True
-        self._tell(life)
+        try:
+            parse_pod_uid(uid)
+        except InvalidArgument as error:
+            log.warning("pod %s/%s is left out: %s", pod.metadata.namespace, pod.metadata.name, error)
+            return
+        life = _Life(pod=pod, source=source)
+        before = [other for other in self._lives.values() if other.name == life.name]
+        self._lives[uid] = life
+        self._tasks.start(self._live(life, before))
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is wanted no more: it is ended and removed."""
@@ -136,30 +166,60 @@ class PodManager:
             life.wanted = False
             self._tell(life)
 
+    def sources_changed(self, uid: str) -> None:
+        """Note that something changed to which a pod refers."""
+        life = self._lives.get(uid)
+        if life is not None and life.worker is not None:
+            life.worker.sources_changed()
+
     def _tell(self, life: _Life) -> None:
         life.news.set()
         if life.worker is None:
             return
         life.worker.update(life.pod)
-        if not life.wanted:
-            metadata, spec = life.pod.metadata, life.pod.spec
-            grace = metadata.deletion_grace_period_seconds
-            life.worker.stop(max(spec.termination_grace_period_seconds or 0 if grace is None else grace, 1))
+        # Somebody else may have declared it failed (pod garbage collection, taint eviction).
+        foreign_end = life.pod.status.phase in TERMINAL and life.shown.phase not in TERMINAL
+        if foreign_end or not life.wanted:
+            life.worker.stop(life.grace())
 
-    # -------------------------------------------------------------------------------------------------- to look at
+    # ------------------------------------------------------------------------------------- for the rest of the agent
 
     def pods(self) -> Iterator[tuple[Pod, PodStatus]]:
         """Yield the pods that are known, with their newest status."""
         for life in self._lives.values():
-            yield life.pod, life.status or life.pod.status
+            yield life.pod, life.shown
+
+    def active(self) -> list[Pod]:
+        """Return the pods that were taken on and have not ended (kubelet, GetActivePods)."""
+        return [life.pod for life in self._lives.values() if life.admitted and not life.ended]
+
+    def by_uid(self, uid: str) -> tuple[Pod, PodStatus] | None:
+        """Return a pod and its newest status."""
+        life = self._lives.get(uid)
+        return None if life is None else (life.pod, life.shown)
 
     def find(self, namespace: str, name: str) -> tuple[Pod, PodStatus] | None:
         """Return the pod of that name; of two, the one that is not to go."""
         found = [life for life in self._lives.values() if life.name == (namespace, name)]
         life = min(found, key=_Life.is_to_go, default=None)
-        return None if life is None else (life.pod, life.status or life.pod.status)
+        return None if life is None else (life.pod, life.shown)
 
-    # ------------------------------------------------------------------------------------------------------ one pod
+    def knows(self, uid: str) -> bool:
+        """Return whether anybody looks after pod ``uid``."""
+        return uid in self._lives
+
+    def has_ended(self, uid: str) -> bool:
+        """Return whether nothing of pod ``uid`` will run again."""
+        life = self._lives.get(uid)
+        return life is None or life.ended
+
+    async def end(self, pod: Pod, ending: Ending) -> None:
+        """End a pod as failed, and return once nothing of it runs; nothing happens if it has ended."""
+        life = self._lives.get(pod.metadata.uid)
+        if life is None or life.worker is None or life.ended:
+            return
+        life.worker.fail(ending.finish(), max(ending.grace_of(pod), 1), ending.conditions(pod))
+        await life.stopped.wait()
 
     async def close(self) -> None:
         """Let go of all pods and leave them as they are, running."""
@@ -168,70 +228,126 @@ class PodManager:
             if life.worker is not None:
                 life.worker.release()
 
+    # ------------------------------------------------------------------------------------------------------ one pod
+
     async def _live(self, life: _Life, before: Sequence[_Life]) -> None:
-        uid = life.pod.metadata.uid
-        for other in before:
-            await other.over.wait()
         try:
+            for other in before:
+                await other.over.wait()
             worker = self._worker(life)
-            if not life.is_to_go() and life.pod.status.phase not in TERMINAL:
-                await self._run(life, worker)
+            life.worker = worker
+            await self._to_its_end(life, worker)
             life.ended = True
+            life.stopped.set()
+            if not life.is_to_go():
+                await self._repeated(life, worker.settle)
             while not life.is_to_go():
-                life.news.clear()
-                await life.news.wait()
-            await self._removed(life, worker)
-            if life.wanted:
-                self._statuses.finish(uid)
-                while life.wanted:
-                    life.news.clear()
-                    await life.news.wait()
-            self._objects.release(life.pod)
-        finally:
-            self._events.forget(uid)
-            if not life.wanted:
-                self._lives.pop(uid, None)
+                await self._changed(life)
+            await self._repeated(life, worker.remove)
             life.over.set()
+            await self._forgotten(life)
+        finally:
+            life.stopped.set()
+            life.over.set()
+
+    async def _forgotten(self, life: _Life) -> None:
+        """Wait until nobody wants a pod that is gone; one whose deletion nobody asked for begins anew."""
+        uid = life.pod.metadata.uid
+        if life.wanted and life.pod.metadata.deletion_timestamp is not None:
+            self._statuses.finish(life.pod)
+            while life.wanted:
+                await self._changed(life)
+        del self._lives[uid]
+        self._objects.release(life.pod)
+        self._events.forget(uid)
+        if life.wanted:
+            self.changed(life.source, life.pod)
 
     def _worker(self, life: _Life) -> PodWorker:
         uid = life.pod.metadata.uid
         shared = Shared(news=self._events.of(uid), report=partial(self._reported, life))
         listener = _Listener(life, self._report)
-        return PodWorker(
+        worker = PodWorker(
             pod=life.pod, sources=self._objects, node=self._node, listener=listener, retry=True, shared=shared
         )
+        if life.is_to_go():
+            worker.stop(life.grace())
+        return worker
 
-    async def _run(self, life: _Life, worker: PodWorker) -> None:
-        """Run a pod to its end; one that cannot be taken on now is tried again, one that is rejected has failed."""
-        life.worker = worker
-        pause, longest = _AGAIN_S
+    async def _to_its_end(self, life: _Life, worker: PodWorker) -> None:
+        """Run a pod, and return when nothing of it runs any more."""
+        if life.pod.status.phase not in TERMINAL and not life.is_to_go():
+            adopted = await asyncio.to_thread(self._is_known, life)
+            if adopted or await self._is_admitted(life):
+                life.admitted = True
+                if await self._run(life, worker):
+                    return
+            elif not adopted:
+                return  # nothing of it was ever made
+        await self._repeated(life, worker.end)
+
+    def _is_known(self, life: _Life) -> bool:
+        """Return whether an earlier process has taken the pod on: it is not judged again."""
+        namespace, name = life.name
+        identity = self._node.dirs.identity(parse_pod_uid(life.pod.metadata.uid))
+        return identity == PodIdentity(namespace=namespace, name=name)
+
+    async def _is_admitted(self, life: _Life) -> bool:
+        """Decide whether a new pod may run here; others may have to make room for it."""
+        answer = self._admit(life.pod, self.active())
+        if isinstance(answer, Preempt):
+            life.admitted = True  # so that no other pod gets the room
+            await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
+            return True
+        if answer is None:
+            return True
+        rejection = PodRejected(answer.message, reason=answer.reason)
+        self._report(life.pod, rejection.event())
+        self._reported(life, rejected(life.pod, rejection))
+        return False
+
+    async def _preempt(self, pod: Pod) -> None:
+        reason, message = preemption.REASON, preemption.MESSAGE
+        self._report(pod, Event(type="Warning", reason=reason, message=message))
+        await self.end(pod, Ending(reason=reason, message=message, disruption=preemption.CONDITION_MESSAGE))
+
+    async def _run(self, life: _Life, worker: PodWorker) -> bool:
+        """Run a pod to its end; one that cannot be taken on now is tried again.
+
+        :returns: whether it ended; else it is to go before it could begin.
+        """
+        pause = _FIRST_PAUSE_S
         while not life.is_to_go():
             try:
                 await worker.run()
-                return
+                return True
             except PodRejected as rejection:
                 self._reported(life, rejected(life.pod, rejection))
-                return
+                return True
             except PodkeepError as error:
-                log.warning("pod %s/%s: %s", *life.name, error)
-            await self._pause(life, pause)
-            pause = min(pause * 2, longest)
+                log.warning("pod %s/%s: %s; trying again", *life.name, error)
+            await self._changed(life, pause)
+            pause = min(pause * 2, _LAST_PAUSE_S)
+        return False
 
-    async def _removed(self, life: _Life, worker: PodWorker) -> None:
-        """Remove everything of a pod from the node, as often as that takes."""
-        pause, longest = _AGAIN_S
+    async def _repeated(self, life: _Life, step: Callable[[], Awaitable[None]]) -> None:
+        """Take a step of the end of a pod as often as it takes."""
+        pause, said = _FIRST_PAUSE_S, False
         while True:
             try:
-                await worker.remove()
+                await step()
                 return
             except (PodkeepError, OSError) as error:
-                text = f"error killing pod: {error}"
-                self._report(life.pod, Event(type="Warning", reason="FailedKillPod", message=text))
-                log.warning("pod %s/%s cannot be removed: %s; trying again", *life.name, error)
+                if not said and self._events.away is None:
+                    text = f"error killing pod: {error}"
+                    self._report(life.pod, Event(type="Warning", reason="FailedKillPod", message=text))
+                    log.warning("pod %s/%s cannot be removed: %s; trying again", *life.name, error)
+                    said = True
             await asyncio.sleep(pause)
-            pause = min(pause * 2, longest)
+            pause = min(pause * 2, _LAST_PAUSE_S)
 
-    async def _pause(self, life: _Life, seconds: float) -> None:
+    async def _changed(self, life: _Life, seconds: float | None = None) -> None:
+        """Wait until the pod's object changes, ``seconds`` at most."""
         life.news.clear()
         try:
             await asyncio.wait_for(life.news.wait(), seconds)
@@ -240,7 +356,7 @@ class PodManager:
 
     def _reported(self, life: _Life, status: PodStatus) -> None:
         life.status = status
-        self._statuses.set(life.pod.metadata.uid, status)
+        self._statuses.set(life.pod, status)
 
 
 class _Listener:
@@ -259,10 +375,3 @@ class _Listener:
 
     def started(self, container: str, attempt: int, log: Path) -> None:
         """See :class:`PodListener`; the event says so."""
-
-
-def as_json(pod: Pod, status: PodStatus | None) -> Mapping[str, Any]:
-    """Return a pod as JSON, with its newest status."""
-    whole = pod if status is None else msgspec.structs.replace(pod, status=status)
-    value: Mapping[str, Any] = msgspec.to_builtins(whole)
-    return value

@@ -94,7 +94,7 @@ class RuntimeEvents:
             async for event in events:
                 uid = event.pod_sandbox_status.metadata.uid
                 if uid:
-                    self._wake(uid)
+                    self.wake(uid)
                 else:  # the sandbox is gone, or the event was too large
                     self._relist.set()
 
@@ -111,7 +111,7 @@ class RuntimeEvents:
         if back:
             log.warning("the runtime answers again")
         for uid in changed(self._picture, picture) if not back else [*self._news]:
-            self._wake(uid)
+            self.wake(uid)
         self._picture = picture
 
     async def _list(self) -> Picture:
@@ -126,7 +126,8 @@ class RuntimeEvents:
             found.setdefault(uid, set()).add((container.id, container.state))
         return {uid: frozenset(things) for uid, things in found.items()}
 
-    def _wake(self, uid: str) -> None:
+    def wake(self, uid: str) -> None:
+        """Make the worker of a pod look again; nothing happens if it has none."""
         news = self._news.get(uid)
         if news is not None:
             news.wake()

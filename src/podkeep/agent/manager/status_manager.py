@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from podkeep.agent.manager import status_patch
+from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
@@ -51,6 +52,8 @@ class StatusManager:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._entries: dict[str, _Entry] = {}
+        self._static: dict[tuple[str, str], PodStatus] = {}
+        self._mirrors: dict[tuple[str, str], str] = {}
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
 
     def known(self, pod: Pod, there: Mapping[str, Any]) -> None:
@@ -61,30 +64,40 @@ class StatusManager:
         metadata = pod.metadata
         entry = self._entries.get(metadata.uid)
         if entry is None:
-            self._entries[metadata.uid] = _Entry(
-                namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there
-            )
-            return
+            entry = _Entry(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there)
+            self._entries[metadata.uid] = entry
+            if critical.is_mirror(pod):
+                name = metadata.namespace, metadata.name
+                self._mirrors[name] = metadata.uid
+                entry.status = self._static.get(name)
         entry.there = there
         if entry.status is not None and self._patch(entry):
             self._enqueue(entry)  # somebody else wrote it, or our own write is on its way
 
-    def set(self, uid: str, status: PodStatus) -> None:
+    def set(self, pod: Pod, status: PodStatus) -> None:
         """Have the status of a pod written; nothing happens if the API does not have the pod any more."""
-        entry = self._entries.get(uid)
+        if critical.is_static(pod):
+            self._static[pod.metadata.namespace, pod.metadata.name] = status
+        entry = self._entry(pod)
         if entry is None or entry.gone:
             return
         entry.status = status
         self._enqueue(entry)
 
-    def status(self, uid: str) -> PodStatus | None:
-        """Return the newest status of a pod."""
-        entry = self._entries.get(uid)
-        return None if entry is None else entry.status
+    def _entry(self, pod: Pod) -> _Entry | None:
+        """Return where the status of a pod goes: that of a static pod goes to its mirror."""
+        uid = pod.metadata.uid
+        if critical.is_static(pod):
+            uid = self._mirrors.get((pod.metadata.namespace, pod.metadata.name), "")
+        return self._entries.get(uid)
 
-    def finish(self, uid: str) -> None:
+    def forget_static(self, names: Collection[tuple[str, str]]) -> None:
+        """Forget the statuses of static pods that are not among ``names``."""
+        self._static = {name: status for name, status in self._static.items() if name in names}
+
+    def finish(self, pod: Pod) -> None:
         """Have the object of a pod deleted after its last status was written: nothing of it is left on the node."""
-        entry = self._entries.get(uid)
+        entry = self._entries.get(pod.metadata.uid)
         if entry is not None and not entry.gone:
             entry.gone = True
             self._enqueue(entry)
@@ -94,6 +107,8 @@ class StatusManager:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             entry.deleted.set()
+            if self._mirrors.get((entry.namespace, entry.name)) == uid:
+                del self._mirrors[entry.namespace, entry.name]
 
     async def run(self) -> None:
         """Write until cancelled."""

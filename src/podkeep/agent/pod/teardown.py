@@ -148,6 +148,26 @@ async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid
     await asyncio.to_thread(remove)
 
 
+async def settle(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) -> None:
+    """Give back what a pod that has ended needs no more: its network, volumes, cgroup and user IDs.
+
+    Its containers, logs and the record of whose directory it is stay. Doing it again is harmless.
+
+    :raises PodkeepError: naming what is left.
+    """
+    selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
+    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
+    for sandbox in listed.items:
+        await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
+
+    def give_back() -> None:
+        with dirs.locked():
+            podcgroups.remove(cgroup_names.root(config), uid)
+        dirs.empty(uid)
+
+    await asyncio.to_thread(give_back)
+
+
 async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> None:
     """Remove what pods left whose process died before they had a sandbox. The caller holds the root lock.
 

@@ -149,6 +149,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
+        self._stale = False
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -183,11 +184,19 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
+        shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
+        self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
+        self._news.wake()
+
+    def sources_changed(self) -> None:
+        """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
+        self._stale = True
+        self._not_before.clear()
         self._news.wake()
 
     def stop(self, grace: int) -> None:
@@ -238,6 +247,28 @@ class PodWorker:
         finally:
             self.release()
 
+    async def end(self) -> None:
+        """End what an earlier process left of a pod that is not to run any more, and report how it ended.
+
+        :raises PodkeepError: if the runtime does not answer, or a container cannot be stopped.
+        """
+        self._end = self._asked or Finish(failed=False)
+        await self._stop_containers()
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
+
+    async def settle(self) -> None:
+        """Give back what the pod, which has ended, needs no more; its containers, logs and last words stay.
+
+        :raises PodkeepError: naming what is left.
+        """
+        uid = parse_pod_uid(self.pod.metadata.uid)
+        await teardown.settle(self._node.client, self._node.dirs, self._node.config, uid)
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
+
     async def remove(self) -> None:
         """Remove everything of the pod, also what an earlier process left of it; nothing happens if nothing is there.
 
@@ -276,6 +307,7 @@ class PodWorker:
                 continue
             self._note_probes(observed)
             await self._report(observed)
+            await self._refresh_volumes(observed, admitted)
             now = time.time()
             decision = decide(
                 self.pod,
@@ -361,6 +393,18 @@ class PodWorker:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
             await self._wait_for(key, None)
+
+    async def _refresh_volumes(self, observed: Observed, admitted: Admitted) -> None:
+        """Bring the files of volumes up to date if something may have changed; what fails is told and tried again."""
+        if not self._stale or observed.sandbox is None:
+            return
+        self._stale = False
+        try:
+            await self._starter.refresh_volumes(admitted)
+        except StepFailed as failure:
+            for event in failure.events():
+                self._listener.event(event)
+            asyncio.get_running_loop().call_later(failure.again or _LOOK_AGAIN, self.sources_changed)
 
     async def _sandbox_ended(self, action: object, observed: Observed) -> bool:
         """Return whether a container could not be started because its sandbox was stopped meanwhile."""
@@ -596,13 +640,11 @@ class PodWorker:
         return pod_status(self.pod, observed, facts)
 
     def _last_words(self, view: ContainerView) -> str:
-        if self._admitted is None:
-            raise FailedPrecondition("the pod was never taken on")
-        policies = {
-            container.name: container.termination_message_policy
-            for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
-        }
-        file = termination_log(self._admitted.directory, view.name, view.attempt)
+        spec = self.pod.spec
+        policies = {item.name: item.termination_message_policy for item in spec.ephemeral_containers}
+        policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
+        directory = self._node.dirs.directory(parse_pod_uid(self.pod.metadata.uid))
+        file = termination_log(directory, view.name, view.attempt)
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
         return termination_message(file, self._log(view), fall_back=fall_back)
 

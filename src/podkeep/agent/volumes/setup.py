@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import stat
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ _USE = threading.Lock()
 """Held while a volume is looked for in the directories of all pods."""
 _TMPFS_BYTES = 4 * MAX_BYTES
 """Of the file system of a secret: of its files, of the next ones beside them, and of what they take in pages."""
+_DIRECTORY_MODE = 0o755
 _SETUP = "MountVolume.SetUp"
 
 
@@ -145,7 +147,8 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node:
     path = files_directory(volume, directory)
     if volume.config_map is not None:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        path.chmod(0o755)
+        if stat.S_IMODE(path.stat().st_mode) != _DIRECTORY_MODE:  # the umask had its say
+            path.chmod(_DIRECTORY_MODE)
     else:
         # Secrets and tokens never touch a disk; a kubelet has the others in memory, too.
         empty_dir.mount_tmpfs(path, f"mode=0755,size={_TMPFS_BYTES}")

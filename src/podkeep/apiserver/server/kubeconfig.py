@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair
+from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair, of_node
 from podkeep.base import atomicfile
 from podkeep.base.errors import refused
 
@@ -53,8 +53,10 @@ def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 
 
-def write_all(files: Files, server: str) -> list[Path]:
+def write_all(files: Files, server: str, node: str = "") -> list[Path]:
     """Write the kubeconfig of each client that has one, where it is not what is there; return what was written.
+
+    :param node: name of the node whose kubelet has one, too; empty: none.
 
     :raises FailedPrecondition: if they cannot be written, or what is to be in them cannot be read.
     :raises ResourceExhausted: if the disk is full.
@@ -62,7 +64,7 @@ def write_all(files: Files, server: str) -> list[Path]:
     written = []
     try:
         authority = files.certificate(AUTHORITY).read_text()
-        for client in CLIENTS:
+        for client in (*CLIENTS, *(of_node(node, ())[:1] if node else ())):
             pair = (files.certificate(client.name).read_text(), files.key(client.name).read_text())
             data = kubeconfig(server, authority, client.common_name, pair).encode()
             path = files.kubeconfig(client.name)

@@ -36,8 +36,23 @@ def make_certificates(api: ApiConfig, files: Files) -> float:
     endpoint = api.endpoint()
     addresses = [SERVICE_ADDRESS, *([endpoint[0]] if endpoint and endpoint[0] not in ("0.0.0.0", "::") else [])]
     wanted = [certificates.api_server([socket.gethostname()], addresses), *CLIENTS, KUBELET_CLIENT]
+    if api.node:
+        wanted += certificates.of_node(api.node, ["127.0.0.1", "::1", *_own_addresses()])
     _, again = certificates.ensure(files, wanted, int(time.time()))
     return again
+
+
+def _own_addresses() -> list[str]:
+    """Return the addresses from which this machine reaches others: its kubelet is reached there."""
+    found = []
+    for family, anywhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):  # RFC 5737, RFC 3849
+        with socket.socket(family, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as probe:
+            try:
+                probe.connect((anywhere, 9))  # sends nothing: it only looks up a route
+            except OSError:
+                continue
+            found.append(str(probe.getsockname()[0]))
+    return found
 
 
 class Sockets:
@@ -97,7 +112,7 @@ class Sockets:
         """Write the files with which administrators and components reach the TLS socket, if there is one."""
         if self._tcp is not None:
             host, port = self._tcp.getsockname()[:2]
-            for path in kubeconfig.write_all(self._files, kubeconfig.server_url(host, port)):
+            for path in kubeconfig.write_all(self._files, kubeconfig.server_url(host, port), self._api.node):
                 log.info("wrote %s", path)
 
     @property

@@ -57,12 +57,12 @@ _pivot_root.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
 _pivot_root.restype = ctypes.c_int
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when the thread that started it ends.
+def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel send this process a signal when the thread that started it ends.
 
     :raises KernelCallError: if the kernel refuses.
     """
-    _call_prctl("PR_SET_PDEATHSIG, SIGKILL", _PR_SET_PDEATHSIG, signal.SIGKILL)
+    _call_prctl(f"PR_SET_PDEATHSIG, {number.name}", _PR_SET_PDEATHSIG, number)
 
 
 def enter_root(directory: str) -> None:

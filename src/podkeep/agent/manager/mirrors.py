@@ -1,0 +1,130 @@
+"""Mirror pods: what the API shows of static pods (kubelet: pkg/kubelet/pod/mirror_client.go).
+
+A mirror has the static pod's spec, its hash in an annotation, and the Node as its owner. One that is deleted, or is of
+another hash, is made anew; one without a static pod is deleted. Owns the objects; their status is the status manager's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from podkeep.agent.manager.static_files import CONFIG_HASH
+from podkeep.api.pod import Pod
+from podkeep.base.errors import PodkeepError
+from podkeep.client.client import Client
+from podkeep.client.errors import ApiError
+from podkeep.client.reflector import Backoff
+from podkeep.client.resources import NODES, PODS
+
+log = logging.getLogger(__name__)
+
+MIRROR = "kubernetes.io/config.mirror"
+Name = tuple[str, str]
+
+
+def is_mirror(item: Mapping[str, Any]) -> bool:
+    """Return whether a pod of the API is a mirror."""
+    return MIRROR in (item.get("metadata", {}).get("annotations") or {})
+
+
+class Mirrors:
+    """Keeps one mirror for each static pod of the node."""
+
+    def __init__(self, client: Client, node_name: str) -> None:
+        self._client = client
+        self._node_name = node_name
+        self._node_uid = ""
+        self._wanted: dict[Name, Pod] = {}
+        self._there: dict[Name, Mapping[str, Any]] = {}
+        self._listed = False
+        self._news = asyncio.Event()
+
+    def want(self, pods: Sequence[Pod]) -> None:
+        """Take all static pods of the node."""
+        self._wanted = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
+        self._news.set()
+
+    def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
+        """Take all mirrors that the API has."""
+        self._there = {_name(item): item["metadata"] for item in items}
+        self._listed = True
+        self._news.set()
+
+    def changed(self, item: Mapping[str, Any]) -> None:
+        """Take a mirror that is new or was changed."""
+        self._there[_name(item)] = item["metadata"]
+        self._news.set()
+
+    def deleted(self, item: Mapping[str, Any]) -> None:
+        """Note that a mirror is gone."""
+        name = _name(item)
+        if name in self._there and self._there[name].get("uid") == item["metadata"].get("uid"):
+            del self._there[name]
+        self._news.set()
+
+    async def run(self) -> None:
+        """Bring the API to what the node runs, until cancelled."""
+        backoff = Backoff(first=0.5)
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            if not self._listed:
+                continue
+            try:
+                await self._reconcile()
+            except PodkeepError as error:
+                log.warning("mirror pods: %s; trying again", error)
+                self._news.set()
+                await asyncio.sleep(backoff.next())
+
+    async def _reconcile(self) -> None:
+        for name, metadata in [*self._there.items()]:
+            pod = self._wanted.get(name)
+            hashed = (metadata.get("annotations") or {}).get(MIRROR)
+            if pod is None or hashed != pod.metadata.annotations[CONFIG_HASH] or metadata.get("deletionTimestamp"):
+                await self._delete(name, metadata["uid"])
+        for name, pod in self._wanted.items():
+            if name not in self._there:
+                await self._create(pod)
+
+    async def _delete(self, name: Name, uid: str) -> None:
+        try:
+            await self._client.delete(PODS, name[1], name[0], grace=0, uid=uid)
+        except ApiError as error:
+            if not error.not_found and not error.conflict:
+                raise
+
+    async def _create(self, pod: Pod) -> None:
+        if not self._node_uid:
+            self._node_uid = (await self._client.get(NODES, self._node_name))["metadata"]["uid"]
+        try:
+            made = await self._client.create(PODS, mirror(pod, self._node_uid), pod.metadata.namespace)
+        except ApiError as error:
+            if error.already_exists:
+                return  # the watch will say what that is
+            if error.code < 500 and error.code != 429:
+                log.warning("mirror pod of %s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
+                return
+            raise
+        self._there.setdefault(_name(made), made["metadata"])
+
+
+def mirror(pod: Pod, node_uid: str) -> dict[str, Any]:
+    """Return the object that shows a static pod in the API."""
+    value: dict[str, Any] = msgspec.to_builtins(pod)
+    metadata = value["metadata"]
+    metadata.pop("uid", None)
+    metadata["annotations"] = metadata["annotations"] | {MIRROR: metadata["annotations"][CONFIG_HASH]}
+    owner = {"apiVersion": "v1", "kind": "Node", "name": pod.spec.node_name, "uid": node_uid, "controller": True}
+    metadata["ownerReferences"] = [owner]
+    value.pop("status", None)
+    return {"apiVersion": "v1", "kind": "Pod", **value}
+
+
+def _name(item: Mapping[str, Any]) -> Name:
+    return item["metadata"].get("namespace", ""), item["metadata"]["name"]

@@ -1,0 +1,88 @@
+"""Pods that are on the node though nobody wants them: of the runtime, and directories without a pod there.
+
+They are left by an agent that ended between the deletion of an object and the removal of the pod, or while the API
+forgot. Only pods of an agent are removed: others' sandboxes, and pods that ``podkeep run`` has, are left alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from podkeep.agent.convert import names
+from podkeep.agent.manager.api_source import SOURCE
+from podkeep.agent.manager.static_files import CONFIG_HASH
+from podkeep.agent.node import Node
+from podkeep.agent.pod import teardown
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.ids import PodUID, parse_pod_uid
+from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 60.0
+DEFAULT_GRACE_S = 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Orphans:
+    """Removes what nobody wants.
+
+    :ivar is_wanted: says of a UID whether somebody looks after that pod.
+    """
+
+    node: Node
+    is_wanted: Callable[[str], bool]
+
+    async def run(self) -> None:
+        """Look now, and then each minute, until cancelled; what resists is tried again."""
+        while True:
+            try:
+                await self.look()
+            except PodkeepError as error:
+                log.debug("pods that nobody wants are not known now: %s", error)
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Remove what is there now.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        found = await self._at_the_runtime()
+        found |= set(await asyncio.to_thread(self.node.dirs.managed))
+        for uid in sorted(uid for uid in found if not self.is_wanted(uid)):
+            try:
+                if await self._remove(uid):
+                    log.info("removed pod %s, which nobody wants any more", uid)
+            except (PodkeepError, OSError) as error:
+                log.warning("pod %s, which nobody wants any more, cannot be removed: %s", uid, error)
+
+    async def _at_the_runtime(self) -> set[PodUID]:
+        listed = await self.node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+        return {
+            parse_pod_uid(sandbox.metadata.uid)
+            for sandbox in listed.items
+            if sandbox.labels.get(names.POD_UID) == sandbox.metadata.uid
+            and (sandbox.annotations.get(names.CONFIG_SOURCE) == SOURCE or CONFIG_HASH in sandbox.annotations)
+        }
+
+    async def _remove(self, uid: PodUID) -> bool:
+        """Remove a pod; return whether it was nobody's."""
+        node = self.node
+        try:
+            lock = await asyncio.to_thread(node.dirs.own, uid) if node.dirs.is_taken(uid) else None
+        except FailedPrecondition:
+            return False
+        try:
+            selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
+            listed = await node.client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
+            running = [item.id for item in listed.containers if item.state == api_pb2.CONTAINER_RUNNING]
+            await teardown.stop_containers(node.client, running, DEFAULT_GRACE_S)
+            await teardown.remove_pod_state(node.client, node.dirs, node.config, uid)
+        finally:
+            if lock is not None:
+                os.close(lock)
+        return True

@@ -1,0 +1,185 @@
+"""Static pods: manifests in a directory, or one file, that the node runs without an API.
+
+What is read is judged as hostile: editors leave files of all kinds, and some directories are written by programs. Only
+regular files are read, of a bounded size; a file that is wrong is said once, and the others go on. Names, UIDs and
+annotations are a kubelet's (pkg/kubelet/config: common.go, file.go).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from podkeep.agent.convert import names
+from podkeep.api import manifest
+from podkeep.api.feature_gates import FeatureGates
+from podkeep.api.pod import Pod
+from podkeep.api.scheduling import Toleration
+from podkeep.api.status import PodStatus
+from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.kernel.files import openat
+
+log = logging.getLogger(__name__)
+
+SOURCE = "file"
+CONFIG_HASH = "kubernetes.io/config.hash"
+MAX_BYTES = 10 << 20
+"""Of one manifest (kubelet, maxConfigLength)."""
+MAX_FILES = 1000
+LOOK_S = 1.0
+"""Between looks whether a file changed."""
+
+Mark = tuple[int, int, int, int]
+"""Device, inode, size and time of the last write of a file."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    mark: Mark
+    pod: Pod | None
+    problem: str = ""
+
+
+@dataclass(kw_only=True)
+class StaticFiles:
+    """Follows the manifests below ``path``, and hands over all their pods whenever one of them changed.
+
+    :ivar take: gets all static pods.
+    """
+
+    path: Path
+    node_name: str
+    gates: FeatureGates
+    take: Callable[[Sequence[Pod]], None]
+    _known: dict[str, _File] = field(default_factory=dict)
+    _problem: str = ""
+
+    async def run(self) -> None:
+        """Look each second until cancelled."""
+        first = True
+        while True:
+            changed = await asyncio.to_thread(self._look)
+            if changed or first:
+                self.take(self._pods())
+            first = False
+            await asyncio.sleep(LOOK_S)
+
+    def _look(self) -> bool:
+        """Read what changed; return whether anything did. A directory that cannot be read keeps its pods."""
+        try:
+            marks = _marks(self.path)
+        except FileNotFoundError:
+            marks = {}
+            self._say(f"the manifest path {self.path} is not there")
+        except OSError as error:
+            self._say(f"the manifest path {self.path} cannot be read: {error.strerror}")
+            return False
+        else:
+            self._problem = ""
+        before = self._known
+        self._known = {
+            name: before[name] if name in before and before[name].mark == mark else self._read(name, mark)
+            for name, mark in marks.items()
+        }
+        for name, file in self._known.items():
+            if file.problem and (name not in before or before[name].problem != file.problem):
+                log.error("static pod %s is left out: %s", name, file.problem)
+        return {name: file.pod for name, file in before.items()} != {n: file.pod for n, file in self._known.items()}
+
+    def _say(self, problem: str) -> None:
+        if problem != self._problem:
+            log.warning("static pods: %s", problem)
+        self._problem = problem
+
+    def _read(self, name: str, mark: Mark) -> _File:
+        try:
+            data = _content(name)
+            if data is None:
+                return _File(mark=mark, pod=None)
+            return _File(mark=mark, pod=decoded(data, name, self.node_name, self.gates))
+        except (PodkeepError, OSError, RecursionError) as error:
+            return _File(mark=mark, pod=None, problem=str(error))
+
+    def _pods(self) -> list[Pod]:
+        """Return the pods; of two of one name, that of the first file."""
+        found: dict[tuple[str, str], Pod] = {}
+        for name, file in sorted(self._known.items()):
+            if file.pod is None:
+                continue
+            key = file.pod.metadata.namespace, file.pod.metadata.name
+            if key in found:
+                log.warning("static pod %s is left out: there is another pod %s/%s", name, *key)
+            found.setdefault(key, file.pod)
+        return list(found.values())
+
+
+def _marks(path: Path) -> Mapping[str, Mark]:
+    """Return the files that may be manifests: not directories, nor what begins with a dot, as editors' files do."""
+    if not path.is_dir():
+        return {str(path): _mark(path.stat())}
+    found: dict[str, Mark] = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith(".") or len(found) >= MAX_FILES:
+                continue
+            try:
+                if entry.is_file():
+                    found[entry.path] = _mark(entry.stat())
+            except OSError:
+                continue  # it went meanwhile, or leads nowhere
+    return found
+
+
+def _mark(info: os.stat_result) -> Mark:
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def _content(name: str) -> bytes | None:
+    fd = openat.open_beside(os.path.realpath(name))
+    if fd is None:
+        return None
+    with openat.closing(fd):
+        data = openat.read_bytes(fd, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InvalidArgument(f"it has more than {MAX_BYTES} bytes")
+    return data if data.strip() else None
+
+
+def decoded(data: bytes, name: str, node_name: str, gates: FeatureGates) -> Pod:
+    """Return the pod of a manifest as this node runs it.
+
+    :raises InvalidArgument: if it is not one valid Pod, or refers to objects of the API.
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{name}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    found = manifest.parse(text, source=name, gates=gates)
+    if len(found.pods) != 1 or found.config_maps or found.secrets:
+        raise InvalidArgument(f"{name}: a static pod's file has one Pod and nothing else")
+    return static(found.pods[0], name, node_name)
+
+
+def static(pod: Pod, name: str, node_name: str) -> Pod:
+    """Return a pod of a file with the identity that it has on this node."""
+    text = msgspec.json.encode(pod) + f"host:{node_name}file:{name}".encode()
+    uid = pod.metadata.uid or hashlib.md5(text, usedforsecurity=False).hexdigest()
+    metadata = msgspec.structs.replace(
+        pod.metadata,
+        uid=uid,
+        name=f"{pod.metadata.name}-{node_name}",
+        namespace=pod.metadata.namespace or "default",
+        annotations=pod.metadata.annotations | {CONFIG_HASH: uid, names.CONFIG_SOURCE: SOURCE},
+    )
+    stays = Toleration(operator="Exists", effect="NoExecute")
+    spec = pod.spec
+    tolerations = spec.tolerations if stays in spec.tolerations else (*spec.tolerations, stays)
+    spec = msgspec.structs.replace(spec, node_name=node_name, tolerations=tolerations)
+    return msgspec.structs.replace(pod, metadata=metadata, spec=spec, status=PodStatus(phase="Pending"))

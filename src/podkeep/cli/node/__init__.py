@@ -1,0 +1,1 @@
+"""``podkeep node``: runtime, API and agent under one supervisor, and the systemd unit of it."""

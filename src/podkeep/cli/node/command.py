@@ -1,0 +1,239 @@
+"""``podkeep node``: run this machine as a node, and install that as a service.
+
+Owns: options, the lock of the node, and which daemons there are with which command lines. Does not own: running them
+(``supervisor``), or what they serve.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from podkeep.base import lockfile
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.cli.core import background
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+
+if TYPE_CHECKING:
+    from podkeep.base.config import AgentConfig
+    from podkeep.cli.node.child import Command
+
+log = logging.getLogger(__name__)
+
+_STOP_PODS_TIMEOUT_S = 300.0
+_PREDECESSOR_S = 5.0
+"""How long the daemons of a node that was killed may take to end."""
+
+
+@click.group(name="node", invoke_without_command=True)
+@click.option("--no-api", is_flag=True, help="Serve no API: this is a node of a cluster. Needs --kubeconfig.")
+@click.option(
+    "--kubeconfig",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    metavar="FILE",
+    help="As agent.kubeconfig: how the agent reaches its API.",
+)
+@click.option("--stop-pods", is_flag=True, help="End the pods, too, when the node ends; otherwise they run on.")
+@click.option(
+    "--mount-namespace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Hide container mounts in the mount namespace pinned on FILE, which must be there.",
+)
+@click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
+@click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    no_api: bool,
+    kubeconfig: Path | None,
+    stop_pods: bool,
+    mount_namespace: Path | None,
+    log_level: str | None,
+    log_format: str | None,
+) -> None:
+    """Run this machine as a Kubernetes node until SIGTERM: runtime, API and agent.
+
+    A daemon that ends is started again. Pods run on when the node ends, and are taken over when it starts.
+
+    \b
+    Examples:
+      podkeep node
+      podkeep node --no-api --kubeconfig /etc/kubernetes/kubelet.conf
+      podkeep node install
+    """
+    invocation = ctx.ensure_object(Invocation)
+    given = {
+        "node.api": "false" if no_api else None,
+        "agent.kubeconfig": str(kubeconfig.absolute()) if kubeconfig else None,
+        "log.level": log_level,
+        "log.format": log_format,
+    }
+    invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
+    if ctx.invoked_subcommand is None:
+        serve(invocation, stop_pods=stop_pods, mount_namespace=mount_namespace)
+
+
+@command.command(name="install")
+@click.option("--print", "only_print", is_flag=True, help="Print the unit; install nothing.")
+@click.option("--no-start", is_flag=True, help="Start it with the next boot, not now.")
+@forms.output_option
+@pass_invocation
+def install(invocation: Invocation, only_print: bool, no_start: bool, output: str) -> None:
+    """Install `podkeep node` as a systemd service that starts with the machine; do it again after a change.
+
+    The service has the options that are given here, also those before `install`.
+    """
+    from podkeep.cli.node import unit
+
+    text = unit.unit(background.program(), invocation.global_options())
+    if only_print:
+        click.echo(text, nl=False)
+        return
+    _require_root()
+    _check(invocation)
+    done = unit.install(text, start=not no_start)
+    forms.show(output, done, (f"{done['unit']}: {done['state']}",))
+
+
+@command.command(name="uninstall")
+@forms.output_option
+@pass_invocation
+def uninstall(invocation: Invocation, output: str) -> None:
+    """End the service and remove it. Pods run on; `podkeep rm --all` ends them."""
+    from podkeep.cli.node import unit
+
+    _require_root()
+    path = unit.uninstall()
+    forms.show(output, {"removed": str(path)}, (f"removed {path}",))
+
+
+def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | None) -> None:
+    """Become the supervisor and run the daemons until told to stop.
+
+    :raises FailedPrecondition: if a node or another runtime serves already, or this one could not be reached by its
+        agent.
+    """
+    from podkeep.base import log as logs
+    from podkeep.cli.node import report
+    from podkeep.cli.node.supervisor import Supervisor
+
+    _require_root()
+    config = invocation.config
+    logs.configure(config.log.level, sys.stderr, style=config.log.format)
+    _check(invocation)
+    run = Path(config.node.run)
+    background.require_writable("node.run", run)
+    run.chmod(0o711)
+    lock = lockfile.acquire(
+        run / report.LOCK, hint="a node runs already: `podkeep status` shows it; `systemctl stop podkeep-node` ends it"
+    )
+    _end_background_runtime(invocation)
+    commands = daemons(invocation, mount_namespace)
+    kubeconfig = str(own_kubeconfig(config.api.root)) if config.node.api else config.agent.kubeconfig
+    tell = report.NodeReport(pid=os.getpid(), kubeconfig=kubeconfig, embedded=config.node.api)
+    supervisor = Supervisor(commands, run, _write, tell, os.environ)
+    after: dict[str, Callable[[], None]] = {"agent": lambda: _stop_pods(invocation)} if stop_pods else {}
+    try:
+        supervisor.serve(after)
+    finally:
+        (run / report.FILE).unlink(missing_ok=True)
+        os.close(lock)
+
+
+def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Command]:
+    """Return the daemons of a node in the order in which they are started."""
+    from podkeep.cli.node.child import Command
+
+    config = invocation.config
+    start = [*background.program(), *invocation.global_options()]
+    place = [f"--mount-namespace={mount_namespace}"] if mount_namespace is not None else []
+    found = [Command(name="runtime", argv=[*start, "runtime", *place])]
+    agent = [*start]
+    if config.node.api:
+        name = node_name(config.agent)
+        found.append(Command(name="api", argv=[*start, "--set", f"api.node={name}", "api"]))
+        agent += ["--set", f"agent.kubeconfig={own_kubeconfig(config.api.root)}"]
+    found.append(Command(name="agent", argv=[*agent, "agent"], after=tuple(command.name for command in found)))
+    return found
+
+
+def node_name(agent: AgentConfig) -> str:
+    """Return the name that this machine has as a node (kubelet: the host's name in lower case)."""
+    return agent.node_name or socket.gethostname().strip().lower()
+
+
+def own_kubeconfig(root: str) -> Path:
+    """Return the file that the API on this machine writes for its node's agent."""
+    return Path(root) / "kubelet.conf"
+
+
+def _require_root() -> None:
+    if os.geteuid() != 0:
+        raise FailedPrecondition("`podkeep node` needs root", hint="run it as root")
+
+
+def _check(invocation: Invocation) -> None:
+    """Refuse settings with which no agent could reach an API."""
+    config = invocation.config
+    if not config.node.api and not config.agent.kubeconfig:
+        raise InvalidArgument(
+            "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"
+        )
+    if config.node.api and not config.api.address:
+        raise InvalidArgument("api.address is empty: the agent reaches the API there", hint="set it to 127.0.0.1:6443")
+
+
+def _end_background_runtime(invocation: Invocation) -> None:
+    """Make room for the node's runtime: one that `podkeep run` started ends if nobody needs it.
+
+    :raises FailedPrecondition: if another runtime serves that somebody needs.
+    """
+    from podkeep.base import spawn
+
+    runtime_lock = Path(invocation.config.runtime.run) / "runtime.lock"
+    if not lockfile.is_held(runtime_lock):
+        return
+    argv = [*background.program(), *invocation.global_options(), "runtime", "stop", "--if-idle"]
+    if spawn.run(argv, cwd="/", timeout=2 * background.STOP_TIMEOUT_S).returncode == 0:
+        return
+    try:
+        os.close(lockfile.acquire(runtime_lock, timeout_s=_PREDECESSOR_S))
+    except FileNotFoundError:
+        return
+    except FailedPrecondition as error:
+        raise FailedPrecondition(
+            f"a runtime serves already on {invocation.config.runtime.socket}",
+            hint="`podkeep runtime stop` ends it (or `systemctl disable --now podkeep`); pods run on",
+        ) from error
+
+
+def _stop_pods(invocation: Invocation) -> None:
+    """Stop and remove the pods, when their agent has ended and the runtime still serves."""
+    from podkeep.base import spawn
+
+    argv = [*background.program(), *invocation.global_options(), "rm", "--all"]
+    log.info("stopping the pods")
+    try:
+        done = spawn.run(argv, cwd="/", timeout=_STOP_PODS_TIMEOUT_S)
+    except PodkeepError as error:
+        log.warning("pods are left: %s", error.message)
+        return
+    if done.returncode != 0:
+        log.warning("pods are left: %s", done.stderr.decode(errors="replace").strip())
+
+
+def _write(line: str) -> None:
+    """Write one line of a daemon to this process' standard error; nobody may be reading it any more."""
+    try:
+        os.write(2, f"{line}\n".encode(errors="backslashreplace"))
+    except OSError:
+        return

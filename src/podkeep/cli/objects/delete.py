@@ -1,0 +1,201 @@
+"""``podkeep delete``: objects of the API, by name, label or file; it returns when they are gone."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from podkeep.base.errors import DeadlineExceeded, InvalidArgument, PodkeepError
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.bundles import bundle
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.objects import following, kinds, manifests
+from podkeep.cli.objects.apply import place
+from podkeep.cli.objects.get import typed_name
+from podkeep.cli.objects.reach import Api, Reach, api_options, run
+
+if TYPE_CHECKING:
+    from podkeep.client.resources import Resource
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to delete. ``grace`` in seconds, None: what the object says; ``timeout`` likewise, None: no end."""
+
+    grace: int | None = None
+    wait: bool = True
+    timeout: float | None = None
+    ignore_not_found: bool = False
+    propagation: Literal["", "Background", "Foreground", "Orphan"] = "Background"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    resource: Resource
+    name: str
+    namespace: str
+
+    def __str__(self) -> str:
+        return f"{typed_name(self.resource)}/{self.name}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """What is to be deleted, as the command line says it."""
+
+    what: tuple[str, ...]
+    files: tuple[Path, ...]
+    selector: str
+    all_: bool
+
+
+def _options(*, grace_period: int | None, now: bool, force: bool, no_wait: bool, cascade: str, **same: Any) -> Options:
+    propagations: dict[str, Literal["Background", "Foreground", "Orphan"]] = {
+        "background": "Background",
+        "foreground": "Foreground",
+        "orphan": "Orphan",
+    }
+    grace = 0 if force else 1 if now else grace_period
+    return Options(grace=grace, wait=not no_wait, propagation=propagations[cascade], **same)
+
+
+@click.command(name="delete")
+@click.argument("what", nargs=-1, metavar="[TYPE [NAME...] | TYPE/NAME...]")
+@click.option(
+    "-f",
+    "--filename",
+    "files",
+    multiple=True,
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="The objects in a file or directory; may be given again.",
+)
+@api_options(everywhere=True)
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Those with these labels.")
+@click.option("--all", "all_", is_flag=True, help="All of TYPE in the namespace.")
+@click.option("--grace-period", type=click.IntRange(min=0), metavar="SECONDS", help="Instead of the object's own.")
+@click.option("--now", is_flag=True, help="As --grace-period 1.")
+@click.option("--force", is_flag=True, help="At once, without waiting for what the object stands for: pods may run on.")
+@click.option("--no-wait", is_flag=True, help="Do not wait until they are gone.")
+@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait; default: no end.")
+@click.option("--cascade", type=click.Choice(["background", "foreground", "orphan"]), default="background")
+@click.option("--ignore-not-found", is_flag=True, help="That there is none is no error.")
+@forms.form_option("table", "name")
+@bundle("chosen", _Chosen, "what", "files", "selector", "all_")
+@bundle("options", _options, "grace_period", "now", "force", "no_wait", "timeout", "cascade", "ignore_not_found")
+@pass_invocation
+def command(invocation: Invocation, reach: Reach, chosen: _Chosen, options: Options, output: str) -> None:
+    """Delete objects of the Kubernetes API, and wait until they are gone.
+
+    \b
+    Examples:
+      podkeep delete pod web
+      podkeep delete -f web.yaml
+      podkeep delete pods -l app=web --no-wait
+    """
+    if bool(chosen.what) == bool(chosen.files):
+        raise click.UsageError("name TYPE and NAME, or -f FILE")
+
+    async def each(api: Api) -> list[PodkeepError]:
+        targets = await (_of_files(api, chosen.files) if chosen.files else _of_words(api, chosen))
+        if not targets:
+            forms.echo_line("No resources found", err=True)
+        at_once = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(target: _Target) -> PodkeepError | None:
+            async with at_once:
+                try:
+                    deleted = await _delete(api, target, options)
+                except PodkeepError as error:
+                    return error
+            if deleted:
+                forms.echo_line(str(target) if output == "name" else f"{target} deleted")
+            return None
+
+        return [error for error in await asyncio.gather(*map(one, targets)) if error is not None]
+
+    forms.raise_last(run(invocation, reach, each))
+
+
+async def _of_files(api: Api, files: tuple[Path, ...]) -> list[_Target]:
+    found = []
+    for item in manifests.read(files):
+        resource = kinds.of_object(await api.kinds(), item.api_version, item.kind)
+        found.append(_Target(resource=resource, name=item.name, namespace=place(api, item, resource.namespaced)))
+    return found
+
+
+async def _of_words(api: Api, chosen: _Chosen) -> list[_Target]:
+    found = []
+    for meant in kinds.meant(await api.kinds(), chosen.what):
+        spaced = meant.resource.namespaced
+        if meant.names:
+            if chosen.selector or chosen.all_:
+                raise InvalidArgument("a name does not go with --all or a selector", hint="leave one of them out")
+            namespace = api.namespace if spaced else ""
+            found += [_Target(resource=meant.resource, name=name, namespace=namespace) for name in meant.names]
+            continue
+        if not chosen.selector and not chosen.all_:
+            raise InvalidArgument("resource(s) were provided, but no name was specified", hint="or use -l or --all")
+        listed = await api.client.list(meant.resource, api.searched if spaced else "", labels=chosen.selector)
+        found += [
+            _Target(
+                resource=meant.resource,
+                name=item["metadata"]["name"],
+                namespace=item["metadata"].get("namespace", ""),
+            )
+            for item in listed.get("items") or ()
+        ]
+    return found
+
+
+async def _delete(api: Api, target: _Target, options: Options) -> bool:
+    """Delete an object and wait until it is gone; return whether there was one."""
+    from podkeep.client.errors import ApiError
+
+    try:
+        answer = await api.client.delete(
+            target.resource,
+            target.name,
+            target.namespace,
+            grace=options.grace,
+            propagation=options.propagation,
+        )
+    except ApiError as error:
+        if error.not_found and options.ignore_not_found:
+            return False
+        raise
+    # The object if it is still there; else a Status that has the UID of what it was.
+    uid = answer.get("metadata", {}).get("uid") or answer.get("details", {}).get("uid", "")
+    if options.wait and uid:
+        await wait_until_gone(api, target.resource, target.name, target.namespace, uid, options.timeout)
+    return True
+
+
+async def wait_until_gone(
+    api: Api, resource: Resource, name: str, namespace: str, uid: str, timeout: float | None
+) -> None:
+    """Return when there is no object with that UID.
+
+    :raises DeadlineExceeded: if there still is after ``timeout`` seconds.
+    """
+    try:
+        async with (
+            asyncio.timeout(timeout),
+            aclosing(following.states(api.client, resource, name, namespace)) as states,
+        ):
+            async for state in states:
+                if state is None or state["metadata"]["uid"] != uid:
+                    return
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"{typed_name(resource)}/{name} is not gone after {timeout:g} s",
+            hint=f"`podkeep describe {typed_name(resource)}/{name}` says what it waits for",
+        ) from error

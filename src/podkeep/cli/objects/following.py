@@ -1,0 +1,36 @@
+"""Following one object: what it is now, and each change, over watches that end and begin anew."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from podkeep.client.client import Client
+    from podkeep.client.resources import Resource
+
+
+async def states(
+    client: Client, resource: Resource, name: str, namespace: str
+) -> AsyncGenerator[dict[str, Any] | None]:
+    """Yield an object as it is, and then as it becomes; None: there is none. It does not end by itself.
+
+    :raises ApiError: if the API refuses.
+    """
+    from podkeep.client.errors import ApiError
+
+    fields = f"metadata.name={name}"
+    while True:
+        listed = await client.list(resource, namespace, fields=fields)
+        items = listed.get("items") or []
+        yield items[0] if items else None
+        version = listed["metadata"]["resourceVersion"]
+        try:
+            async with aclosing(client.watch(resource, namespace, fields=fields, version=version)) as events:
+                async for event in events:
+                    if event.type != "BOOKMARK":
+                        yield None if event.type == "DELETED" else event.object
+        except ApiError as error:
+            if not error.gone:
+                raise

@@ -1,0 +1,195 @@
+"""``podkeep get``: objects of the API, as the table that it makes of them, or as they are."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.bundles import bundle
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.objects import kinds, tables
+from podkeep.cli.objects.reach import Api, Reach, api_options, run
+
+if TYPE_CHECKING:
+    from podkeep.cli.objects.kinds import Meant
+    from podkeep.client.resources import Resource
+
+_PAGE = 500
+
+
+def _query(selector: str, field_selector: str) -> dict[str, str]:
+    return {"labelSelector": selector, "fieldSelector": field_selector}
+
+
+@click.command(name="get")
+@click.argument("what", nargs=-1, metavar="TYPE[,TYPE...] [NAME...] | TYPE/NAME...")
+@api_options(everywhere=True)
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Only with these labels, such as app=web.")
+@click.option("--field-selector", default="", metavar="FIELDS", help="Only with these fields.")
+@click.option("-w", "--watch", is_flag=True, help="Go on with what changes.")
+@click.option("--show-managed-fields", is_flag=True, help="With managedFields, in YAML and JSON.")
+@forms.form_option("table", "wide", "json", "yaml", "name")
+@bundle("query", _query, "selector", "field_selector")
+@pass_invocation
+def command(
+    invocation: Invocation,
+    reach: Reach,
+    what: tuple[str, ...],
+    query: dict[str, str],
+    watch: bool,
+    show_managed_fields: bool,
+    output: str,
+) -> None:
+    """Show objects of the Kubernetes API.
+
+    \b
+    Examples:
+      podkeep get pods
+      podkeep get pod web -o yaml
+      podkeep get pods,services -A -o wide
+      podkeep get pods -l app=web -w
+    """
+
+    async def show(api: Api) -> None:
+        meant = kinds.meant(await api.kinds(), what)
+        _check(meant, any(query.values()), api.everywhere)
+        if output in ("json", "yaml"):
+            await _as_they_are(api, meant, query, output, managed=show_managed_fields)
+            return
+        form = _Form(api, query, wide=output == "wide", names=output == "name", typed=len(meant) > 1)
+        shown = [await form.show(item, watch=watch) for item in meant]
+        if not any(shown) and not watch and output != "name":
+            where = "" if api.everywhere or not meant[0].resource.namespaced else f" in {api.namespace} namespace"
+            forms.echo_line(f"No resources found{where}.", err=True)
+
+    run(invocation, reach, show)
+
+
+def _check(meant: list[Meant], selected: bool, everywhere: bool) -> None:
+    if any(item.names for item in meant):
+        if selected:
+            raise InvalidArgument("a name and a selector do not go together", hint="leave one of them out")
+        if everywhere:
+            raise InvalidArgument("a resource cannot be retrieved by name across all namespaces", hint="use -n")
+
+
+async def _as_they_are(api: Api, meant: list[Meant], query: dict[str, str], form: str, *, managed: bool) -> None:
+    found: list[dict[str, Any]] = []
+    single = len(meant) == 1 and len(meant[0].names) == 1
+    for item in meant:
+        if item.names:
+            namespace = api.namespace if item.resource.namespaced else ""
+            found += [await api.client.get(item.resource, name, namespace) for name in item.names]
+        else:
+            namespace = api.searched if item.resource.namespaced else ""
+            listed = await api.client.list(
+                item.resource, namespace, labels=query["labelSelector"], fields=query["fieldSelector"], limit=_PAGE
+            )
+            known = {"apiVersion": item.resource.api_version, "kind": item.resource.kind}
+            found += [{**known, **entry} for entry in listed.get("items") or ()]
+    if not managed:
+        for entry in found:
+            entry.get("metadata", {}).pop("managedFields", None)
+    echo_object(found[0] if single else {"apiVersion": "v1", "kind": "List", "items": found}, form)
+
+
+def echo_object(value: dict[str, Any], form: str) -> None:
+    """Print an object as JSON or YAML."""
+    if form == "json":
+        forms.echo_json(value)
+        return
+    import msgspec
+
+    click.echo(msgspec.yaml.encode(value).decode(), nl=False)
+
+
+class _Form:
+    """Shows tables of objects, or only their names.
+
+    :param typed: with the kind in front of each name.
+    """
+
+    def __init__(self, api: Api, query: dict[str, str], *, wide: bool, names: bool, typed: bool) -> None:
+        self._api, self._query = api, query
+        self._wide, self._names, self._typed = wide, names, typed
+        self._count = 0
+
+    async def show(self, meant: Meant, *, watch: bool) -> bool:
+        """Show what is there, and then what changes; return whether there was anything."""
+        resource = meant.resource
+        namespace = (self._api.namespace if meant.names else self._api.searched) if resource.namespaced else ""
+        prefix = f"{typed_name(resource)}/" if self._typed or self._names else ""
+        spaced = self._api.everywhere and resource.namespaced and not self._names
+        printer = tables.Printer(wide=self._wide, namespaces=spaced, prefix=prefix)
+        version = ""
+        any_ = False
+        for name in meant.names or ("",):
+            query = {} if name else {**self._query, "limit": str(_PAGE)}
+            table = await self._table(resource, namespace, name, query)
+            any_ = self._print(printer, table) or any_
+            version = table.get("metadata", {}).get("resourceVersion", "")
+        if watch:
+            if len(meant.names) > 1:
+                raise InvalidArgument("several objects cannot be watched by their names", hint="use -l, or one name")
+            query = {**self._query, "watch": "true", "resourceVersion": version}
+            if meant.names:
+                query["fieldSelector"] = f"metadata.name={meant.names[0]}"
+            await self._follow(printer, resource, namespace, query)
+        return any_
+
+    async def _table(self, resource: Resource, namespace: str, name: str, query: dict[str, str]) -> dict[str, Any]:
+        path = resource.path(namespace, name, query=query)
+        table: dict[str, Any] = (await self._api.client.request("GET", path, accept=tables.MEDIA_TYPE)).value
+        rest: str = table.get("metadata", {}).get("continue", "")
+        while rest:
+            path = resource.path(namespace, query={**query, "continue": rest})
+            page = (await self._api.client.request("GET", path, accept=tables.MEDIA_TYPE)).value
+            table["rows"] += page.get("rows") or ()
+            rest = page.get("metadata", {}).get("continue", "")
+        return table
+
+    def _print(self, printer: tables.Printer, table: dict[str, Any]) -> bool:
+        rows = table.get("rows") or ()
+        if self._names:
+            # Without the printer there is no header.
+            table = {**table, "columnDefinitions": (table.get("columnDefinitions") or ())[:1]}
+            lines = printer.lines(table)[0 if self._count else 1 :] if rows else []
+        elif rows:
+            if self._count and self._typed and not getattr(printer, "_columns", ()):
+                click.echo()
+            lines = printer.lines(table)
+        else:
+            lines = []
+        for line in lines:
+            forms.echo_line(line)
+        self._count += bool(rows)
+        return bool(rows)
+
+    async def _follow(self, printer: tables.Printer, resource: Resource, namespace: str, query: dict[str, str]) -> None:
+        import msgspec
+
+        path = resource.path(namespace, query=query)
+        rest = b""
+        async with aclosing(self._api.client.stream(path, accept=tables.MEDIA_TYPE)) as pieces:
+            async for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in filter(None, lines):
+                    event = msgspec.json.decode(line)
+                    if event.get("type") == "ERROR":
+                        from podkeep.client.errors import status_error
+
+                        raise status_error(event.get("object") or {})
+                    if event.get("type") != "BOOKMARK":
+                        self._print(printer, event["object"])
+                await asyncio.sleep(0)
+
+
+def typed_name(resource: Resource) -> str:
+    """Return what stands before an object's name: ``pod``, ``deployment.apps``."""
+    singular = resource.kind.lower()
+    return f"{singular}.{resource.group}" if resource.group else singular

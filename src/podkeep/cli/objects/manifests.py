@@ -1,0 +1,85 @@
+"""Objects in files, as ``apply -f`` and ``delete -f`` take them: YAML or JSON, files, directories, standard input."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from podkeep.base.errors import InvalidArgument
+
+_SUFFIXES = (".json", ".yaml", ".yml")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """An object of a file; ``where`` names the file and the line."""
+
+    where: str
+    value: dict[str, Any]
+
+    @property
+    def api_version(self) -> str:
+        return str(self.value["apiVersion"])
+
+    @property
+    def kind(self) -> str:
+        return str(self.value["kind"])
+
+    @property
+    def name(self) -> str:
+        return str(self.value["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.value["metadata"].get("namespace") or "")
+
+
+def read(files: Sequence[Path]) -> list[Written]:
+    """Return the objects in files, in their order; a List is its items.
+
+    :raises InvalidArgument: naming file and line, if one cannot be read or is no object.
+    """
+    found = [item for path in files for source in _sources(path) for item in _read(source)]
+    if not found:
+        raise InvalidArgument(f"no objects in {', '.join(map(str, files))}")
+    return found
+
+
+def _sources(path: Path) -> list[Path]:
+    """Return the files of a directory, by name (as kubectl, without those below); or the file itself."""
+    if str(path) == "-" or not path.is_dir():
+        return [path]
+    return sorted(item for item in path.iterdir() if item.suffix in _SUFFIXES and item.is_file())
+
+
+def _read(path: Path) -> Iterator[Written]:
+    from podkeep.api import documents
+
+    try:
+        data = sys.stdin.buffer.read(documents.MAX_BYTES + 1) if str(path) == "-" else path.read_bytes()
+        text = data.decode()
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+    for document in documents.parse(text, source=str(path)):
+        yield from _objects(f"{document.source}:{document.line}", document.value)
+
+
+def _objects(where: str, value: Any) -> Iterator[Written]:
+    if not isinstance(value, dict):
+        raise InvalidArgument(f"{where}: an object was expected, with apiVersion, kind and metadata")
+    for key in ("apiVersion", "kind"):
+        if not isinstance(value.get(key), str) or not value[key]:
+            raise InvalidArgument(f"{where}: {key} is missing")
+    if value["kind"] == "List" and isinstance(value.get("items"), list):
+        for item in value["items"]:
+            yield from _objects(where, item)
+        return
+    metadata = value.get("metadata")
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
+        raise InvalidArgument(f"{where}: metadata.name is missing")
+    yield Written(where=where, value=value)

@@ -1,0 +1,108 @@
+"""Reaching the API from a verb: which one is meant, the event loop, and what kinds of objects it has.
+
+Does not own: requests (``client``), finding a kubeconfig (``client.kubeconfig``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from podkeep.cli.core.bundles import bundle
+from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.objects import kinds
+
+if TYPE_CHECKING:
+    from podkeep.client.client import Client
+
+Result = TypeVar("Result")
+Function = TypeVar("Function", bound=Callable[..., Any])
+_AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Which API a person means, and which namespace (empty: that of the context)."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+    everywhere: bool = False
+    """All namespaces."""
+
+
+class Api:
+    """A connected API and the person's choice of a namespace in it."""
+
+    def __init__(self, client: Client, reach: Reach) -> None:
+        self.client = client
+        self.namespace = reach.namespace or client.settings.namespace or "default"
+        self.asked = reach.namespace
+        """The namespace that the command line names; empty: none."""
+        self.everywhere = reach.everywhere
+        self._kinds: list[kinds.Kind] | None = None
+
+    @property
+    def searched(self) -> str:
+        """The namespace in which lists look; empty: all."""
+        return "" if self.everywhere else self.namespace
+
+    async def kinds(self) -> list[kinds.Kind]:
+        """Return what kinds of objects it has; asked once."""
+        if self._kinds is None:
+            answers = await asyncio.gather(
+                *(self.client.request("GET", path, accept=_AGGREGATED) for path in ("/api", "/apis"))
+            )
+            self._kinds = [kind for answer in answers for kind in kinds.discovered(answer.value)]
+        return self._kinds
+
+
+def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitable[Result]]) -> Result:
+    """Connect to the API that is meant, run ``operation``, and return its result.
+
+    :raises FailedPrecondition: if there is none.
+    :raises ApiError: if it refuses.
+    :raises PodkeepError: what the operation raises.
+    """
+
+    async def connected() -> Result:
+        from podkeep.client import kubeconfig
+        from podkeep.client.client import Client
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
+        settings = kubeconfig.find(reach.kubeconfig, socket=invocation.config.api.unix_socket, context=reach.context)
+        client = Client(settings)
+        try:
+            return await operation(Api(client, reach))
+        finally:
+            await client.close()
+
+    try:
+        return asyncio.run(connected())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
+
+
+def api_options(*, namespaced: bool = True, everywhere: bool = False) -> Callable[[Function], Function]:
+    """Add ``--kubeconfig``, ``--context``, ``-n`` and ``-A`` to a verb, passed to it as one ``reach``."""
+    options = [
+        click.option("--kubeconfig", metavar="FILE", default="", help="Default: KUBECONFIG, or this node's API."),
+        click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig."),
+    ]
+    if namespaced:
+        options.append(click.option("-n", "--namespace", metavar="NAME", default="", help="Default: default."))
+    if everywhere:
+        options.append(click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In all namespaces."))
+
+    def decorate(function: Function) -> Function:
+        decorated: Any = bundle("reach", Reach, "kubeconfig", "context", "namespace", "everywhere")(function)
+        for option in reversed(options):
+            decorated = option(decorated)
+        return decorated  # type: ignore[no-any-return]
+
+    return decorate

@@ -1,0 +1,208 @@
+"""``podkeep status``: one screen about this machine as a node: what runs, what does not, and why."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from podkeep.base.errors import PodkeepError
+from podkeep.cli.core import output as forms
+from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.node import report
+from podkeep.cli.node.report import DaemonReport, NodeReport
+from podkeep.cli.objects import events, pods
+from podkeep.cli.objects.describe import node_summary
+from podkeep.cli.objects.reach import Api, Reach, run
+
+Object = dict[str, Any]
+_SHOWN = 20
+"""Pods that are not well and have a line each; of more the number is told."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the API says. ``problem``: why it says nothing; ``node`` is None if it has no such node."""
+
+    node: Object | None = None
+    pods: Sequence[Object] = ()
+    events: Sequence[Object] = ()
+    problem: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodLine:
+    """A pod that is not well."""
+
+    namespace: str
+    name: str
+    state: str
+    age: str
+    restarts: int
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Status:
+    """All that is shown."""
+
+    name: str
+    summary: str
+    is_well: bool
+    daemons: tuple[DaemonReport, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Pods by state."""
+    unwell: tuple[PodLine, ...] = ()
+
+
+@click.command(name="status")
+@forms.output_option
+@click.pass_context
+@pass_invocation
+def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
+    """Say how this node is: its daemons, its pods, and why those do not run that do not.
+
+    The exit status is 0 if all is well, else 1.
+    """
+    told = report.read(Path(invocation.config.node.run))
+    name = invocation.config.agent.node_name or _host_name()
+    if told is None:
+        status = not_running(name, invocation.config.runtime.socket)
+    else:
+        status = judged(told, name, _seen(invocation, told, name), time.time())
+    forms.show(output, status, lines(status, time.time()))
+    ctx.exit(0 if status.is_well else 1)
+
+
+def _host_name() -> str:
+    import socket
+
+    return socket.gethostname().strip().lower()
+
+
+def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:
+    async def ask(api: Api) -> Seen:
+        from podkeep.client.errors import ApiError
+        from podkeep.client.resources import EVENTS, NODES, PODS
+
+        api.client.timeout = 5.0
+        try:
+            node = await api.client.get(NODES, name)
+        except ApiError as error:
+            if not error.not_found:
+                raise
+            node = None
+        found = (await api.client.list(PODS, fields=f"spec.nodeName={name}")).get("items") or []
+        waiting: list[Object] = []
+        happened: list[Object] = []
+        if told.embedded:  # in a cluster, they are somebody else's, and a node may not see them
+            waiting = (await api.client.list(PODS, fields="spec.nodeName=")).get("items") or []
+            happened = (await api.client.list(EVENTS, fields="type=Warning")).get("items") or []
+        return Seen(node=node, pods=[*found, *waiting], events=happened)
+
+    reach = Reach() if told.embedded and invocation.config.api.unix_socket else Reach(kubeconfig=told.kubeconfig)
+    try:
+        return run(invocation, reach, ask)
+    except PodkeepError as error:
+        return Seen(problem=error.message)
+
+
+def not_running(name: str, socket: str) -> Status:
+    """Return the status of a machine on which no ``podkeep node`` runs."""
+    from podkeep.cli.core.connection import check_listening
+
+    try:
+        check_listening(socket, start="")
+        runtime = f"; a runtime serves {socket} (`podkeep ps` lists its pods)"
+    except PodkeepError:
+        runtime = ""
+    return Status(name=name, summary=f"does not run: start it with `podkeep node`{runtime}", is_well=False)
+
+
+def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
+    """Return what is to be shown: the worst comes into the first line."""
+    down = [daemon for daemon in told.daemons if daemon.state != "ready"]
+    by_pod: dict[str, list[Object]] = {}
+    for event in seen.events:
+        by_pod.setdefault(str((event.get("involvedObject") or {}).get("uid", "")), []).append(event)
+    verdicts = [(pod, pods.verdict(pod, by_pod.get(pod["metadata"]["uid"], ()))) for pod in seen.pods]
+    unwell = tuple(
+        PodLine(
+            namespace=pod["metadata"].get("namespace", ""),
+            name=pod["metadata"]["name"],
+            state=verdict.state,
+            age=events.ago(str(pod["metadata"].get("creationTimestamp", "")), now),
+            restarts=pods.restarts(pod),
+            why=verdict.why,
+        )
+        for pod, verdict in verdicts
+        if not verdict.is_well
+    )
+    node = node_summary(seen.node) if seen.node is not None else ""
+    summary = _summary(down, seen, node, len(unwell))
+    return Status(
+        name=name,
+        summary=summary,
+        is_well=not down and not seen.problem and node == "Ready" and not unwell,
+        daemons=told.daemons,
+        counts=dict(Counter(verdict.state for _, verdict in verdicts)),
+        unwell=unwell,
+    )
+
+
+def _summary(down: Sequence[DaemonReport], seen: Seen, node: str, unwell: int) -> str:
+    parts = [
+        f"{daemon.name} {'cannot start' if daemon.state == 'failed' else f'is {daemon.state}'}"
+        + (f": {daemon.reason}" if daemon.reason else "")
+        for daemon in down
+    ]
+    if not down and seen.problem:
+        parts.append(f"the API does not answer: {seen.problem}")
+    if node and (node != "Ready" or not parts):
+        parts.append(node)
+    if not node and not parts:
+        parts.append("not registered yet")
+    if unwell:
+        parts.append(f"{forms.number_of(unwell, 'pod')} not well")
+    return "; ".join(parts)
+
+
+def lines(status: Status, now: float) -> Iterable[str]:
+    """Yield the lines of the screen."""
+    yield f"node {status.name}: {status.summary}"
+    if status.daemons:
+        yield ""
+        rows = [(item.name, item.state, str(item.pid or ""), _since(item, now), _said(item)) for item in status.daemons]
+        yield from forms.aligned([("DAEMON", "STATE", "PID", "SINCE", ""), *rows])
+    if status.counts:
+        yield ""
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(status.counts.items()))
+        yield f"pods: {counts}"
+    elif status.daemons:
+        yield ""
+        yield "pods: none"
+    if status.unwell:
+        yield ""
+        rows_ = [
+            (item.namespace, item.name, item.state, str(item.restarts), item.age, item.why)
+            for item in status.unwell[:_SHOWN]
+        ]
+        yield from forms.aligned([("NAMESPACE", "NAME", "STATE", "RESTARTS", "AGE", "WHY"), *rows_])
+        if len(status.unwell) > _SHOWN:
+            yield f"and {len(status.unwell) - _SHOWN} more: podkeep get pods -A"
+
+
+def _since(daemon: DaemonReport, now: float) -> str:
+    return forms.age(now - daemon.since) if daemon.since else ""
+
+
+def _said(daemon: DaemonReport) -> str:
+    if daemon.reason:
+        return f"{daemon.reason}{f' ({daemon.hint})' if daemon.hint else ''}"
+    again = f", started again {daemon.restarts} times" if daemon.restarts > 1 else ""
+    return f"{daemon.status}{again or (', started again once' if daemon.restarts else '')}"

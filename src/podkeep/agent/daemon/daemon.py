@@ -136,6 +136,7 @@ class _Agent:
             sources=sources,
         )
         self._objects.on_change = self._manager.sources_changed
+        node.allocations.judge = self._judge
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
@@ -209,6 +210,7 @@ class _Agent:
             await self._eviction.changed.wait()
             self._eviction.changed.clear()
             reporter.wake()
+            self._manager.retry_resizes()
 
     def _pods(self) -> list[Pod]:
         return [msgspec.structs.replace(pod, status=status) for pod, status in self._manager.pods()]
@@ -228,6 +230,11 @@ class _Agent:
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
         return predicates.admit(pod, others, facts)
+
+    def _judge(self, pod: Pod) -> Rejection | Preempt | None:
+        """Say whether a pod that runs may have what it asks for by now."""
+        uid = pod.metadata.uid
+        return self._admit(pod, [other for other in self._manager.active() if other.metadata.uid != uid])
 
     def _sensors(self) -> Sensors:
         whole, left = allocatable.texts(self._size.capacity), allocatable.texts(self._size.allocatable)

@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ from podkeep.agent.pod.plan import (
     KillContainer,
     Known,
     ResetContainer,
+    Resize,
     StartContainer,
     StopSandbox,
     Wait,
@@ -50,11 +52,13 @@ from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
+from podkeep.agent.resources.resizer import Running, in_order
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
+from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import waiting as waiting_file
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
 from podkeep.base.waiting import Containers, WaitingReason
@@ -142,6 +146,7 @@ class PodWorker:
         self._end: Finish | None = None
         self._asked: Finish | None = None
         self._conditions: tuple[PodCondition, ...] = ()
+        self._resize_after = 0.0
         self._broken_off = 0
         self._killed: dict[str, KillContainer] = {}
         self._stopper = Stopper(node.client, node.hooks, listener)
@@ -165,6 +170,7 @@ class PodWorker:
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise
+        await asyncio.to_thread(self._node.allocations.note, self.pod.metadata.uid)
         await self._tell()
         probes = self._node.probes.of(self.pod, self._listener, self._news.wake)
         async with self._beside as beside, probes as self._probes:
@@ -316,15 +322,24 @@ class PodWorker:
                 since=self._since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                known=Known(
-                    killed=self._killed, probes=self._probe_results(), previous=self._reported or self.pod.status
-                ),
+                known=self._known(),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
                 said = decision.why
             await self._note_crash_loops(observed, now)
             await self._act(decision, observed, admitted)
+
+    def _known(self) -> Known:
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        held = time.monotonic() < self._resize_after
+        return Known(
+            killed=self._killed,
+            probes=self._probe_results(),
+            previous=self._reported or self.pod.status,
+            actuated=None if allocation is None or held else allocation.actuated.containers,
+            actuated_pod=None if allocation is None else allocation.actuated.pod,
+        )
 
     async def _look(self) -> Observed:
         """Return the pod as the runtime has it, waiting for a runtime that is away for as long as it takes.
@@ -448,6 +463,9 @@ class PodWorker:
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
             await self._starter.start_container(action, observed, admitted)
+            self._node.allocations.started(self.pod.metadata.uid, action.container.name)
+        elif isinstance(action, Resize):
+            await self._resize(action, observed, admitted)
         elif isinstance(action, KillContainer):
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
@@ -456,6 +474,33 @@ class PodWorker:
             await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=action.view.id))
         else:
             raise FailedPrecondition(f"nothing carries out {action}")
+
+    async def _resize(self, action: Resize, observed: Observed, admitted: Admitted) -> None:
+        """Give the pod and its containers what they were granted; what fails is told and tried again after a while."""
+        uid, allocations = self.pod.metadata.uid, self._node.allocations
+        allocation = allocations.get(uid)
+        if allocation is None:
+            raise FailedPrecondition(f"nothing is known of the resources of pod {uid}")
+        pod, had = self.pod, allocation.actuated
+        running = in_order([Running(id=view.id, container=item) for item, view in action.containers], had)
+        try:
+            rest = await self._node.resizer.begin(pod, had, running)
+            for item in running:
+                with suppress(NotFound):  # it has just ended
+                    await self._node.resizer.container(pod, had, item)
+                allocations.actuated(uid, item.container.name, item.container.resources)
+            await self._node.resizer.finish(pod, rest)
+            if observed.sandbox is not None and _pod_classes(had.pod) != _pod_classes(pod.spec.resources):
+                await self._starter.update_classes(observed.sandbox, admitted)
+            allocations.pod_actuated(uid)
+        except PodkeepError as error:
+            self._resize_after = time.monotonic() + _LOOK_AGAIN
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._news.wake)
+            event = allocations.fail(pod, error.message)
+        else:
+            event = allocations.finish(pod)
+        if event is not None:
+            self._listener.event(event)
 
     def _held(self, now: float) -> dict[str, float]:
         """Return before which time, in the unit of ``now``, containers are not tried again."""
@@ -622,6 +667,10 @@ class PodWorker:
         known = {view.id for view in ended}
         self._messages = {key: text for key, text in self._messages.items() if key in known}
 
+    def _resize_conditions(self) -> tuple[PodCondition, ...]:
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        return () if allocation is None or self._end is not None else allocation.conditions(self.pod)
+
     def _status(self, observed: Observed) -> PodStatus:
         end = self._end
         facts = StatusFacts(
@@ -635,7 +684,7 @@ class PodWorker:
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
             previous=self._reported,
-            conditions=self._conditions,
+            conditions=self._conditions + self._resize_conditions(),
         )
         return pod_status(self.pod, observed, facts)
 
@@ -661,3 +710,7 @@ def _running(observed: Observed) -> dict[str, ContainerView]:
         for name, views in observed.containers.items()
         if views and views[0].state in {State.RUNNING, State.UNKNOWN}
     }
+
+
+def _pod_classes(given: ResourceRequirements | None) -> Mapping[str, str]:
+    return {} if given is None else given.classes

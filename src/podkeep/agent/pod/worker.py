@@ -264,6 +264,9 @@ class PodWorker:
         """
         uid = parse_pod_uid(self.pod.metadata.uid)
         await teardown.settle(self._node.client, self._node.dirs, self._node.config, uid)
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
 
     async def remove(self) -> None:
         """Remove everything of the pod, also what an earlier process left of it; nothing happens if nothing is there.

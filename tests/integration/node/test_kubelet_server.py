@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import pty
 import socket
 import ssl
 import subprocess
@@ -115,7 +117,7 @@ def test_following_a_log_ends_with_its_container(node: RunningNode, image: str) 
     script = "echo first; until [ -e /tmp/go ]; do sleep 0.1; done; echo last"
     node.apply(pod(shell(image, script), name="short", restartPolicy="Never"))
     node.running("short")
-    environment = {"KUBECONFIG": str(node.api.kubeconfig), "PATH": "/usr/bin:/bin"}
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
     with subprocess.Popen(
         ["kubectl", "logs", "-f", "short"], stdout=subprocess.PIPE, text=True, env=environment
     ) as following:
@@ -132,6 +134,35 @@ def test_kubectl_runs_commands(node: RunningNode, talker: str) -> None:
     assert "exit code 3" in node.api.kubectl("exec", talker, "--", "sh", "-c", "exit 3", status=3)
 
 
+def test_kubectl_attaches(node: RunningNode, image: str) -> None:
+    """What is typed reaches the container's own process, and what it answers comes back."""
+    waiting = {**shell(image, "read line; echo you said $line; sleep 1000"), "stdin": True, "stdinOnce": True}
+    node.apply(pod(waiting, name="listening"))
+    node.running("listening")
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
+    command = ["kubectl", "attach", "-i", "-q", "listening"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as attached:
+        assert attached.stdin is not None
+        assert attached.stdout is not None
+        attached.stdin.write("hello\n")
+        attached.stdin.flush()
+        assert attached.stdout.readline() == "you said hello\n"
+        attached.terminate()
+
+
+def test_a_terminal_is_one(node: RunningNode, talker: str) -> None:
+    """A command with a terminal sees one, and has one output."""
+    command = ["kubectl", "exec", "-it", talker, "--", "sh", "-c", "test -t 1 && echo terminal >&2"]
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
+    leader, follower = pty.openpty()
+    with closing(os.fdopen(leader, "rb", buffering=0)) as screen:
+        done = subprocess.run(command, stdin=follower, stdout=follower, env=environment, timeout=TIMEOUT_S, check=True)
+        os.close(follower)
+        assert (done.returncode, screen.read(100)) == (0, b"terminal\r\n")
+
+
 def test_kubectl_copies_files(node: RunningNode, talker: str, tmp_path: Path) -> None:
     there, back = tmp_path / "there", tmp_path / "back"
     there.write_bytes(bytes(range(256)) * 1000)
@@ -144,7 +175,7 @@ def test_kubectl_forwards_ports(node: RunningNode, image: str) -> None:
     script = "while :; do echo hello | nc -l -p 7000; done"
     node.apply(pod(shell(image, script), name="served", restartPolicy="Always"))
     node.running("served")
-    environment = {"KUBECONFIG": str(node.api.kubeconfig), "PATH": "/usr/bin:/bin"}
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
     with subprocess.Popen(
         ["kubectl", "port-forward", "pod/served", ":7000"], stdout=subprocess.PIPE, text=True, env=environment
     ) as forwarding:

@@ -49,6 +49,7 @@ ALLOWED = {
     ),
     "Logs, in whose directory a pod with a hostPath volume may exchange everything: what is there is not opened by its"
     " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
+        "agent/log_reader.py",
         "agent/pod/log_rotation.py",
     ),
     "The directory above a pod's logs, with the links that the machine has; from there on by descriptor.": (

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
@@ -25,6 +26,8 @@ HOSTS = "/etc/hosts"
 _MAX_MESSAGE = 4096
 _MAX_LOG_BYTES = 2048
 _MAX_LOG_LINES = 80
+_MAX_LOG_READ = 64 * 1024
+"""Bytes of a log of which its last 2048 are taken: each piece of a line, up to 16 kB, has a head of its own."""
 
 
 def write_hosts(directory: PodDir, text: str) -> None:
@@ -66,7 +69,41 @@ def mounts(
         log = termination_log(directory, container.name, attempt)
         _make_termination_log(log)
         planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
-    return planned
+    # What the pod has made for it is its own and gets its label; what it only refers to keeps the one it has.
+    return [replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
+
+
+def _is_own(mount: PlannedMount, directory: PodDir) -> bool:
+    path = mount.host_path
+    return path is not None and directory.path in path.parents and directory.sub_paths not in path.parents
+
+
+def recursive(container: Container, planned: Sequence[PlannedMount], *, possible: bool) -> list[PlannedMount]:
+    """Return ``planned`` with what is to be read-only recursively (KEP-3857).
+
+    :param possible: the runtime can do it.
+    :raises InvalidArgument: if it is asked for and cannot be had.
+    """
+    modes = {posixpath.join("/", mount.mount_path): mount for mount in container.volume_mounts}
+    result = []
+    for item in planned:
+        mount = modes.get(item.container_path)
+        mode = None if mount is None else mount.recursive_read_only
+        if mount is not None and mode in {"Enabled", "IfPossible"}:
+            _check_recursive(mount, possible=possible)
+            item = replace(item, recursive_read_only=possible and item.image is None)
+        result.append(item)
+    return result
+
+
+def _check_recursive(mount: VolumeMount, *, possible: bool) -> None:
+    asked = f'volume "{mount.name}" requested recursive read-only mode, but it is not'
+    if not mount.read_only:
+        raise InvalidArgument(f"{asked} read-only")
+    if mount.mount_propagation not in {None, "None"}:
+        raise InvalidArgument(f'{asked} compatible with propagation "{mount.mount_propagation}"')
+    if mount.recursive_read_only == "Enabled" and not possible:
+        raise InvalidArgument(f"{asked} supported by the runtime")
 
 
 def _volume_mount(
@@ -142,36 +179,40 @@ def _make_termination_log(path: Path) -> None:
 
 
 def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
-    """Return the last words of a container, at most 4096 bytes.
+    """Return the last words of a container: the end of what it left, at most 4096 bytes.
 
     :param path: its termination log.
-    :param log: its output in CRI log format, whose end is used when there are no last words and ``fall_back`` is set.
+    :param log: its output in CRI log format, whose end is used when there are no last words and ``fall_back`` is set:
+        at most 80 lines and 2048 bytes.
     """
-    text = _head(path)
+    text = _end(path, _MAX_MESSAGE)[0]
     if text or not fall_back:
         return text.decode(errors="replace")
     return _log_tail(log).decode(errors="replace")
 
 
-def _head(path: Path) -> bytes:
+def _end(path: Path, limit: int) -> tuple[bytes, bool]:
+    """Return the last ``limit`` bytes of a file that a container wrote, and whether there are more before them."""
     fd = openat.open_beside(path)
     if fd is None:
-        return b""
+        return b"", False
     with openat.closing(fd):
-        return openat.read_bytes(fd, _MAX_MESSAGE)
+        before = max(0, os.fstat(fd).st_size - limit)
+        os.lseek(fd, before, os.SEEK_SET)
+        return openat.read_bytes(fd, limit), before > 0
 
 
 def _log_tail(log: Path) -> bytes:
-    """Return the end of what a container wrote: at most 80 lines and 2048 bytes."""
-    fd = openat.open_beside(log)
-    if fd is None:
-        return b""
-    with openat.closing(fd):
-        os.lseek(fd, max(0, os.fstat(fd).st_size - 4 * _MAX_LOG_BYTES), os.SEEK_SET)
-        lines = openat.read_bytes(fd, 4 * _MAX_LOG_BYTES).splitlines()[-_MAX_LOG_LINES:]
-    text = b""
-    for line in lines:
-        parts = line.split(b" ", 3)
+    """Return the end of what a container wrote."""
+    data, is_cut = _end(log, _MAX_LOG_READ)
+    pieces = data.split(b"\n")[1 if is_cut else 0 :]
+    lines: list[bytes] = [b""]
+    for piece in pieces:
+        parts = piece.split(b" ", 3)
         if len(parts) == 4:
-            text += parts[3] + (b"" if b"P" in parts[2].split(b":") else b"\n")
-    return text[-_MAX_LOG_BYTES:]
+            lines[-1] += parts[3]
+            if b"P" not in parts[2].split(b":"):
+                lines[-1] += b"\n"
+                lines.append(b"")
+    kept = lines[-_MAX_LOG_LINES - 1 :] if not lines[-1] else lines[-_MAX_LOG_LINES:]
+    return b"".join(kept)[-_MAX_LOG_BYTES:]

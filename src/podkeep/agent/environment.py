@@ -1,15 +1,21 @@
-"""The environment of a container: ``envFrom``, ``env``, references, and ``$(VAR)`` in commands. Pure."""
+"""The environment of a container: ``envFrom``, ``env``, references, services, and ``$(VAR)`` in commands.
+
+Pure, but for files in volumes, which it is given a function to read.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from podkeep.agent.sources import Sources
-from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, SecretKeySelector
+from podkeep.agent import env_files, resource_fields, service_links
+from podkeep.agent.addresses import by_family
+from podkeep.agent.sources import Sources, failure_key
+from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, FileKeySelector, SecretKeySelector
 from podkeep.api.pod import Pod
-from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
@@ -21,11 +27,17 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class PodFacts:
-    """What only the node knows about a pod: its addresses and the node's own name and address."""
+    """What only the node knows about a pod: its addresses, the node's own name and addresses, what it has to give.
+
+    ``allocatable`` has quantities by resource. ``read_file`` returns the text of a path in a volume, by both names; it
+    raises a ``PodkeepError`` if it cannot.
+    """
 
     pod_ips: tuple[str, ...] = ()
     host_ips: tuple[str, ...] = ()
     node_name: str = ""
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    read_file: Callable[[str, str], str] | None = None
 
 
 def expand(text: str, variables: Mapping[str, str]) -> str:
@@ -80,9 +92,11 @@ def _check_size(size: int, what: str) -> None:
 def environment(pod: Pod, container: Container, sources: Sources, facts: PodFacts) -> dict[str, str]:
     """Return the variables of ``container`` in the order in which they are defined.
 
-    Later definitions win; ``env`` wins over ``envFrom``; a value may refer to variables defined before it.
+    Later definitions win; ``env`` wins over ``envFrom``, and both over services; a value may refer to variables defined
+    before it, and to those of services.
 
     :raises NotFound: if a ConfigMap, a Secret or a key in one is missing and not optional.
+    :raises FailedPrecondition: if services could not be read.
     :raises InvalidArgument: if a value cannot be a variable, such as a Secret that holds binary data, or if names and
         values are more than :data:`MAX_BYTES`, with those that a later definition replaces.
     """
@@ -96,10 +110,12 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
         variables[name] = value
 
     namespace = pod.metadata.namespace
+    of_services = _of_services(pod, sources)
+    known = ChainMap(variables, of_services)
     for source in container.env_from:
         if source.config_map_ref is not None:
-            reference = source.config_map_ref
-            data = sources.config_map_texts(namespace, reference.name, optional=bool(reference.optional))
+            named = source.config_map_ref
+            data = sources.config_map_texts(namespace, named.name, optional=bool(named.optional))
         elif source.secret_ref is not None:
             data = sources.secret(namespace, source.secret_ref.name, optional=bool(source.secret_ref.optional))
         else:
@@ -108,12 +124,51 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
             define(source.prefix + key, _text(content, key))
     for variable in container.env:
         if variable.value_from is None:
-            value: str | None = expand(variable.value, variables)
+            value: str | None = expand(variable.value, known)
+        elif variable.value_from.resource_field_ref is not None:
+            reference = variable.value_from.resource_field_ref
+            value = resource_fields.value(pod, reference, facts.allocatable, container.name)
+        elif variable.value_from.file_key_ref is not None:
+            value = _of_file(variable.value_from.file_key_ref, facts)
         else:
             value = _referenced(variable.value_from, pod, sources, facts)
         if value is not None:
             define(variable.name, value)
+    for name, address in of_services.items():
+        if name not in variables:
+            define(name, address)
     return variables
+
+
+def _of_services(pod: Pod, sources: Sources) -> dict[str, str]:
+    why = sources.failures.get(failure_key("service", ""))
+    if why is not None:
+        raise FailedPrecondition(why)
+    links = pod.spec.enable_service_links is not False
+    return service_links.variables(sources.services.values(), pod.metadata.namespace, links=links)
+
+
+def _of_file(reference: FileKeySelector, facts: PodFacts) -> str | None:
+    """Return the variable of a file in a volume, or ``None`` if it is missing and optional.
+
+    :raises NotFound: if it is missing, and not optional.
+    """
+    if facts.read_file is None:
+        raise InvalidArgument(f'cannot find the volume "{reference.volume_name}" referenced by FileKeyRef')
+    try:
+        text = facts.read_file(reference.volume_name, reference.path)
+    except NotFound:
+        if reference.optional:
+            return None
+        raise
+    value = env_files.value(text, reference.key)
+    if "\0" in value:
+        raise InvalidArgument(f"the value of key {reference.key} holds a NUL and cannot be a variable")
+    if value:
+        return value
+    if reference.optional:
+        return None
+    raise NotFound(f'environment variable key "{reference.key}" not found in file "{reference.path}"')
 
 
 def _referenced(source: EnvVarSource, pod: Pod, sources: Sources, facts: PodFacts) -> str | None:
@@ -129,7 +184,7 @@ def _referenced(source: EnvVarSource, pod: Pod, sources: Sources, facts: PodFact
         key, what = source.secret_key_ref, f"Secret {namespace}/{source.secret_key_ref.name}"
         content = sources.secret(namespace, key.name, optional=bool(key.optional)).get(key.key)
     else:
-        raise InvalidArgument("this kind of reference is not supported by this version")
+        raise InvalidArgument("the variable refers to nothing that this version knows")
     if content is not None:
         return _text(content, key.key)
     if key.optional:
@@ -151,6 +206,7 @@ def _field(path: str, pod: Pod, facts: PodFacts) -> str:
     if keyed := _KEYED.fullmatch(path):
         holder = pod.metadata.labels if keyed[1] == "labels" else pod.metadata.annotations
         return holder.get(keyed[2], "")
+    pod_ips = by_family(facts.pod_ips, facts.host_ips)
     values = {
         "metadata.name": pod.metadata.name,
         "metadata.namespace": pod.metadata.namespace,
@@ -159,8 +215,8 @@ def _field(path: str, pod: Pod, facts: PodFacts) -> str:
         "spec.serviceAccountName": pod.spec.service_account_name or "default",
         "status.hostIP": next(iter(facts.host_ips), ""),
         "status.hostIPs": ",".join(facts.host_ips),
-        "status.podIP": next(iter(facts.pod_ips), ""),
-        "status.podIPs": ",".join(facts.pod_ips),
+        "status.podIP": next(iter(pod_ips), ""),
+        "status.podIPs": ",".join(pod_ips),
     }
     if path not in values:
         raise InvalidArgument(f"unsupported fieldPath: {path}")

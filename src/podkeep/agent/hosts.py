@@ -16,17 +16,17 @@ fe00::2\tip6-allrouters
 """
 
 
-def render(spec: PodSpec, hostname: str, pod_ips: Sequence[str], host_file: str) -> str:
+def render(spec: PodSpec, hostname: str, pod_ips: Sequence[str], host_file: str, domain: str = "") -> str:
     """Return the content of a pod's /etc/hosts.
 
-    :param pod_ips: addresses of the pod; each gets the pod's name.
+    :param pod_ips: addresses of the pod; each gets the pod's name, in full where it has a ``domain``.
     :param host_file: the node's own file, which is what a pod with ``hostNetwork`` sees.
     """
     if spec.host_network:
         text = _HEADER + host_file
         text += "" if host_file.endswith("\n") or not host_file else "\n"
     else:
-        names = f"{hostname}.{spec.subdomain}\t{hostname}" if spec.subdomain else hostname
+        names = f"{hostname}.{domain}\t{hostname}" if domain else hostname
         text = _HEADER + _LOCAL + "".join(f"{address}\t{names}\n" for address in pod_ips)
     return text + _aliases(spec.host_aliases)
 

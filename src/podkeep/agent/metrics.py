@@ -175,6 +175,13 @@ IMAGE_PULL_DURATION = histogram(
     "image_size_in_bytes",
     buckets=_PULL_S,
 )
+ENSURE_IMAGE_REQUESTS = counter(
+    "kubelet_image_manager_ensure_image_requests_total",
+    "Requests for an image to be here.",
+    "pull_policy",
+    "present_locally",
+    "pull_required",
+)
 IMAGES_COLLECTED = counter(
     "kubelet_image_garbage_collected_total", "Images that were removed, by reason: space or age.", "reason"
 )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
+from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
@@ -27,6 +28,7 @@ from podkeep.cri.client import CriClient
 # RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 """Go's names of the kernel's names that differ."""
+_LOOPBACK = "127.0.0.1"
 _ANYWHERE = ("192.0.2.1", 9)
 
 
@@ -53,9 +55,14 @@ class Node:
     """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
+    api_labels: dict[str, str] = field(default_factory=dict)
+    """The labels of the Node object as the API has them; empty: none is known."""
+
     @property
     def labels(self) -> Mapping[str, str]:
-        """What every node is labelled with (Kubernetes, well-known labels)."""
+        """The labels of the Node; before the API is known, what every node is labelled with (well-known labels)."""
+        if self.api_labels:
+            return self.api_labels
         machine = os.uname().machine
         return {
             "kubernetes.io/arch": _ARCHITECTURES.get(machine, machine),
@@ -70,34 +77,36 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
         feature gate is not known.
     """
-    host_ips, metrics = _host_ips(), AgentMetrics()
+    addresses, metrics = host_ips(), AgentMetrics()
+    pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
+    plugins = CredentialPlugins.of(config.agent)
     return Node(
         client=client,
-        images=Images(client, show_pull),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
         class_offers=ClassOffers(client),
-        probes=Probes(client, host_ips, metrics),
+        probes=Probes(client, addresses, metrics),
         hooks=Hooks(client, metrics),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=PodDirs.of(config),
         id_range=default_range(config.agent.max_pods),
         name=config.agent.node_name or socket.gethostname().lower(),
-        host_ips=host_ips,
+        host_ips=addresses,
         memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-        dns=parse_resolv_conf(_read("/etc/resolv.conf")),
+        dns=parse_resolv_conf(_read(config.agent.resolv_conf)),
         hosts_file=_read("/etc/hosts"),
         kubelets=KnownKubelets(config),
         metrics=metrics,
     )
 
 
-def _host_ips() -> tuple[str, ...]:
-    """Return the address from which this machine reaches others; none if it reaches nobody."""
+def host_ips() -> tuple[str, ...]:
+    """Return the address from which this machine reaches others; its loopback address if it reaches nobody."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(_ANYWHERE)
         except OSError:
-            return ()
+            return (_LOOPBACK,)
         return (str(probe.getsockname()[0]),)
 
 

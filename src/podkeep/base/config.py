@@ -178,6 +178,51 @@ class ImagesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     referrers: ReferrersConfig = ReferrersConfig()
 
 
+class X509Config(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.authentication.x509]``: clients that show a certificate."""
+
+    client_ca_file: str = ""
+    """PEM file of the authorities that clients' certificates are verified against; empty: none is asked for."""
+
+
+class TokenWebhookConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.authentication.webhook]``: clients that show a token, which the API reviews (TokenReview)."""
+
+    enabled: bool = True
+    cache_ttl: float = 120.0
+    """Seconds for which the API's answer counts."""
+
+
+class AnonymousConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.authentication.anonymous]``: clients that show nothing."""
+
+    enabled: bool = False
+    """Let them ask as ``system:anonymous``."""
+
+
+class AuthenticationConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.authentication]``: who asks the kubelet's endpoints (kubelet: authentication)."""
+
+    x509: X509Config = X509Config()
+    webhook: TokenWebhookConfig = TokenWebhookConfig()
+    anonymous: AnonymousConfig = AnonymousConfig()
+
+
+class AccessWebhookConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.authorization.webhook]``: how long answers of the API count, in seconds."""
+
+    cache_authorized_ttl: float = 300.0
+    cache_unauthorized_ttl: float = 30.0
+
+
+class AuthorizationConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.authorization]``: who may ask the kubelet's endpoints for what (kubelet: authorization)."""
+
+    mode: Literal["Webhook", "AlwaysAllow"] = "Webhook"
+    """``Webhook``: the API decides (SubjectAccessReview)."""
+    webhook: AccessWebhookConfig = AccessWebhookConfig()
+
+
 class ShutdownGracePeriod(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An entry of ``[agent] shutdown_grace_period_by_pod_priority``: pods of this priority, up to the next entry's."""
 
@@ -198,8 +243,59 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """File with which ``podkeep agent`` reaches its API; empty: the socket of the API on this machine."""
     static_pod_path: str = ""
     """Directory or file of static pods; empty: none."""
+    register_node: bool = True
+    """Make the Node object if the API has none (kubelet: registerNode)."""
+    register_with_taints: tuple[str, ...] = ()
+    """Taints of a Node that is made, each as ``KEY[=VALUE]:EFFECT`` (kubelet: registerWithTaints)."""
+    node_labels: dict[str, str] = {}
+    """Labels of a Node that is made, beside those that every one has (kubelet: --node-labels)."""
+    node_status_update_frequency: float = 10.0
+    """Seconds between looks at the node; what changed is reported at once (kubelet: nodeStatusUpdateFrequency)."""
+    node_status_report_frequency: float = 300.0
+    """Seconds after which the status is reported though nothing changed (kubelet: nodeStatusReportFrequency)."""
+    node_lease_duration_seconds: int = 40
+    """After which the API takes a node for lost that does not renew its lease (kubelet: nodeLeaseDurationSeconds)."""
+    node_status_max_images: int = 50
+    """How many images a Node's status has; -1: all (kubelet: nodeStatusMaxImages)."""
+    event_record_qps: float = 50.0
+    """Events a second that are written to the API; 0: no limit (kubelet: eventRecordQPS)."""
+    event_burst: int = 100
+    """Events that are written at once (kubelet: eventBurst)."""
+    enable_server: bool = True
+    """Serve the kubelet's endpoints: logs, exec, statistics, metrics (kubelet: enableServer)."""
+    address: str = "0.0.0.0"
+    """IP address on which they are served."""
+    port: int = 10250
+    """0: any that is free."""
+    tls_cert_file: str = ""
+    """PEM file with the server's certificate; empty: one that the agent makes itself (kubelet: tlsCertFile)."""
+    tls_private_key_file: str = ""
+    authentication: AuthenticationConfig = AuthenticationConfig()
+    authorization: AuthorizationConfig = AuthorizationConfig()
+    enable_debugging_handlers: bool = True
+    """Serve what gets into pods: logs, exec, attach, run, port-forward (kubelet: enableDebuggingHandlers)."""
+    enable_system_log_handler: bool = False
+    """Serve the files of /var/log at ``/logs/`` (kubelet: enableSystemLogHandler, true there)."""
+    streaming_connection_idle_timeout: float = 14400.0
+    """Seconds without a byte after which exec, attach and port-forward end."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    serialize_image_pulls: bool = False
+    """Pull one image at a time (kubelet: serializeImagePulls, there the default)."""
+    max_parallel_image_pulls: int = 0
+    """How many images are pulled at a time; 0: any number (kubelet: maxParallelImagePulls)."""
+    image_credential_provider_config: str = ""
+    """A CredentialProviderConfig, or a directory of them (kubelet: --image-credential-provider-config)."""
+    image_credential_provider_bin_dir: str = ""
+    """Where the programs of the plugins are (kubelet: --image-credential-provider-bin-dir)."""
+    image_gc_high_threshold_percent: int = 85
+    """Usage of the images' file system from which on unused images are removed; 100: never."""
+    image_gc_low_threshold_percent: int = 80
+    """Usage down to which they are removed."""
+    image_minimum_gc_age: float = 120.0
+    """Seconds since an image was seen first, before which it is not removed to make room."""
+    image_maximum_gc_age: float = 0.0
+    """Seconds without use after which an image is removed whatever room there is; 0: never."""
     container_log_max_size: str = "10Mi"
     """How large a container's log gets before it is rotated (kubelet: containerLogMaxSize)."""
     container_log_max_files: int = 5
@@ -268,8 +364,20 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """How many ended attempts of a container are kept; negative: all."""
     maximum_dead_containers: int = -1
     """How many ended containers are kept on the node; negative: all."""
+    cluster_dns: tuple[str, ...] = ()
+    """Addresses of the cluster's DNS servers (kubelet: clusterDNS); without one, pods have the node's own."""
+    cluster_domain: str = ""
+    """The cluster's domain, in which pods look for names (kubelet: clusterDomain)."""
+    resolv_conf: str = "/etc/resolv.conf"
+    """The node's own name servers, for pods (kubelet: resolvConf)."""
+    seccomp_default: bool = False
+    """Containers that say nothing about seccomp have the runtime's default profile (kubelet: seccompDefault)."""
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
+
+    def seccomp_root(self) -> str:
+        """Return the directory of profiles that pods name with type Localhost."""
+        return f"{self.root}/seccomp"
 
     def log_max_bytes(self) -> int:
         """Return ``container_log_max_size`` in bytes.
@@ -709,6 +817,37 @@ def _pin_problems(pin: str, directories: Mapping[str, str]) -> Iterator[InvalidA
             yield InvalidArgument(f"mountns.pin: its directory {own} and {key} are one inside the other", hint=hint)
 
 
+def _image_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
+    """Check what ``[agent]`` says about images, as a kubelet checks it (kubelet: validation, image GC manager)."""
+    if agent.max_parallel_image_pulls < 0:
+        yield InvalidArgument(
+            f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} is negative", hint="0 means no limit"
+        )
+    if agent.serialize_image_pulls and agent.max_parallel_image_pulls > 1:
+        yield InvalidArgument(
+            f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} with serialize_image_pulls",
+            hint="set one of them",
+        )
+    low, high = agent.image_gc_low_threshold_percent, agent.image_gc_high_threshold_percent
+    for key, percent in (("low", low), ("high", high)):
+        if not 0 <= percent <= 100:
+            yield InvalidArgument(f"agent.image_gc_{key}_threshold_percent: {percent} is not in the range 0 to 100")
+    if low >= high:
+        yield InvalidArgument(
+            f"agent.image_gc_low_threshold_percent: {low} is not less than image_gc_high_threshold_percent, {high}",
+            hint="images are removed from the high threshold on, down to the low one",
+        )
+    for key, seconds in (("minimum", agent.image_minimum_gc_age), ("maximum", agent.image_maximum_gc_age)):
+        if seconds < 0:
+            yield InvalidArgument(f"agent.image_{key}_gc_age: {seconds:g} is negative")
+    if 0 < agent.image_maximum_gc_age <= agent.image_minimum_gc_age:
+        yield InvalidArgument("agent.image_maximum_gc_age: it is not more than image_minimum_gc_age")
+    if bool(agent.image_credential_provider_config) != bool(agent.image_credential_provider_bin_dir):
+        yield InvalidArgument(
+            "agent: image_credential_provider_config and image_credential_provider_bin_dir go together", hint="set both"
+        )
+
+
 def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
     yield from _cgroup_parent_problems(config.runtime)
@@ -727,6 +866,13 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     ):
         if number < 1:
             yield InvalidArgument(f"{key}: {number} is less than 1", hint="use 1 or more")
+    for key, seconds in (
+        ("node_status_update_frequency", config.agent.node_status_update_frequency),
+        ("node_status_report_frequency", config.agent.node_status_report_frequency),
+        ("node_lease_duration_seconds", config.agent.node_lease_duration_seconds),
+    ):
+        if not 0 < seconds < float("inf"):
+            yield InvalidArgument(f"agent.{key}: {seconds:g} is no time", hint="write it in seconds")
     yield from _pressure_problems(config.agent)
     if not config.images.progress_timeout > 0:
         yield InvalidArgument(
@@ -739,8 +885,10 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
             f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",
             hint="one is written and one was rotated: use 2 or more",
         )
+    yield from _image_problems(config.agent)
     yield from problems_of(config.metrics.endpoint)
     yield from problems_of(config.api.endpoint)
+    yield from _server_problems(config.agent)
     if bool(config.api.tls_cert) != bool(config.api.tls_key):
         yield InvalidArgument("api: tls_cert and tls_key go together", hint="set both or neither")
     try:
@@ -760,6 +908,12 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
         ("class_resources.rdt_config", filter(None, (config.class_resources.rdt_config,))),
         ("class_resources.resctrl", (config.class_resources.resctrl,)),
+        ("agent.tls_cert_file", filter(None, (config.agent.tls_cert_file,))),
+        ("agent.tls_private_key_file", filter(None, (config.agent.tls_private_key_file,))),
+        (
+            "agent.authentication.x509.client_ca_file",
+            filter(None, (config.agent.authentication.x509.client_ca_file,)),
+        ),
         ("api.unix_socket", filter(None, (config.api.unix_socket,))),
         ("api.audit_log", filter(None, (config.api.audit_log,))),
         ("class_resources.blockio_config", filter(None, (config.class_resources.blockio_config,))),
@@ -831,6 +985,19 @@ def _cgroup_parent_problems(runtime: RuntimeConfig) -> Iterator[InvalidArgument]
         yield InvalidArgument(
             f"runtime.cgroup_parent: {parent!r} is not an absolute and normal path", hint="write it like /podkeep"
         )
+
+
+def _server_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
+    try:
+        ip_address(agent.address)
+    except ValueError as error:
+        yield InvalidArgument(f"agent.address: {error}", hint="write an IP address, as 0.0.0.0")
+    if not 0 <= agent.port <= 65535:
+        yield InvalidArgument(f"agent.port: {agent.port} is no port", hint="use 10250")
+    if not agent.streaming_connection_idle_timeout > 0:
+        yield InvalidArgument("agent.streaming_connection_idle_timeout: it must be more than 0", hint="use 14400")
+    if bool(agent.tls_cert_file) != bool(agent.tls_private_key_file):
+        yield InvalidArgument("agent: tls_cert_file and tls_private_key_file go together", hint="set both or neither")
 
 
 def _streaming_problems(streaming: StreamingConfig) -> Iterator[InvalidArgument]:

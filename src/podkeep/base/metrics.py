@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -142,16 +142,20 @@ class Metrics:
             return float(sum(observed.counts)) if observed else 0.0
         return self._values.get(metric, {}).get(labels, 0.0)
 
-    def text(self) -> str:
-        """Return everything in the text format."""
+    def text(self, *, only: Collection[Metric] = (), without: Collection[Metric] = ()) -> str:
+        """Return everything in the text format, or those metrics that are named."""
         for prepare in self.before_scrape:
             prepare()
         lines: list[str] = []
         for metric, values in self._values.items():
+            if metric in without or (only and metric not in only):
+                continue
             samples = [Sample(labels, value) for labels, value in values.items()]
             for name in (metric.name, *metric.aliases):
                 lines += _lines(name, metric, samples)
         for metric, found in self._observed.items():
+            if metric in without or (only and metric not in only):
+                continue
             for name in (metric.name, *metric.aliases):
                 lines += _histogram_lines(name, metric, found)
         return "".join(lines)

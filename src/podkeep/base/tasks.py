@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
+_Result = TypeVar("_Result")
 
 
 async def finished(work: asyncio.Future[Any]) -> None:
@@ -28,6 +29,16 @@ async def finished(work: asyncio.Future[Any]) -> None:
             cancelled = error
     if cancelled is not None:
         raise cancelled
+
+
+async def on_thread(step: Callable[[], _Result]) -> _Result:
+    """Return what a short blocking step returns, done on a thread.
+
+    A caller that is cancelled waits for its end: what it uses may be closed then.
+    """
+    work = asyncio.ensure_future(asyncio.to_thread(step))
+    await finished(work)
+    return work.result()
 
 
 class Tasks:

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,31 @@ log = logging.getLogger(__name__)
 
 _LOCK = "agent.lock"
 _LOOK_S = 0.1
+_SETTINGS = {
+    "kubeconfig": "agent.kubeconfig",
+    "unix_socket": "api.unix_socket",
+    "node_name": "agent.node_name",
+    "static_pod_path": "agent.static_pod_path",
+    "log_level": "log.level",
+    "log_format": "log.format",
+}
+"""What options stand for."""
 
 
 @click.command(name="agent")
+@click.option(
+    "--config",
+    "configuration",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="A kubelet's configuration file (KubeletConfiguration).",
+)
+@click.option(
+    "--config-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    metavar="DIR",
+    help="A directory of such files, *.conf, that add to it.",
+)
 @click.option("--kubeconfig", metavar="FILE", help="As agent.kubeconfig: how the API is reached.")
 @click.option("--unix-socket", metavar="PATH", help="As api.unix_socket, used without a kubeconfig.")
 @click.option("--node-name", metavar="NAME", help="As agent.node_name.")
@@ -39,13 +62,7 @@ _LOOK_S = 0.1
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @pass_invocation
 def command(
-    invocation: Invocation,
-    kubeconfig: str | None,
-    unix_socket: str | None,
-    node_name: str | None,
-    static_pod_path: str | None,
-    log_level: str | None,
-    log_format: str | None,
+    invocation: Invocation, /, configuration: Path | None, config_dir: Path | None, **options: str | None
 ) -> None:
     """Run the pods that the API gives this node until SIGTERM; they run on then.
 
@@ -54,21 +71,22 @@ def command(
       podkeep agent
       podkeep agent --kubeconfig /etc/kubernetes/kubelet.conf
     """
-    given = {
-        "agent.kubeconfig": kubeconfig,
-        "api.unix_socket": unix_socket,
-        "agent.node_name": node_name,
-        "agent.static_pod_path": static_pod_path,
-        "log.level": log_level,
-        "log.format": log_format,
-    }
+    ignored: tuple[str, ...] = ()
+    if configuration is not None or config_dir is not None:
+        from podkeep.agent import kubelet_configuration
+
+        found = kubelet_configuration.load(configuration, config_dir)
+        invocation.override(*kubelet_configuration.assignments(found.settings))
+        ignored = found.ignored
+    given = {key: options[name] for name, key in _SETTINGS.items()}
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
-    serve(invocation)
+    serve(invocation, ignored)
 
 
-def serve(invocation: Invocation) -> None:
+def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     """Become the agent and run pods until told to stop.
 
+    :param ignored: fields of a KubeletConfiguration that mean nothing here.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
@@ -79,6 +97,8 @@ def serve(invocation: Invocation) -> None:
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
+    if ignored:
+        log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))
     supervised.end_with_supervisor()
     os.umask(0o022)
     root = Path(config.agent.root)
@@ -94,7 +114,12 @@ def serve(invocation: Invocation) -> None:
         if config.agent.kubeconfig:
             settings = kubeconfig.load([Path(config.agent.kubeconfig)])
         else:
+            from podkeep.agent.node import host_ips
+            from podkeep.cli.core import kubelet_pki
+
             settings = Settings(server=f"unix://{config.api.unix_socket}")
+            if config.agent.enable_server:
+                config = kubelet_pki.prepared(config, host_ips())
         daemon.serve(config, settings, joined.inode, log.info)
     finally:
         membership.leave(joined)

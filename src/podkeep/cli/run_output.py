@@ -1,7 +1,7 @@
 """What ``podkeep run`` prints: the output of containers as it comes, and warnings.
 
 Owns: following log files of containers that start and end, and naming the container in front of each line when there
-are several. Does not own: reading the log format (``crilog``).
+are several. Does not own: reading the log format (``agent.log_reader``).
 
 Output is followed by a thread of its own, a bounded piece of each log at a time: neither a container that writes faster
 than we print nor a pipe that nobody reads keeps the event loop from signals. The thread holds no lock of Python's while
@@ -20,12 +20,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.agent.log_reader import LogReader, Record
 from podkeep.agent.pod.events import Event
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable
 from podkeep.cli.core.output import echo_line
-from podkeep.cli.pods.crilog import LogReader, Record
 
 _PAUSE_S = 0.05
 """Pause between looks at the logs: output appears at once for a person, and an idle pod costs nothing to speak of."""

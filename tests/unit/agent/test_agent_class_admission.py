@@ -237,8 +237,8 @@ def test_annotations_are_read_again_for_every_container(tmp_path: Path, node_of:
         async with runtime.at(tmp_path / "s") as client:
             admitted = await admit(pod, node_of(client))
             for attempt, gate in enumerate((True, False, True)):
-                objects = StaticObjects(Sources())
-                starter = Starter(pod=pod, objects=objects, node=node_of(client, gate=gate), listener=Heard())
+                node = node_of(client, gate=gate)
+                starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=Heard())
                 action = StartContainer(container=pod.spec.containers[0], attempt=attempt)
                 await starter.start_container(action, Observed(sandboxes=(SANDBOX,)), admitted)
             admitted.release()

@@ -10,7 +10,7 @@ import yaml
 
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
-from podkeep.agent.convert.security import ImageUser
+from podkeep.agent.convert.security import ImageUser, SeccompPolicy
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.resources.qos import linux_resources
 from podkeep.agent.volumes.images import policies
@@ -54,6 +54,7 @@ def container(pod: Pod, start: int | None = None, **plan: Any) -> api_pb2.Contai
         ],
         "resources": linux_resources(pod, pod.spec.containers[0], 8 << 30),
         "userns_start": start,
+        "seccomp": SeccompPolicy(root="/seccomp"),
     } | plan
     return container_config(pod, pod.spec.containers[0], ContainerPlan(**wanted))
 

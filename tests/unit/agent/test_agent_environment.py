@@ -179,7 +179,7 @@ def test_fields_of_the_pod() -> None:
 
 def test_hosts() -> None:
     pod, _ = make(hostname="h", subdomain="sub", hostAliases=[{"ip": "10.1.1.1", "hostnames": ["a", "b"]}])
-    text = hosts.render(pod.spec, "h", ("10.0.0.2",), "ignored")
+    text = hosts.render(pod.spec, "h", ("10.0.0.2",), "ignored", "sub")
     assert "127.0.0.1\tlocalhost\n" in text
     assert "10.0.0.2\th.sub\th\n" in text
     assert text.endswith("10.1.1.1\ta\tb\n")
@@ -204,7 +204,7 @@ def test_dns_config_is_added_to_the_nodes(policy: str) -> None:
     config = {"nameservers": ["10.0.0.2", "10.0.0.3", "10.0.0.4"], "searches": ["b", "c"]}
     options = [{"name": "ndots", "value": "5"}, {"name": "edns0"}]
     pod, _ = make(dnsPolicy=policy, dnsConfig=config | {"options": options})
-    assert dns.resolv_conf(pod.spec, NODE) == dns.ResolvConf(
+    assert dns.pod_dns(pod, NODE, dns.ClusterDns()).conf == dns.ResolvConf(
         servers=("10.0.0.1", "10.0.0.2", "10.0.0.3"),
         searches=("a", "b", "c"),
         options=("ndots:5", "rotate", "edns0"),
@@ -213,7 +213,7 @@ def test_dns_config_is_added_to_the_nodes(policy: str) -> None:
 
 def test_dns_policy_none_starts_empty() -> None:
     pod, _ = make(dnsPolicy="None", dnsConfig={"nameservers": ["10.9.9.9"]})
-    assert dns.resolv_conf(pod.spec, NODE) == dns.ResolvConf(servers=("10.9.9.9",))
+    assert dns.pod_dns(pod, NODE, dns.ClusterDns()).conf == dns.ResolvConf(servers=("10.9.9.9",))
 
 
 def test_env_from_passes_over_binary_data() -> None:

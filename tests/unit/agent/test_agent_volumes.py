@@ -296,5 +296,24 @@ def test_last_words(tmp_path: Path) -> None:
     )
     assert termination_message(path, log, fall_back=True) == "one\ntwo\n"
     assert termination_message(path, log, fall_back=False) == ""
-    path.write_text("bye" + "x" * 5000)
-    assert termination_message(path, log, fall_back=True) == "bye" + "x" * 4093
+    path.write_text("x" * 5000 + "bye")
+    assert termination_message(path, log, fall_back=True) == "x" * 4093 + "bye"
+
+
+@pytest.mark.parametrize(
+    ("entries", "expected"),
+    [
+        ([("F", str(number)) for number in range(100)], "".join(f"{number}\n" for number in range(20, 100))),
+        ([("P", "x" * 16000)] * 10 + [("F", "end")], "x" * 2044 + "end\n"),
+        ([("F", "a\rb c  d")], "a\rb c  d\n"),
+        ([("F", "one"), ("P", "cut")], "one\ncut"),
+        ([("F", "é" * 2000)], "é" * 1023 + "\n"),
+    ],
+)
+def test_the_end_of_a_log_is_80_lines_and_2048_bytes(
+    tmp_path: Path, entries: list[tuple[str, str]], expected: str
+) -> None:
+    log = tmp_path / "0.log"
+    text = "".join(f"2026-01-01T00:00:00.000000000Z stdout {tag} {line}\n" for tag, line in entries)
+    log.write_bytes(text.encode())
+    assert termination_message(tmp_path / "none", log, fall_back=True).lstrip("\ufffd") == expected

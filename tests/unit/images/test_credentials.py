@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from podkeep.base import credential_providers
 from podkeep.base.config import ImagesConfig
+from podkeep.base.credential_providers import Provider, Providers, load, parse_duration
 from podkeep.base.docker_config import Credentials
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.images.registry import credential_providers
-from podkeep.images.registry.credential_providers import Provider, Providers, load, parse_duration
 from podkeep.images.registry.credentials import NodeCredentials, check, from_docker, from_helper
 
 VERSION = "credentialprovider.kubelet.k8s.io/v1"
@@ -133,7 +133,7 @@ providers:
         (config(entry(matchImages=[])), "matchImages is empty"),
         (config(entry(matchImages=None)), "missing required field `matchImages`"),
         (config(entry(defaultCacheDuration="often")), "defaultCacheDuration: 'often' is not a duration"),
-        (config(entry(tokenAttributes={})), "tokenAttributes: only a kubelet"),
+        (config(entry(tokenAttributes={})), "tokenAttributes: plugins get no tokens"),
         (config(entry(matchimages=[])), "unknown field `matchimages`"),
     ],
 )

@@ -11,7 +11,7 @@ import msgspec
 
 from podkeep.agent.convert import class_resources, names
 from podkeep.agent.convert.namespaces import id_mappings, namespace_options
-from podkeep.agent.convert.security import ImageUser, container_security
+from podkeep.agent.convert.security import ImageUser, SeccompPolicy, container_security
 from podkeep.agent.environment import expand_all
 from podkeep.agent.resources.qos import LinuxResources
 from podkeep.api.containers import Container
@@ -44,7 +44,20 @@ class PlannedMount:
     """Of an image; that of a path of the node is resolved already."""
     container_path: str
     read_only: bool = False
+    recursive_read_only: bool = False
+    """Of the node; what is mounted below it is read-only, too (KEP-3857). The runtime must be able to do it."""
     propagation: str | None = None
+    selinux_relabel: bool = False
+    """The files are the pod's own, and get its label."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedDevice:
+    """A device of the node, and where it is in the container (``volumeDevices``)."""
+
+    host_path: Path
+    container_path: str
+    read_only: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +74,12 @@ class ContainerPlan:
     mounts: Sequence[PlannedMount]
     resources: LinuxResources
     userns_start: int | None
+    seccomp: SeccompPolicy
+    devices: Sequence[PlannedDevice] = ()
+    groups: Sequence[int] = ()
+    """Of volumes, which every process of the container is in."""
+    target_id: str = ""
+    """Of an ephemeral container, the container whose processes it sees."""
     classes: Mapping[str, str] = field(default_factory=dict)
     """By type; those of the pod as a whole are none of its containers' (KEP-3008, Proposal)."""
 
@@ -68,9 +87,9 @@ class ContainerPlan:
 def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api_pb2.ContainerConfig:
     """Return the configuration that CreateContainer gets.
 
-    :raises InvalidArgument: if the container must not run as root and would.
+    :raises InvalidArgument: if the container must not run as root and would, or asks for what cannot be had.
     """
-    namespaces = namespace_options(pod.spec, plan.userns_start)
+    namespaces = namespace_options(pod.spec, plan.userns_start, plan.target_id)
     resources = plan.resources
     return api_pb2.ContainerConfig(
         metadata=api_pb2.ContainerMetadata(name=container.name, attempt=plan.attempt),
@@ -84,10 +103,21 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
         working_dir=container.working_dir,
         envs=[api_pb2.KeyValue(key=key, value=value.encode()) for key, value in plan.environment.items()],
         mounts=[_mount(mount, pod, plan.userns_start) for mount in plan.mounts],
+        devices=[
+            api_pb2.Device(
+                host_path=str(device.host_path),
+                container_path=device.container_path,
+                permissions="r" if device.read_only else "mrw",
+            )
+            for device in plan.devices
+        ],
         labels=names.pod_labels(pod) | {names.CONTAINER_NAME: container.name},
         annotations=_annotations(pod, container, plan.attempt),
         log_path=names.log_path(container.name, plan.attempt),
+        stdin=container.stdin,
+        stdin_once=container.stdin_once,
         tty=container.tty,
+        stop_signal=_stop_signal(container),
         class_resources=class_resources.of_container(plan.classes),
         linux=api_pb2.LinuxContainerConfig(
             resources=api_pb2.LinuxContainerResources(
@@ -96,8 +126,12 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
                 cpu_shares=resources.cpu_shares,
                 memory_limit_in_bytes=resources.memory_limit_bytes,
                 oom_score_adj=resources.oom_score_adj,
+                hugepage_limits=[
+                    api_pb2.HugepageLimit(page_size=size, limit=limit)
+                    for size, limit in sorted(resources.hugepage_limits.items())
+                ],
             ),
-            security_context=container_security(pod, container, namespaces, plan.image_user),
+            security_context=container_security(pod, container, namespaces, plan.image_user, plan.seccomp, plan.groups),
         ),
     )
 
@@ -118,6 +152,8 @@ def _mount(mount: PlannedMount, pod: Pod, userns_start: int | None) -> api_pb2.M
         image_sub_path=mount.sub_path,
         container_path=mount.container_path,
         readonly=mount.read_only,
+        recursive_read_only=mount.recursive_read_only,
+        selinux_relabel=mount.selinux_relabel,
         propagation=_PROPAGATION[mount.propagation],
         uidMappings=id_mappings(userns_start),
         gidMappings=id_mappings(userns_start),
@@ -125,13 +161,28 @@ def _mount(mount: PlannedMount, pod: Pod, userns_start: int | None) -> api_pb2.M
 
 
 def _annotations(pod: Pod, container: Container, attempt: int) -> dict[str, str]:
-    return {
+    annotations = {
         names.CONTAINER_HASH: container_hash(container),
         names.RESTART_COUNT: str(attempt),
         names.TERMINATION_MESSAGE_PATH: container.termination_message_path,
         names.TERMINATION_MESSAGE_POLICY: container.termination_message_policy or "File",
         names.GRACE_PERIOD: str(pod.spec.termination_grace_period_seconds or 0),
     }
+    if pod.metadata.deletion_grace_period_seconds is not None:
+        annotations[names.DELETION_GRACE_PERIOD] = str(pod.metadata.deletion_grace_period_seconds)
+    if container.lifecycle is not None and container.lifecycle.pre_stop is not None:
+        annotations[names.PRE_STOP] = msgspec.json.encode(container.lifecycle.pre_stop).decode()
+    if container.ports:
+        annotations[names.PORTS] = msgspec.json.encode(container.ports).decode()
+    return annotations
+
+
+def _stop_signal(container: Container) -> api_pb2.Signal.ValueType:
+    """Return the signal with which a container is stopped; without one it is that of its image (KEP-4960)."""
+    asked = None if container.lifecycle is None else container.lifecycle.stop_signal
+    if asked is None:
+        return api_pb2.RUNTIME_DEFAULT
+    return api_pb2.Signal.Value(asked.replace("+", "PLUS").replace("-", "MINUS"))
 
 
 def container_hash(container: Container) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from podkeep.api.pod import Pod
+from podkeep.base.errors import InvalidArgument
 
 POD_NAME = "io.kubernetes.pod.name"
 POD_NAMESPACE = "io.kubernetes.pod.namespace"
@@ -14,8 +15,14 @@ RESTART_COUNT = "io.kubernetes.container.restartCount"
 TERMINATION_MESSAGE_PATH = "io.kubernetes.container.terminationMessagePath"
 TERMINATION_MESSAGE_POLICY = "io.kubernetes.container.terminationMessagePolicy"
 GRACE_PERIOD = "io.kubernetes.pod.terminationGracePeriod"
+DELETION_GRACE_PERIOD = "io.kubernetes.pod.deletionGracePeriod"
+PRE_STOP = "io.kubernetes.container.preStopHandler"
+PORTS = "io.kubernetes.container.ports"
 
 CONFIG_SOURCE = "kubernetes.io/config.source"
+_MAX_HOSTNAME = 63
+_MAX_KERNEL_NAME = 64
+"""Linux: ``__NEW_UTS_LEN``."""
 
 
 def pod_labels(pod: Pod) -> dict[str, str]:
@@ -38,5 +45,35 @@ def log_path(container: str, attempt: int) -> str:
 
 
 def hostname(pod: Pod) -> str:
-    """Return the pod's hostname: the one it asks for, or its name cut to what a hostname may be."""
-    return pod.spec.hostname or pod.metadata.name[:63].rstrip("-.")
+    """Return the pod's hostname: the one it asks for, or its name, cut to what a hostname may be."""
+    asked = pod.spec.hostname_override or pod.spec.hostname or pod.metadata.name
+    return asked if len(asked) <= _MAX_HOSTNAME else asked[:_MAX_HOSTNAME].rstrip("-.")
+
+
+def domain(pod: Pod, cluster_domain: str) -> str:
+    """Return the pod's domain; empty if it has no subdomain, or its hostname is overridden (KEP-4762).
+
+    Without a cluster's domain it is the subdomain alone.
+    """
+    subdomain = pod.spec.subdomain
+    if not subdomain or pod.spec.hostname_override is not None:
+        return ""
+    return f"{subdomain}.{pod.metadata.namespace}.svc.{cluster_domain}" if cluster_domain else subdomain
+
+
+def kernel_name(pod: Pod, cluster_domain: str) -> str:
+    """Return what ``uname`` says in the pod: its hostname, or all of its name if it asks for that (KEP-1797).
+
+    :raises InvalidArgument: if that is too long for the kernel.
+    """
+    inside = domain(pod, cluster_domain)
+    if not inside or not pod.spec.set_hostname_as_fqdn:
+        return hostname(pod)
+    name = f"{hostname(pod)}.{inside}"
+    if len(name) > _MAX_KERNEL_NAME:
+        raise InvalidArgument(
+            f"failed to construct FQDN from pod hostname and cluster domain, FQDN {name} is too long "
+            f"({_MAX_KERNEL_NAME} characters is the max, {len(name)} characters requested)",
+            hint="use a shorter hostname or subdomain, or leave setHostnameAsFQDN out",
+        )
+    return name

@@ -9,9 +9,12 @@ from podkeep.agent.convert import class_resources, names
 from podkeep.agent.convert.namespaces import namespace_options
 from podkeep.agent.convert.security import sandbox_security
 from podkeep.agent.dns import ResolvConf
-from podkeep.agent.resources import cgroup_names
+from podkeep.agent.resources import cgroup_names, qos, requests
+from podkeep.agent.resources.requests import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2
+
+_PROTOCOLS = {"TCP": api_pb2.TCP, "UDP": api_pb2.UDP, "SCTP": api_pb2.SCTP}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,10 +31,14 @@ class SandboxPlan:
     attempt: int = 0
     classes: Mapping[str, str] = field(default_factory=dict)
     """Of the pod as a whole, by type."""
+    cluster_domain: str = ""
 
 
 def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
-    """Return the configuration that RunPodSandbox and CreateContainer get."""
+    """Return the configuration that RunPodSandbox and CreateContainer get.
+
+    :raises InvalidArgument: if the pod's name in full is asked for as its hostname and is too long.
+    """
     spec, metadata = pod.spec, pod.metadata
     security = spec.security_context
     return api_pb2.PodSandboxConfig(
@@ -39,9 +46,10 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
             name=metadata.name, namespace=metadata.namespace, uid=metadata.uid, attempt=plan.attempt
         ),
         # With the host's network the host's name shows; CRI forbids another one.
-        hostname="" if spec.host_network else names.hostname(pod),
+        hostname="" if spec.host_network else names.kernel_name(pod, plan.cluster_domain),
         log_directory=names.log_directory(plan.pod_logs, pod),
         dns_config=api_pb2.DNSConfig(servers=plan.dns.servers, searches=plan.dns.searches, options=plan.dns.options),
+        port_mappings=[] if spec.host_network else _port_mappings(pod),
         labels=metadata.labels | names.pod_labels(pod),
         annotations={names.CONFIG_SOURCE: "file"} | metadata.annotations,
         class_resources=class_resources.of_pod(plan.classes),
@@ -49,5 +57,33 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
             cgroup_parent=cgroup_names.of_pod(plan.cgroup_root, pod),
             security_context=sandbox_security(pod, namespace_options(spec, plan.userns_start)),
             sysctls={} if security is None else {s.name.replace("/", "."): s.value for s in security.sysctls},
+            resources=_resources(requests.pod_requests(pod, overhead=False), requests.pod_limits(pod, overhead=False)),
+            overhead=_resources(requests.amounts(spec.overhead), requests.amounts(spec.overhead)),
         ),
+    )
+
+
+def _port_mappings(pod: Pod) -> list[api_pb2.PortMapping]:
+    """Return the ports of containers; those that ask for no port of the node are named, too (kubelet)."""
+    return [
+        api_pb2.PortMapping(
+            protocol=_PROTOCOLS[port.protocol or "TCP"],
+            container_port=port.container_port,
+            host_port=port.host_port,
+            host_ip=port.host_ip,
+        )
+        for container in (*pod.spec.init_containers, *pod.spec.containers)
+        if container in pod.spec.containers or is_sidecar(container)
+        for port in container.ports
+    ]
+
+
+def _resources(asked: requests.Amounts, limits: requests.Amounts) -> api_pb2.LinuxContainerResources:
+    """Return what the containers have together, or what the sandbox costs itself."""
+    cpu_limit = limits.get(requests.CPU, 0)
+    return api_pb2.LinuxContainerResources(
+        cpu_period=qos.PERIOD_US,
+        cpu_quota=qos.quota(cpu_limit),
+        cpu_shares=qos.shares(asked.get(requests.CPU, cpu_limit)),
+        memory_limit_in_bytes=limits.get(requests.MEMORY, 0),
     )

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from podkeep.api.containers import Capabilities, Container, SeccompProfile, SecurityContext
+import posixpath
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from podkeep.api.containers import (
+    AppArmorProfile,
+    Capabilities,
+    Container,
+    SeccompProfile,
+    SecurityContext,
+    SELinuxOptions,
+)
 from podkeep.api.pod import Pod, PodSecurityContext
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2
@@ -10,6 +21,11 @@ from podkeep.cri.v1 import api_pb2
 _SECCOMP = {
     "RuntimeDefault": api_pb2.SecurityProfile.RuntimeDefault,
     "Unconfined": api_pb2.SecurityProfile.Unconfined,
+}
+_GROUPS_POLICIES = {
+    None: api_pb2.SupplementalGroupsPolicy.Merge,
+    "Merge": api_pb2.SupplementalGroupsPolicy.Merge,
+    "Strict": api_pb2.SupplementalGroupsPolicy.Strict,
 }
 # CRI: paths hidden from, or read-only for, containers that are not privileged (runtime-spec, maskedPaths).
 MASKED_PATHS = (
@@ -29,14 +45,34 @@ MASKED_PATHS = (
 READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
+@dataclass(frozen=True, kw_only=True)
+class SeccompPolicy:
+    """What the node says about seccomp: where profiles of type Localhost are, and what counts if a pod says nothing.
+
+    :param is_default: then it is RuntimeDefault, otherwise Unconfined (kubelet: ``seccompDefault``).
+    """
+
+    root: str
+    is_default: bool = False
+
+
 def sandbox_security(pod: Pod, namespaces: api_pb2.NamespaceOption) -> api_pb2.LinuxSandboxSecurityContext:
     """Return the security context of a pod's sandbox."""
     security = pod.spec.security_context or PodSecurityContext()
     message = api_pb2.LinuxSandboxSecurityContext(
         namespace_options=namespaces,
         supplemental_groups=supplemental_groups(security),
-        privileged=any(privileged(container) for container in (*pod.spec.init_containers, *pod.spec.containers)),
-        seccomp=_seccomp(security.seccomp_profile or SeccompProfile(type="RuntimeDefault")),
+        supplemental_groups_policy=_GROUPS_POLICIES[security.supplemental_groups_policy],
+        privileged=any(
+            inner is not None and bool(inner.privileged)
+            for inner in (
+                *(container.security_context for container in (*pod.spec.init_containers, *pod.spec.containers)),
+                *(container.security_context for container in pod.spec.ephemeral_containers),
+            )
+        ),
+        # Whatever the containers ask for: the sandbox itself needs no more (kubelet).
+        seccomp=api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.RuntimeDefault),
+        selinux_options=_selinux(security.selinux_options),
     )
     if security.run_as_user is not None:
         message.run_as_user.value = security.run_as_user
@@ -46,28 +82,43 @@ def sandbox_security(pod: Pod, namespaces: api_pb2.NamespaceOption) -> api_pb2.L
 
 
 def container_security(
-    pod: Pod, container: Container, namespaces: api_pb2.NamespaceOption, image_user: ImageUser
+    pod: Pod,
+    container: Container,
+    namespaces: api_pb2.NamespaceOption,
+    image_user: ImageUser,
+    seccomp: SeccompPolicy,
+    groups: Sequence[int] = (),
 ) -> api_pb2.LinuxContainerSecurityContext:
     """Return the security context of ``container``; the container's own settings win over the pod's.
 
     IDs are those inside the container whatever its user namespace is (KEP-127, support for pods).
 
-    :raises InvalidArgument: if ``runAsNonRoot`` is set and the container would run as root, or may.
+    :param groups: of volumes, which every process is in.
+    :raises InvalidArgument: if ``runAsNonRoot`` is set and the container would run as root, or may; if a profile of
+        the node is asked for and not named.
     """
     outer = pod.spec.security_context or PodSecurityContext()
     inner = container.security_context or SecurityContext()
     check_non_root(pod, container, image_user)
     is_privileged = privileged(container)
+    is_masked = not is_privileged and inner.proc_mount != "Unmasked"
+    apparmor = inner.apparmor_profile or outer.apparmor_profile
     message = api_pb2.LinuxContainerSecurityContext(
         namespace_options=namespaces,
         privileged=is_privileged,
         readonly_rootfs=bool(inner.read_only_root_filesystem),
         no_new_privs=inner.allow_privilege_escalation is False,
-        supplemental_groups=supplemental_groups(outer),
-        masked_paths=() if is_privileged else MASKED_PATHS,
-        readonly_paths=() if is_privileged else READONLY_PATHS,
-        seccomp=_seccomp(inner.seccomp_profile or outer.seccomp_profile),
+        supplemental_groups=[*supplemental_groups(outer), *groups],
+        supplemental_groups_policy=_GROUPS_POLICIES[outer.supplemental_groups_policy],
+        masked_paths=MASKED_PATHS if is_masked else (),
+        readonly_paths=READONLY_PATHS if is_masked else (),
+        seccomp=_seccomp(inner.seccomp_profile or outer.seccomp_profile, seccomp),
+        selinux_options=_selinux(inner.selinux_options or outer.selinux_options),
     )
+    if apparmor is not None:
+        message.apparmor.CopyFrom(_apparmor(apparmor))
+        # Runtimes of before Kubernetes 1.30 know only this.
+        message.apparmor_profile = _apparmor_name(apparmor)
     if inner.capabilities is not None:
         message.capabilities.CopyFrom(_capabilities(inner.capabilities))
     user = inner.run_as_user if inner.run_as_user is not None else outer.run_as_user
@@ -141,10 +192,47 @@ def _capabilities(capabilities: Capabilities) -> api_pb2.Capability:
     return api_pb2.Capability(add_capabilities=spelled(capabilities.add), drop_capabilities=spelled(capabilities.drop))
 
 
-def _seccomp(profile: SeccompProfile | None) -> api_pb2.SecurityProfile:
-    """A pod that says nothing runs unconfined, as with a kubelet whose ``seccompDefault`` is off."""
+def _seccomp(profile: SeccompProfile | None, policy: SeccompPolicy) -> api_pb2.SecurityProfile:
+    """Return a seccomp profile; what a pod does not say the node does.
+
+    :raises InvalidArgument: if a file of the node is asked for and not named, or is not below the node's directory.
+    """
     if profile is None or profile.type is None:
-        return api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.Unconfined)
-    if profile.type not in _SECCOMP:
-        raise InvalidArgument(f"seccomp profile type {profile.type} is not supported by this version")
-    return api_pb2.SecurityProfile(profile_type=_SECCOMP[profile.type])
+        return api_pb2.SecurityProfile(profile_type=_SECCOMP["RuntimeDefault" if policy.is_default else "Unconfined"])
+    if profile.type != "Localhost":
+        return api_pb2.SecurityProfile(profile_type=_SECCOMP[profile.type])
+    if not profile.localhost_profile:
+        raise InvalidArgument("localhostProfile must be set if seccompProfile type is Localhost.")
+    name = posixpath.normpath(profile.localhost_profile)
+    if name.startswith(("/", "../")) or name == "..":
+        raise InvalidArgument(f"localhostProfile {profile.localhost_profile!r} is not a path below {policy.root}")
+    return api_pb2.SecurityProfile(
+        profile_type=api_pb2.SecurityProfile.Localhost, localhost_ref=posixpath.join(policy.root, name)
+    )
+
+
+def _apparmor(profile: AppArmorProfile) -> api_pb2.SecurityProfile:
+    """Return an AppArmor profile.
+
+    :raises InvalidArgument: if one of the node is asked for and not named.
+    """
+    kind = profile.type or "Unconfined"
+    if kind != "Localhost":
+        return api_pb2.SecurityProfile(profile_type=_SECCOMP[kind])
+    if not profile.localhost_profile:
+        raise InvalidArgument("missing localhost apparmor profile name")
+    return api_pb2.SecurityProfile(
+        profile_type=api_pb2.SecurityProfile.Localhost, localhost_ref=profile.localhost_profile
+    )
+
+
+def _apparmor_name(profile: AppArmorProfile) -> str:
+    if profile.type == "Localhost":
+        return f"localhost/{profile.localhost_profile}"
+    return "runtime/default" if profile.type == "RuntimeDefault" else "unconfined"
+
+
+def _selinux(options: SELinuxOptions | None) -> api_pb2.SELinuxOption | None:
+    if options is None:
+        return None
+    return api_pb2.SELinuxOption(user=options.user, role=options.role, type=options.type, level=options.level)

@@ -1,19 +1,24 @@
 """Having an image on the node before what needs it starts, by its pull policy, in the words of a kubelet.
 
-Owns: the order of looking, pulling and trying again, with the credentials of the pod's pull secrets; what each outcome
-is called. A pull that failed is not tried again for the same pod before its back-off is over. Does not own: what the
-node itself has of credentials (the runtime's), or when somebody asks again (``worker``).
+Owns: the order of looking, pulling and trying again, with the credentials of the pod's pull secrets and of the plugins;
+what each outcome is called; how many pulls there are at a time. A pull that failed is not tried again for the same pod
+before its back-off is over. Does not own: what the node itself has of credentials (the runtime's), or when somebody
+asks again (``worker``).
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from podkeep.agent import durations
 from podkeep.agent.convert.security import ImageUser
+from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, IMAGE_PULL_DURATION, AgentMetrics, size_bucket
 from podkeep.agent.pod.backoff import PullBackOff
 from podkeep.agent.pod.events import Event, PullFailed
 from podkeep.base import reference
@@ -88,6 +93,13 @@ class PodPull:
         )
 
 
+class Plugins(Protocol):
+    """Programs that have credentials for images (``plugins``)."""
+
+    async def credentials(self, image: str, pod: PodPull) -> Sequence[Credentials]:
+        """Return those for ``host/repository``, in the order in which to try them; nothing if none has any."""
+
+
 async def _silently(image: str, pull: Awaitable[str]) -> str:
     return await pull
 
@@ -97,19 +109,46 @@ class Images:
 
     :param show: shows a pull while it runs.
     :param clock: times the back-offs.
+    :param limit: pulls at a time; 0: any number.
     """
 
-    def __init__(self, client: CriClient, show: ShowPull | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        client: CriClient,
+        show: ShowPull | None = None,
+        clock: Clock = time.monotonic,
+        *,
+        limit: int = 0,
+        plugins: Plugins | None = None,
+        metrics: AgentMetrics | None = None,
+    ) -> None:
         self._client = client
         self._show = show or _silently
         self._clock = clock
         self._back_off = PullBackOff()
+        self._plugins = plugins
+        self._slots = asyncio.Semaphore(limit) if limit else nullcontext()
+        self._wanted: Counter[str] = Counter()
+        self.metrics = metrics or AgentMetrics()
+
+    @property
+    def wanted(self) -> frozenset[str]:
+        """Names of images that somebody is having now: looked for, waiting for a pull, or pulled."""
+        return frozenset(self._wanted)
 
     async def ensure(self, wanted: Wanted, pod: PodPull) -> LocalImage:
         """Return the image, pulled if its policy says so.
 
         :raises PullFailed: with the kubelet's waiting reason, if there is no image to run.
         """
+        self._wanted[wanted.image] += 1
+        try:
+            return await self._ensure(wanted, pod)
+        finally:
+            self._wanted[wanted.image] -= 1
+            self._wanted += Counter()  # without those that nobody wants
+
+    async def _ensure(self, wanted: Wanted, pod: PodPull) -> LocalImage:
         image = wanted.image
         try:
             name = reference.parse(image)
@@ -122,6 +161,7 @@ class Images:
         except PodkeepError as error:
             text = f'Failed to inspect image "{image}": {error.message}'
             raise _without_pull(wanted, pod, "ImageInspectError", text, error.hint) from error
+        self._count(wanted, None if wanted.policy == "Always" else present is not None)
         if present is not None:
             _report(wanted, pod, "Pulled", f'Container image "{image}" already present on machine')
             return present
@@ -138,9 +178,13 @@ class Images:
         _report(wanted, pod, "Pulling", f'Pulling image "{image}"')
         began = self._clock()
         try:
-            ref = await self._try_credentials(spec, pod, (*pod.keyring.lookup(name.name), None))
-            took = self._clock() - began
-            found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
+            plugins = () if self._plugins is None else await self._plugins.credentials(name.name, pod)
+            credentials = tuple(dict.fromkeys((*pod.keyring.lookup(name.name), *plugins)))
+            async with self._slots:
+                turn = self._clock()
+                ref = await self._try_credentials(spec, pod, (*credentials, None))
+                took = self._clock() - turn
+                found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
         except PodkeepError as error:
             text = f'Failed to pull image "{image}": {error.message}'
             _report(wanted, pod, "Failed", text, warning=True)
@@ -150,13 +194,21 @@ class Images:
             raise failure.of(wanted.container) from error
         self._back_off.succeeded(key)
         local = LocalImage(ref=ref, user=ImageUser() if found is None else found.user, size=found.size if found else 0)
-        whole = durations.text(self._clock() - began)
+        waited = self._clock() - began
+        self.metrics.observe(IMAGE_PULL_DURATION, waited, size_bucket(local.size))
+        whole = durations.text(waited)
         message = (
             f'Successfully pulled image "{image}" in {durations.text(took)} ({whole} including waiting). '
             f"Image size: {local.size} bytes."
         )
         _report(wanted, pod, "Pulled", message)
         return local
+
+    def _count(self, wanted: Wanted, present: bool | None) -> None:
+        here = "unknown" if present is None else str(present).lower()
+        never = wanted.policy == "Never" and not present
+        required = "unknown" if never else str(not present).lower()
+        self.metrics.add(ENSURE_IMAGE_REQUESTS, wanted.policy.lower(), here, required)
 
     def _refuse_in_back_off(self, wanted: Wanted, key: str, pod: PodPull) -> None:
         left = self._back_off.left(key, self._clock())

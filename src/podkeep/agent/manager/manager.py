@@ -21,10 +21,10 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import Node
 from podkeep.agent.pod.events import Event, PodRejected
-from podkeep.agent.pod.plan import Finish
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
@@ -32,7 +32,7 @@ from podkeep.agent.resources import preemption
 from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.agent.sources import ObjectReader
 from podkeep.api.pod import Pod
-from podkeep.api.status import PodCondition, PodStatus
+from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
@@ -40,7 +40,6 @@ from podkeep.base.tasks import Tasks
 log = logging.getLogger(__name__)
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
-DISRUPTION_TARGET = "DisruptionTarget"
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
 """Seconds after which a step that failed is tried again: at first, and at most."""
 
@@ -194,12 +193,12 @@ class PodManager:
         """Return the pods that were taken on and have not ended (kubelet, GetActivePods)."""
         return [life.pod for life in self._lives.values() if life.admitted and not life.ended]
 
-    def find(self, uid: str) -> tuple[Pod, PodStatus] | None:
+    def by_uid(self, uid: str) -> tuple[Pod, PodStatus] | None:
         """Return a pod and its newest status."""
         life = self._lives.get(uid)
         return None if life is None else (life.pod, life.shown)
 
-    def find_name(self, namespace: str, name: str) -> tuple[Pod, PodStatus] | None:
+    def find(self, namespace: str, name: str) -> tuple[Pod, PodStatus] | None:
         """Return the pod of that name; of two, the one that is not to go."""
         found = [life for life in self._lives.values() if life.name == (namespace, name)]
         life = min(found, key=_Life.is_to_go, default=None)
@@ -209,20 +208,18 @@ class PodManager:
         """Return whether anybody looks after pod ``uid``."""
         return uid in self._lives
 
-    async def evict(
-        self, uid: str, finish: Finish, grace: int, conditions: tuple[PodCondition, ...] = ()
-    ) -> PodStatus | None:
-        """End a pod as failed, and return its last status once nothing of it runs.
-
-        :param finish: the reason and message of its status.
-        :returns: ``None`` if the pod is not known, or has ended before.
-        """
+    def has_ended(self, uid: str) -> bool:
+        """Return whether nothing of pod ``uid`` will run again."""
         life = self._lives.get(uid)
+        return life is None or life.ended
+
+    async def end(self, pod: Pod, ending: Ending) -> None:
+        """End a pod as failed, and return once nothing of it runs; nothing happens if it has ended."""
+        life = self._lives.get(pod.metadata.uid)
         if life is None or life.worker is None or life.ended:
-            return None
-        life.worker.fail(finish, max(grace, 1), conditions)
+            return
+        life.worker.fail(ending.finish(), max(ending.grace_of(pod), 1), ending.conditions(pod))
         await life.stopped.wait()
-        return life.status
 
     async def close(self) -> None:
         """Let go of all pods and leave them as they are, running."""
@@ -310,17 +307,9 @@ class PodManager:
         return False
 
     async def _preempt(self, pod: Pod) -> None:
-        message = preemption.MESSAGE
-        self._report(pod, Event(type="Warning", reason=preemption.REASON, message=message))
-        condition = PodCondition(
-            type=DISRUPTION_TARGET,
-            status="True",
-            reason="TerminationByKubelet",
-            message=preemption.CONDITION_MESSAGE,
-            observed_generation=pod.metadata.generation,
-        )
-        finish = Finish(failed=True, reason=preemption.REASON, message=message)
-        await self.evict(pod.metadata.uid, finish, pod.spec.termination_grace_period_seconds or 0, (condition,))
+        reason, message = preemption.REASON, preemption.MESSAGE
+        self._report(pod, Event(type="Warning", reason=reason, message=message))
+        await self.end(pod, Ending(reason=reason, message=message, disruption=preemption.CONDITION_MESSAGE))
 
     async def _run(self, life: _Life, worker: PodWorker) -> bool:
         """Run a pod to its end; one that cannot be taken on now is tried again.

@@ -43,6 +43,8 @@ _DONE_BEFORE = (
     "treat it as exited normally"
 )
 _KILLED = 137
+_MAX_MESSAGES = 12 * 1024
+"""Bytes of the last words of all containers of a pod (kubelet, ``MaxPodTerminationMessageLogLength``)."""
 _MIN_MILLI_CPU_LIMIT = 10
 _MIN_SHARES = 2
 
@@ -55,6 +57,9 @@ class ContainerStatuses:
         self._observed = observed
         self._facts = facts
         self._before = {status.name: status for status in reported(previous)}
+        spec = pod.spec
+        count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
+        self._max_message = _MAX_MESSAGES // max(count, 1)
         self._deleted = pod.metadata.deletion_timestamp is not None
         self._all_restart = restarting_all(pod, observed, previous)
         self._main_created = any(
@@ -244,7 +249,7 @@ class ContainerStatuses:
         return ContainerStateTerminated(
             exit_code=view.exit_code,
             reason=view.reason or ("Completed" if view.exit_code == 0 else "Error"),
-            message=": ".join(words),
+            message=": ".join(words).encode()[: self._max_message].decode(errors="ignore"),
             started_at=time_text(view.started_at),
             finished_at=time_text(view.finished_at),
             container_id=self._id(view),

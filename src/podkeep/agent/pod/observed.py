@@ -197,7 +197,7 @@ def _user(status: api_pb2.ContainerStatus) -> ContainerUser | None:
 def _stop_signal(status: api_pb2.ContainerStatus) -> str:
     if status.stop_signal == api_pb2.RUNTIME_DEFAULT:
         return ""
-    return api_pb2.Signal.Name(status.stop_signal)
+    return api_pb2.Signal.Name(status.stop_signal).replace("PLUS", "+").replace("MINUS", "-")
 
 
 def _confinement(status: api_pb2.ContainerStatus) -> Confinement | None:

@@ -13,18 +13,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from podkeep.agent import container_files, hosts
+from podkeep.agent import container_files, env_files, hosts
 from podkeep.agent.convert import names
-from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
+from podkeep.agent.convert.container import (
+    ContainerPlan,
+    PlannedDevice,
+    PlannedImage,
+    PlannedMount,
+    container_config,
+)
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
-from podkeep.agent.dns import resolv_conf
+from podkeep.agent.convert.security import SeccompPolicy
+from podkeep.agent.dns import ClusterDns, PodDns, pod_dns
 from podkeep.agent.environment import PodFacts, environment
 from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import LocalImage, PodPull, Wanted
 from podkeep.agent.node import Node
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
 from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, StepFailed
-from podkeep.agent.pod.observed import Observed, SandboxView
+from podkeep.agent.pod.observed import Observed, SandboxView, State
 from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target, full_name
@@ -38,7 +45,7 @@ from podkeep.api.containers import Container
 from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base.docker_config import Keyring
-from podkeep.base.errors import Cancelled, NotFound, PodkeepError
+from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.cri.v1 import api_pb2
 
@@ -101,6 +108,8 @@ class Starter:
         await self._refresh()
         await self._volumes(admitted)
         reach("agent.volumes.ready")
+        for problem in self._dns().problems:
+            self._listener.event(Event(type="Warning", reason="DNSConfigForming", message=problem))
         try:
             config = await self._sandbox_config(attempt, admitted, fresh=bool(class_resources.of_pod_field(self._pod)))
             request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=self._handler)
@@ -136,7 +145,7 @@ class Starter:
         )
         image = await self._unless_interrupted(self._node.images.ensure(wanted, pull), container)
         had = Had(image=image, volumes=volumes)
-        message = await self._configure(action, sandbox, admitted, had)
+        message = await self._configure(action, observed, admitted, had)
         created = await self._create(container, sandbox, config, message)
         await self._start(action, created)
         await self._post_start(container, created, observed)
@@ -176,13 +185,18 @@ class Starter:
         class_resources.require_reported(classes, offers)
         plan = SandboxPlan(
             userns_start=admitted.userns_start,
-            dns=resolv_conf(self._pod.spec, self._node.dns),
+            dns=self._dns().conf,
             cgroup_root=cgroup_names.root(self._node.config),
             pod_logs=self._node.config.agent.pod_logs,
             attempt=attempt,
             classes=classes,
+            cluster_domain=self._node.config.agent.cluster_domain,
         )
         return sandbox_config(self._pod, plan)
+
+    def _dns(self) -> PodDns:
+        agent = self._node.config.agent
+        return pod_dns(self._pod, self._node.dns, ClusterDns(servers=agent.cluster_dns, domain=agent.cluster_domain))
 
     async def _volumes(self, admitted: Admitted) -> Mapping[str, MountedVolume]:
         """Make the volumes, and return them by name.
@@ -197,37 +211,82 @@ class Starter:
         return self._pod_volumes
 
     async def _configure(
-        self, action: StartContainer, sandbox: SandboxView, admitted: Admitted, had: Had
+        self, action: StartContainer, observed: Observed, admitted: Admitted, had: Had
     ) -> api_pb2.ContainerConfig:
         """Return the container's configuration, after making the files it mounts."""
         pod, container = self._pod, action.container
-        ips = self._node.host_ips if pod.spec.host_network else sandbox.ips
-        facts = PodFacts(pod_ips=ips, host_ips=self._node.host_ips, node_name=self._node.name)
-        volumes: dict[str, MountedVolume | PlannedImage] = {**await self._volumes(admitted), **had.volumes}
+        mounted = await self._volumes(admitted)
+        volumes: dict[str, MountedVolume | PlannedImage] = {**mounted, **had.volumes}
         try:
             classes = await self._classes(container)
-            variables = environment(pod, container, self._sources, facts)
-            hosts_text = hosts.render(pod.spec, names.hostname(pod), sandbox.ips, self._node.hosts_file)
+            recursive = await self._mounts_recursively(container)
+            target = _target(action, observed)
 
-            def prepare() -> list[PlannedMount]:
-                container_files.write_hosts(admitted.directory, hosts_text)
-                return container_files.mounts(container, action.attempt, admitted.directory, volumes, variables)
+            def prepare() -> tuple[dict[str, str], list[PlannedMount]]:
+                variables = environment(pod, container, self._sources, self._facts(observed, mounted))
+                container_files.write_hosts(admitted.directory, self._hosts(observed))
+                mounts = container_files.mounts(container, action.attempt, admitted.directory, volumes, variables)
+                return variables, container_files.recursive(container, mounts, possible=recursive)
 
+            variables, mounts = await asyncio.to_thread(prepare)
+            agent = self._node.config.agent
             plan = ContainerPlan(
                 attempt=action.attempt,
                 image_ref=had.image.ref,
                 image_user=had.image.user,
                 environment=variables,
-                mounts=await asyncio.to_thread(prepare),
+                mounts=mounts,
                 resources=qos.linux_resources(pod, container, self._node.memory),
                 userns_start=admitted.userns_start,
                 classes=classes,
+                seccomp=SeccompPolicy(root=agent.seccomp_root(), is_default=agent.seccomp_default),
+                devices=[
+                    PlannedDevice(
+                        host_path=mounted[device.name].path,
+                        container_path=device.device_path,
+                        read_only=mounted[device.name].read_only,
+                    )
+                    for device in container.volume_devices
+                ],
+                groups=sorted({volume.group for volume in mounted.values() if volume.group is not None}),
+                target_id=target,
             )
             return container_config(pod, container, plan)
         except (PodkeepError, OSError) as error:
             hint = error.hint if isinstance(error, PodkeepError) else ""
             text = error.message if isinstance(error, PodkeepError) else str(error)
             raise _failed(container, "CreateContainerConfigError", text, hint) from error
+
+    def _facts(self, observed: Observed, mounted: Mapping[str, MountedVolume]) -> PodFacts:
+        node = self._node
+
+        def read_file(volume: str, path: str) -> str:
+            if volume not in mounted:
+                raise NotFound(f'cannot find the volume "{volume}" referenced by FileKeyRef')
+            return env_files.read(mounted[volume].path, path)
+
+        return PodFacts(
+            pod_ips=node.host_ips if self._pod.spec.host_network else _ips(observed),
+            host_ips=node.host_ips,
+            node_name=node.name,
+            allocatable=surroundings(node).allocatable,
+            read_file=read_file,
+        )
+
+    def _hosts(self, observed: Observed) -> str:
+        pod = self._pod
+        domain = names.domain(pod, self._node.config.agent.cluster_domain)
+        return hosts.render(pod.spec, names.hostname(pod), _ips(observed), self._node.hosts_file, domain)
+
+    async def _mounts_recursively(self, container: Container) -> bool:
+        """Return whether the pod's handler can mount read-only recursively; it is asked only if a container asks."""
+        if all(mount.recursive_read_only in {None, "Disabled"} for mount in container.volume_mounts):
+            return False
+        answer = await self._node.client.runtime.Status(api_pb2.StatusRequest())
+        return any(
+            known.name == self._handler and known.features.recursive_read_only_mounts
+            for known in answer.runtime_handlers
+        )
 
     async def _classes(self, container: Container) -> dict[str, str]:
         """Return the container's classes, read anew for every attempt (KEP-3008, rollback).
@@ -318,6 +377,23 @@ class Starter:
 
     def _report(self, reason: str, message: str, container: Container) -> None:
         self._listener.event(Event(type="Normal", reason=reason, message=message, container=container.name))
+
+
+def _ips(observed: Observed) -> tuple[str, ...]:
+    return () if observed.sandbox is None else observed.sandbox.ips
+
+
+def _target(action: StartContainer, observed: Observed) -> str:
+    """Return the ID of the container whose processes an ephemeral container sees; empty for none.
+
+    :raises FailedPrecondition: if it does not run.
+    """
+    if not action.target:
+        return ""
+    view = observed.latest(action.target)
+    if view is None or view.state is not State.RUNNING:
+        raise FailedPrecondition(f"unable to find target container {action.target}")
+    return view.id
 
 
 def surroundings(node: Node) -> Surroundings:

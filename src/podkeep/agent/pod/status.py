@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from podkeep.agent.addresses import by_family
 from podkeep.agent.pod.conditions import DISRUPTION_TARGET, conditions, with_times
 from podkeep.agent.pod.container_status import ContainerStatuses
 from podkeep.agent.pod.events import PodRejected
@@ -11,7 +12,7 @@ from podkeep.agent.pod.observed import Observed, State
 from podkeep.agent.pod.phase import at_its_end, phase
 from podkeep.agent.pod.plan import as_container
 from podkeep.agent.pod.restarts import is_sidecar
-from podkeep.agent.pod.status_facts import StatusFacts, Waiting, time_text
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of, time_text
 from podkeep.agent.resources import requests
 from podkeep.agent.resources.qos import qos_class
 from podkeep.api.containers import ResourceRequirements
@@ -19,7 +20,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.status import HostIP, PodCondition, PodIP, PodPhase, PodStatus
 from podkeep.base import quantity
 
-__all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected"]
+__all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected", "seconds_of"]
 
 _ENDS = frozenset({"Succeeded", "Failed"})
 
@@ -133,8 +134,7 @@ def _pod_ips(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStat
     ips = observed.sandbox.ips if observed.sandbox is not None else ()
     if not ips:
         return tuple(item.ip for item in previous.pod_ips)
-    is_ipv6 = ":" in next(iter(facts.host_ips), "")
-    return tuple(sorted(ips, key=lambda address: (":" in address) is not is_ipv6))
+    return by_family(ips, facts.host_ips)
 
 
 def _pod_resources(pod: Pod, facts: StatusFacts, previous: PodStatus) -> ResourceRequirements:

@@ -264,6 +264,9 @@ class PodWorker:
         """
         uid = parse_pod_uid(self.pod.metadata.uid)
         await teardown.settle(self._node.client, self._node.dirs, self._node.config, uid)
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
 
     async def remove(self) -> None:
         """Remove everything of the pod, also what an earlier process left of it; nothing happens if nothing is there.
@@ -647,10 +650,9 @@ class PodWorker:
         return pod_status(self.pod, observed, facts)
 
     def _last_words(self, view: ContainerView) -> str:
-        policies = {
-            container.name: container.termination_message_policy
-            for container in (*self.pod.spec.init_containers, *self.pod.spec.containers)
-        }
+        spec = self.pod.spec
+        policies = {item.name: item.termination_message_policy for item in spec.ephemeral_containers}
+        policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
         directory = self._node.dirs.directory(parse_pod_uid(self.pod.metadata.uid))
         file = termination_log(directory, view.name, view.attempt)
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0

@@ -117,7 +117,6 @@ async def probe(first: Request, timeout: float) -> Outcome:
     """Ask and judge the answer: 200 to 399 is success, with a warning where a redirect leads to another host.
 
     :param timeout: seconds for all of it.
-    :raises Unavailable: if the answer breaks off in its body, of which upstream makes an error and no failure.
     """
     try:
         answer = await get(first, timeout)

@@ -33,8 +33,6 @@ log = logging.getLogger(__name__)
 
 _TRIES = 3
 """How often a run is tried that cannot be carried out (kubelet, ``maxProbeRetries``)."""
-_RESTART_GRACE_S = 10.0
-"""A container that started longer than this before us had probes before (kubelet, ``kubeletRestartGracePeriod``)."""
 
 
 class Probes:
@@ -152,9 +150,12 @@ class PodProbes:
         return now + random.random() * period if recent and self._before else now
 
     def _known(self, view: ContainerView, kind: Kind) -> bool | None:
-        """Return what a probe's result was before we were started, of a container that was there then."""
+        """Return what a probe's result was before we were started, of an attempt that was reported then.
+
+        A kubelet goes by when the container started; the ID that was reported says it exactly.
+        """
         status = self._before.get(view.id)
-        if status is None or view.started_at / 1e9 > self._shared.since - _RESTART_GRACE_S:
+        if status is None:
             return None
         return {Kind.STARTUP: bool(status.started), Kind.READINESS: status.ready, Kind.LIVENESS: True}[kind]
 

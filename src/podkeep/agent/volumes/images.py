@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from podkeep.agent.convert.container import PlannedImage
 from podkeep.agent.images.puller import Images, PodPull, Wanted
+from podkeep.agent.metrics import IMAGE_VOLUMES_FAILED, IMAGE_VOLUMES_MOUNTED, IMAGE_VOLUMES_REQUESTED
 from podkeep.agent.pod.events import PullFailed
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
@@ -46,6 +47,8 @@ class VolumeImages:
         :raises PullFailed: with the kubelet's waiting reason, if one of them is not to be had.
         """
         if not self._begun:
+            wanted = sum(source.reference in self._policies for source in self._sources.values())
+            self._images.metrics.add(IMAGE_VOLUMES_REQUESTED, amount=wanted)
             for reference in self._policies:
                 await self._try(reference, pull)
             self._begun = True
@@ -70,13 +73,16 @@ class VolumeImages:
 
     async def _try(self, reference: str, pull: PodPull) -> None:
         wanted = Wanted(image=reference, policy=self._policies[reference])
+        uses = sum(source.reference == reference for source in self._sources.values())
         try:
             image = await self._images.ensure(wanted, pull)
         except PullFailed as failure:
             self._failed[reference] = _Failed(failure=failure)
+            self._images.metrics.add(IMAGE_VOLUMES_FAILED, amount=uses)
         else:
             self._failed.pop(reference, None)
             self._found[reference] = PlannedImage(reference=reference, ref=image.ref)
+            self._images.metrics.add(IMAGE_VOLUMES_MOUNTED, amount=uses)
 
 
 def policies(pod: Pod) -> dict[str, str]:

@@ -32,6 +32,7 @@ from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.meta.status import StatusError, internal, method_not_allowed, no_such_resource
 from podkeep.base import log as request_log
 from podkeep.http.budget import ClientGone
+from podkeep.http.health import Check
 from podkeep.http.messages import Refused, Request, Response, Upgrade
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Parts:
     metrics: Metrics
     in_flight: InFlight
     answers: Mapping[str, Answer] = field(default_factory=dict)
-    checks: Sequence[health.Check] = ()
+    checks: Sequence[Check] = ()
     audit: AuditLog | None = None
     downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = field(default_factory=dict)
     """Other things that are served, by path."""

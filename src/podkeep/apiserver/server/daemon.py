@@ -22,7 +22,6 @@ from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.handler import Handler, Parts
-from podkeep.apiserver.endpoints.health import Check
 from podkeep.apiserver.endpoints.kubelets import Kubelets
 from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
@@ -44,6 +43,7 @@ from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.tasks import Tasks
+from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 

@@ -149,7 +149,7 @@ def _load_tls(config: StreamingConfig) -> None:
 def _examine_credential_providers(config: ImagesConfig) -> Iterator[Finding]:
     if not config.credential_providers:
         return
-    from podkeep.images.registry import credential_providers
+    from podkeep.base import credential_providers
 
     try:
         providers = credential_providers.load(config.credential_providers, config.credential_provider_dir)

@@ -1,4 +1,4 @@
 """Verbs that act on pods and containers: attach, exec, logs, port-forward, ps, rm.
 
-Offers ``targets`` (from names that people type to sandboxes and containers) and ``crilog`` (reading logs) to others.
+Offers ``targets`` (from names that people type to sandboxes and containers) and ``crilog`` (printing logs) to others.
 """

@@ -17,8 +17,9 @@ from podkeep.cli.pods.targets import Target, container_status, find_target, targ
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
+    from podkeep.agent.log_reader import LogReader
     from podkeep.base.config import Config
-    from podkeep.cli.pods.crilog import LogReader, Printer
+    from podkeep.cli.pods.crilog import Printer
     from podkeep.cri.client import CriClient
 
 _POLL_LOG = 0.1
@@ -40,7 +41,8 @@ def command(
     What the container wrote to its standard error goes to standard error. Of a log that was rotated this is the
     newest file, as with kubectl; the older ones are beside it. With -f it goes on in the next.
     """
-    from podkeep.cli.pods.crilog import LogReader, Printer
+    from podkeep.agent.log_reader import LogReader
+    from podkeep.cli.pods.crilog import Printer
 
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer, timestamps=timestamps)
 

@@ -17,14 +17,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from podkeep.base import docker_config, spawn
+from podkeep.base import credential_providers, docker_config, spawn
 from podkeep.base.config import ImagesConfig
+from podkeep.base.credential_providers import Providers, last_words
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.reference import DEFAULT_HOST, Reference
 from podkeep.images.formats.image import RegistryAuth
-from podkeep.images.registry import credential_providers
-from podkeep.images.registry.credential_providers import Providers, last_words
 from podkeep.images.registry.endpoint import Endpoint
 
 log = logging.getLogger(__name__)

@@ -2,7 +2,7 @@
 
 Owns: reading the CredentialProviderConfig (kubelet.config.k8s.io), running the plugins
 (credentialprovider.kubelet.k8s.io) and keeping what they say for as long as they say. Does not own: which of several
-credentials is tried first (``credentials.py``). Runs in the server, on threads; no text made here holds a secret.
+credentials is tried first. Used by the runtime and by the agent, on threads; no text made here holds a secret.
 """
 
 from __future__ import annotations
@@ -87,34 +87,42 @@ class Provider:
 _ANY = Credentials(username="matched")
 
 
-def load(path: str, directory: str) -> tuple[Provider, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The names of the two settings, for messages: of the configuration and of the directory of the programs."""
+
+    config: str = "images.credential_providers"
+    directory: str = "images.credential_provider_dir"
+
+
+def load(path: str, directory: str, settings: Settings | None = None) -> tuple[Provider, ...]:
     """Read the configuration of the plugins: a file, or the ``.json``, ``.yaml`` and ``.yml`` files of a directory.
 
     :raises InvalidArgument: naming the file and what is wrong.
     """
-    place = Path(path)
+    place, named = Path(path), settings or Settings()
     try:
         files = (
             sorted(item for item in place.iterdir() if item.suffix in (".json", ".yaml", ".yml") and item.is_file())
             if place.is_dir()
             else [place]
         )
-        found = [provider for file in files for provider in _read(file, directory)]
+        found = [provider for file in files for provider in _read(file, directory, named)]
     except OSError as error:
-        raise InvalidArgument(f"images.credential_providers: {path}: {error.strerror}") from error
+        raise InvalidArgument(f"{named.config}: {path}: {error.strerror}") from error
     names = [provider.name for provider in found]
     if not names:
-        raise InvalidArgument(f"images.credential_providers: {path} names no provider")
+        raise InvalidArgument(f"{named.config}: {path} names no provider")
     for name in names:
         if names.count(name) > 1:
-            raise InvalidArgument(f"images.credential_providers: {path} has two providers of the name {name!r}")
+            raise InvalidArgument(f"{named.config}: {path} has two providers of the name {name!r}")
     return tuple(found)
 
 
-def _read(path: Path, directory: str) -> list[Provider]:
+def _read(path: Path, directory: str, settings: Settings) -> list[Provider]:
     import yaml  # few nodes have plugins
 
-    where = f"images.credential_providers: {path}"
+    where = f"{settings.config}: {path}"
     try:
         # JSON is YAML, too.
         config = msgspec.convert(yaml.load(path.read_bytes(), yaml.CSafeLoader), _Config)
@@ -127,17 +135,17 @@ def _read(path: Path, directory: str) -> list[Provider]:
             f"{where}: it is a {config.kind!r} of {config.api_version!r}",
             hint=f"it must be a CredentialProviderConfig of {_CONFIG_VERSIONS[0]}",
         )
-    return [_provider(item, directory, f"{where}: provider {item.name!r}") for item in config.providers]
+    return [_provider(item, directory, f"{where}: provider {item.name!r}", settings) for item in config.providers]
 
 
-def _provider(item: _Provider, directory: str, where: str) -> Provider:
+def _provider(item: _Provider, directory: str, where: str, settings: Settings) -> Provider:
     if not item.name or item.name in (".", "..") or set(item.name) & set("/ \0"):
-        raise InvalidArgument(f"{where}: the name must be that of a file in images.credential_provider_dir")
+        raise InvalidArgument(f"{where}: the name must be that of a file in {settings.directory}")
     if item.api_version not in _API_VERSIONS:
         raise InvalidArgument(f"{where}: apiVersion {item.api_version!r} is unknown", hint=f"use {_API_VERSIONS[0]}")
     if item.token_attributes is not None:
         raise InvalidArgument(
-            f"{where}: tokenAttributes: only a kubelet has tokens of service accounts", hint="leave them out"
+            f"{where}: tokenAttributes: plugins get no tokens of service accounts here", hint="leave them out"
         )
     if not item.match_images:
         raise InvalidArgument(f"{where}: matchImages is empty")

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podkeep.agent import log_reader
 from podkeep.base.errors import DataLoss, NotFound
-from podkeep.cli.pods import crilog
+from podkeep.cli.pods.crilog import Printer
 from podkeep.cli.pods.logs import previous_attempt
 
 TIME = b"2026-01-02T03:04:05.000000006Z"
@@ -20,9 +21,9 @@ def line(text: bytes, *, stream: bytes = b"stdout", tag: bytes = b"F") -> bytes:
     return b" ".join((TIME, stream, tag, text)) + b"\n"
 
 
-def printed(records: list[crilog.Record], *, timestamps: bool = False) -> tuple[bytes, bytes]:
+def printed(records: list[log_reader.Record], *, timestamps: bool = False) -> tuple[bytes, bytes]:
     out, err = io.BytesIO(), io.BytesIO()
-    printer = crilog.Printer(out, err, timestamps=timestamps)
+    printer = Printer(out, err, timestamps=timestamps)
     for record in records:
         printer.write(record)
     return out.getvalue(), err.getvalue()
@@ -31,7 +32,7 @@ def printed(records: list[crilog.Record], *, timestamps: bool = False) -> tuple[
 def test_streams_are_kept_apart_and_partial_records_joined(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(line(b"one ", tag=b"P") + line(b"oops", stream=b"stderr") + line(b"line") + line(b""))
-    reader = crilog.LogReader(path)
+    reader = log_reader.LogReader(path)
     records = list(reader.read())
     assert printed(records) == (b"one line\n\n", b"oops\n")
     assert printed(records, timestamps=True) == (TIME + b" one line\n" + TIME + b" \n", TIME + b" oops\n")
@@ -40,20 +41,20 @@ def test_streams_are_kept_apart_and_partial_records_joined(tmp_path: Path) -> No
 
 def test_what_is_not_a_log_is_refused() -> None:
     with pytest.raises(DataLoss, match="CRI logging format"):
-        crilog.parse(b"just some text\n")
+        log_reader.parse(b"just some text\n")
 
 
 TORN = TIME + b" std" + line(b"lost")
 """What a full disk leaves: the start of one record, and the next one behind it."""
 
 
-@pytest.mark.parametrize("damage", [TORN, b"\n", b"\0" * 5000 + b"\n", b"\0" * (3 * crilog.MAX_RECORD) + b"\n"])
+@pytest.mark.parametrize("damage", [TORN, b"\n", b"\0" * 5000 + b"\n", b"\0" * (3 * log_reader.MAX_RECORD) + b"\n"])
 def test_what_is_no_record_is_left_out_and_told_once(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(line(b"one") + damage + line(b"two"))
-    reader = crilog.LogReader(path)
+    reader = log_reader.LogReader(path)
     assert reader.left_out() == []
-    read: list[crilog.Record] = []
+    read: list[log_reader.Record] = []
     for _ in range(20):
         read += reader.read()
     assert [record.text for record in read] == [b"one\n", b"two\n"]
@@ -70,7 +71,7 @@ def test_what_is_no_record_is_left_out_and_told_once(tmp_path: Path, damage: byt
 def test_tail_counts_no_damaged_line(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(line(b"one") + TORN + line(b"two") + TORN + line(b"three"))
-    reader = crilog.LogReader(path, tail=2)
+    reader = log_reader.LogReader(path, tail=2)
     assert [record.text for record in reader.read()] == [b"two\n", b"three\n"]
     reader.close()
 
@@ -88,9 +89,9 @@ def test_a_damaged_compressed_log_is_read_as_far_as_it_goes(tmp_path: Path, dama
     (tmp_path / "0.log.20260101-000000.gz").write_bytes(data)
     if tail is None:
         (tmp_path / "0.log").write_bytes(line(b"next"))
-    reader = crilog.LogReader(tmp_path / "0.log", tail=tail, rotated=True)
+    reader = log_reader.LogReader(tmp_path / "0.log", tail=tail, rotated=True)
     (tmp_path / "0.log").write_bytes(line(b"next"))
-    records: list[crilog.Record] = []
+    records: list[log_reader.Record] = []
     while not records or reader.behind:
         records += reader.read()
     assert records[-1].text == b"next\n"
@@ -103,7 +104,7 @@ def test_record_that_is_still_being_written_is_read_once_complete(tmp_path: Path
     path = tmp_path / "0.log"
     whole = line(b"hello")
     path.write_bytes(whole[:-3])
-    reader = crilog.LogReader(path)
+    reader = log_reader.LogReader(path)
     assert list(reader.read()) == []
     with path.open("ab") as file:
         file.write(whole[-3:])
@@ -115,7 +116,7 @@ def test_record_that_is_still_being_written_is_read_once_complete(tmp_path: Path
 def test_reading_goes_on_in_the_new_file_after_rotation(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(line(b"first"))
-    reader = crilog.LogReader(path)
+    reader = log_reader.LogReader(path)
     assert [record.text for record in reader.read()] == [b"first\n"]
     with path.open("ab") as file:
         file.write(line(b"second"))
@@ -128,13 +129,13 @@ def test_reading_goes_on_in_the_new_file_after_rotation(tmp_path: Path) -> None:
 
 def test_missing_log_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=str(tmp_path / "0.log")):
-        crilog.LogReader(tmp_path / "0.log")
+        log_reader.LogReader(tmp_path / "0.log")
 
 
 def test_between_the_rename_of_a_log_and_the_new_one_the_renamed_one_is_the_newest(tmp_path: Path) -> None:
     for name, text in (("0.log.20260101-000000", b"old"), ("0.log.20260101-000001", b"new")):
         (tmp_path / name).write_bytes(line(text))
-    reader = crilog.LogReader(tmp_path / "0.log", tail=1)
+    reader = log_reader.LogReader(tmp_path / "0.log", tail=1)
     assert [record.text for record in reader.read()] == [b"new\n"]
     (tmp_path / "0.log").write_bytes(line(b"next"))
     assert [record.text for record in reader.read()] == [b"next\n"]
@@ -149,9 +150,9 @@ def test_between_the_rename_of_a_log_and_the_new_one_the_renamed_one_is_the_newe
 def test_tail_is_the_end_of_the_whole(texts: list[tuple[bytes, bool]], count: int, block: int) -> None:
     data = b"".join(line(text, tag=b"P" if partial else b"F") for text, partial in texts)
     file = io.BytesIO(data)
-    start = crilog.tail_offset(file, count, block=block)
-    everything = [crilog.parse(item + b"\n") for item in data.split(b"\n")[:-1]]
-    tail = [crilog.parse(item + b"\n") for item in data[start:].split(b"\n")[:-1]]
+    start = log_reader.tail_offset(file, count, block=block)
+    everything = [log_reader.parse(item + b"\n") for item in data.split(b"\n")[:-1]]
+    tail = [log_reader.parse(item + b"\n") for item in data[start:].split(b"\n")[:-1]]
     assert everything[len(everything) - len(tail) :] == tail
     full = sum(1 for record in everything if not record.partial)
     assert sum(1 for record in tail if not record.partial) == min(count, full)
@@ -160,7 +161,7 @@ def test_tail_is_the_end_of_the_whole(texts: list[tuple[bytes, bool]], count: in
 def test_tail_of_an_open_reader(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     path.write_bytes(b"".join(line(b"%d" % number) for number in range(5000)))
-    reader = crilog.LogReader(path, tail=2)
+    reader = log_reader.LogReader(path, tail=2)
     assert [record.text for record in reader.read()] == [b"4998\n", b"4999\n"]
     reader.close()
 

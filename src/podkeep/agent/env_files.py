@@ -1,0 +1,89 @@
+"""Files of environment variables that containers leave in a volume (``fileKeyRef``, KEP-3721).
+
+The syntax is that of Kubernetes 1.36: ``NAME='value'``, the value in single quotes and maybe over several lines; empty
+lines and those that begin with ``#`` are left out. Containers write these files: they are opened below their volume,
+and read up to :data:`MAX_BYTES`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.kernel.files import openat
+
+MAX_BYTES = 1 << 20
+_BLANK = " \t"
+
+
+def read(volume: Path, path: str) -> str:
+    """Return the text of ``path`` in ``volume``. Blocking.
+
+    :raises NotFound: if there is no such file.
+    :raises FailedPrecondition: if it is too large or cannot be read.
+    """
+    try:
+        with openat.closing(openat.open_directory(volume)) as root:
+            # One byte more says that there is more.
+            content = openat.read_regular(root, path, MAX_BYTES + 1)
+    except (OSError, KernelCallError) as error:
+        raise FailedPrecondition(f"environment file {path!r} cannot be read: {error}") from error
+    if content is None:
+        raise NotFound(f"environment file {path!r} is not in its volume")
+    if len(content) > MAX_BYTES:
+        raise FailedPrecondition(f"environment file {path!r} is larger than {MAX_BYTES} bytes")
+    return os.fsdecode(content)
+
+
+def value(text: str, key: str) -> str:
+    """Return the value of ``key``; empty if it is not there.
+
+    :raises InvalidArgument: naming the line that is no variable.
+    """
+    lines = enumerate((line.removesuffix("\r") for line in text.split("\n")), start=1)
+    for number, line in lines:
+        line = line.lstrip(_BLANK)
+        if not line or line.startswith("#"):
+            continue
+        name, equals, rest = line.partition("=")
+        if not equals:
+            raise _invalid(number, "missing '='")
+        if not name:
+            raise _invalid(number, "empty variable name")
+        if name != name.rstrip(_BLANK):
+            raise _invalid(number, "whitespace before '=' is not allowed")
+        if rest[:1] in (" ", "\t"):
+            # As in a shell, where this sets the variable to nothing.
+            if name == key:
+                return ""
+            continue
+        if not rest.startswith("'"):
+            raise _invalid(number, "value must be enclosed in single quotes")
+        found = _quoted(rest[1:], number, lines)
+        if name == key:
+            return found
+    return ""
+
+
+def _quoted(rest: str, first: int, lines: Iterator[tuple[int, str]]) -> str:
+    """Return what is up to the next single quote, in ``rest`` or in the lines after it."""
+    parts, number = [], first
+    while "'" not in rest:
+        parts.append(rest)
+        following = next(lines, None)
+        if following is None:
+            raise InvalidArgument(
+                f"invalid environment variable format starting at line {first}: unclosed single quote"
+            )
+        number, rest = following
+    inside, _, after = rest.partition("'")
+    after = after.lstrip(_BLANK)
+    if after and not after.startswith("#"):
+        raise _invalid(number, "unexpected content after closing quote")
+    return "\n".join((*parts, inside))
+
+
+def _invalid(line: int, why: str) -> InvalidArgument:
+    return InvalidArgument(f"invalid environment variable format at line {line}: {why}")

@@ -1,0 +1,243 @@
+"""Node pressure: looks how much is left, reports conditions, and ends pods one at a time when it is too little.
+
+                ┌──────────── every 10 s, and at once after a pod was ended ────────────┐
+                ▼                                                                        │
+    observe ──▶ conditions ──▶ local storage: pods beyond their own limits are ended ────┤
+                                   ▼                                                     │
+                     a threshold is due: containers and images that nobody uses go ──────┤
+                                   ▼ not enough                                          │
+                     the pod that uses most beyond its request is ended ─────────────────┘
+
+Owns the loop and what it remembers. Decisions are in ``pressure`` and ``ranking``, figures come from ``statistics``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from podkeep.agent.eviction import pressure, ranking, thresholds
+from podkeep.agent.eviction import thresholds as signals
+from podkeep.agent.eviction.ending import Ending
+from podkeep.agent.eviction.pressure import Pressure
+from podkeep.agent.eviction.ranking import Filesystems
+from podkeep.agent.eviction.statistics import Statistics
+from podkeep.agent.eviction.thresholds import Observations, Threshold
+from podkeep.agent.metrics import EVICTIONS
+from podkeep.agent.resources import critical
+from podkeep.api.pod import Pod
+from podkeep.base.config import AgentConfig
+from podkeep.base.errors import PodkeepError
+from podkeep.base.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 10.0
+"""Between two looks, as a kubelet has it (housekeeping interval)."""
+_SHARE = 50
+"""Files are counted for at most one part in so many of the time."""
+_AT_ONCE_S = 1
+"""Grace period of a pod that is ended because of a hard threshold, or beyond its own limits."""
+
+
+class Pods(Protocol):
+    """The pods of the node (``agent/manager``)."""
+
+    def active(self) -> Sequence[Pod]:
+        """Return the pods that are taken on and have not ended, with the resources that they were granted."""
+        ...
+
+    async def end(self, pod: Pod, ending: Ending) -> None:
+        """End a pod, and return when its containers have ended; nothing happens if it is gone."""
+        ...
+
+
+class Events(Protocol):
+    """Where events go."""
+
+    def node(self, kind: str, reason: str, message: str) -> None:
+        """Report an event of the node; ``kind`` is Normal or Warning."""
+
+    def pod(self, pod: Pod, kind: str, reason: str, message: str, annotations: dict[str, str] | None = None) -> None:
+        """Report an event of a pod."""
+
+
+Reclaim = Callable[[], Awaitable[object]]
+"""Removes from a disk what nobody uses: ended containers, or images."""
+
+
+class EvictionManager:
+    """Keeps the node from running out of memory, disk and processes.
+
+    :param containers: removes containers that have ended.
+    :param images: removes images that nothing uses.
+    :raises InvalidArgument: if a threshold of the configuration cannot be read.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: AgentConfig,
+        statistics: Statistics,
+        pods: Pods,
+        events: Events,
+        containers: Reclaim,
+        images: Reclaim,
+        metrics: Metrics,
+    ) -> None:
+        self._agent = agent
+        self._statistics = statistics
+        self._pods = pods
+        self._events = events
+        self._containers = containers
+        self._images = images
+        self._metrics = metrics
+        self._given = thresholds.read(agent)
+        self._thresholds: tuple[Threshold, ...] | None = None
+        self._filesystems = Filesystems()
+        self._pressure = Pressure()
+        self._storage_after = 0.0
+        self.changed = asyncio.Event()
+        """Set whenever the conditions change; who waits for it clears it."""
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        """The conditions of pressure that the node reports, in upstream's order."""
+        return self._pressure.conditions
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        if not self._given and not self._agent.local_storage_capacity_isolation:
+            return
+        try:
+            while True:
+                ended = []
+                try:
+                    ended = await self.look()
+                except PodkeepError as error:
+                    log.warning("eviction manager: %s", error)
+                if not ended:
+                    await asyncio.sleep(INTERVAL_S)
+        finally:
+            self._statistics.close()
+
+    async def look(self) -> list[Pod]:
+        """Look once, do what there is to do, and return the pods that were ended.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        known = await self._of_this_node()
+        observed = await self._statistics.observe()
+        before = self._pressure
+        self._pressure = pressure.advance(
+            before,
+            known,
+            observed,
+            now=time.monotonic(),
+            transition=self._agent.eviction_pressure_transition_period,
+        )
+        if self._pressure.conditions != before.conditions:
+            self.changed.set()
+        ended = await self._beyond_their_limits()
+        if ended or not self._pressure.due:
+            return ended
+        return await self._reclaim(self._pressure.due, observed)
+
+    async def _of_this_node(self) -> tuple[Threshold, ...]:
+        if self._thresholds is None:
+            self._filesystems = await self._statistics.filesystems()
+            self._thresholds = thresholds.for_filesystems(
+                self._given,
+                images_apart=self._filesystems.images_apart,
+                layers_apart=self._filesystems.layers_apart,
+            )
+        return self._thresholds
+
+    # ------------------------------------------------------------------------------------------------ local storage
+
+    async def _beyond_their_limits(self) -> list[Pod]:
+        """End the pods that use more local storage than they may."""
+        if not self._agent.local_storage_capacity_isolation or time.monotonic() < self._storage_after:
+            return []
+        limited = [pod for pod in self._pods.active() if ranking.limits_storage(pod)]
+        if not limited:
+            return []
+        began = time.monotonic()
+        uses = await self._statistics.pods(limited)
+        self._storage_after = time.monotonic() + (time.monotonic() - began) * _SHARE
+        ended = []
+        for pod in limited:
+            use = uses.get(pod.metadata.uid)
+            found = None if use is None else ranking.violation(pod, use, self._filesystems)
+            if found is not None and await self._evict(
+                pod, Ending(reason=ranking.REASON, message=found.message, grace=_AT_ONCE_S), found.signal, {}
+            ):
+                ended.append(pod)
+        return ended
+
+    # ------------------------------------------------------------------------------------------------ node pressure
+
+    async def _reclaim(self, due: Sequence[Threshold], observed: Observations) -> list[Pod]:
+        threshold = ranking.first(due)
+        if threshold is None:
+            return []
+        resource = signals.RESOURCES[threshold.signal]
+        log.warning("eviction manager: %s is low, attempting to reclaim %s", threshold.signal, resource)
+        self._events.node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
+        if await self._reclaim_of_node(threshold.signal):
+            log.info("eviction manager: enough %s was reclaimed without ending a pod", resource)
+            return []
+        active = self._pods.active()
+        uses = await self._statistics.pods(active)
+        order = ranking.rank(threshold.signal, active, lambda pod: uses.get(pod.metadata.uid), self._filesystems)
+        for pod in order:
+            use = uses.get(pod.metadata.uid)
+            text, annotations = ranking.message(resource, pod, use, due, observed)
+            ending = Ending(reason=ranking.REASON, message=text, grace=self._grace(threshold, pod), disruption=text)
+            if await self._evict(pod, ending, threshold.signal, annotations):
+                return [pod]
+        log.error("eviction manager: %s is low, and no pod can be evicted", threshold.signal)
+        return []
+
+    async def _reclaim_of_node(self, signal: str) -> bool:
+        """Remove what nobody uses from the disk of a signal; return whether that was enough."""
+        functions = self._functions(signal)
+        if not functions:
+            return False
+        for function in functions:
+            try:
+                await function()
+            except PodkeepError as error:
+                log.warning("eviction manager: %s", error)
+        observed = await self._statistics.observe()
+        return not thresholds.met(self._thresholds or (), observed, with_reclaim=True)
+
+    def _functions(self, signal: str) -> list[Reclaim]:
+        if signals.CONDITIONS[signal] != "DiskPressure":
+            return []
+        both = [self._containers, self._images]
+        if not self._filesystems.images_apart:
+            return both
+        if self._filesystems.layers_apart:
+            return [self._images] if signal in (signals.IMAGEFS, signals.IMAGEFS_INODES) else [self._containers]
+        return [] if signal in (signals.NODEFS, signals.NODEFS_INODES) else both
+
+    def _grace(self, threshold: Threshold, pod: Pod) -> int:
+        if threshold.is_hard:
+            return _AT_ONCE_S
+        most, own = self._agent.eviction_max_pod_grace_period, pod.spec.termination_grace_period_seconds
+        return most if own is None else min(most, own)
+
+    async def _evict(self, pod: Pod, ending: Ending, signal: str, annotations: dict[str, str]) -> bool:
+        """End a pod, and return whether it may be ended at all."""
+        if critical.is_critical(pod):
+            log.warning("eviction manager: cannot evict critical pod %s/%s", pod.metadata.namespace, pod.metadata.name)
+            return False
+        self._events.pod(pod, "Warning", ranking.REASON, ending.message, annotations or None)
+        log.warning("evicting pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, ending.message)
+        await self._pods.end(pod, ending)
+        self._metrics.add(EVICTIONS, signal)
+        return True

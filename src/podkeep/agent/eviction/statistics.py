@@ -1,0 +1,216 @@
+"""How much of what can become scarce there is, and what pods use of it.
+
+Owns: where figures come from. The node's own are a few files and statvfs(3) calls each time. What pods use costs a call
+of the runtime (ListPodSandboxStats) and walks over their files: it is asked for when a threshold is met, or for pods
+that have a limit of local storage. The memory of the machine is its working set as upstream has it, without what the
+kernel would drop first; from /proc/meminfo, which is right for both versions of cgroups.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from podkeep.agent.convert import names
+from podkeep.agent.eviction import thresholds as signals
+from podkeep.agent.eviction.ranking import Filesystems
+from podkeep.agent.eviction.thresholds import Observation, Observations
+from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
+from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.resources import cgroup_names, machine
+from podkeep.api.pod import Pod
+from podkeep.base.config import Config
+from podkeep.base.errors import PodkeepError
+from podkeep.base.ids import PodUID
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.cgroup import cgroup_stats, systemd
+from podkeep.kernel.cgroup.cgroups import detect
+from podkeep.kernel.files import tree_size
+
+_MEASURE_S = 20.0
+"""How long the files of one pod are counted at most; what is left counts nothing until the next time."""
+_PLUGINS = ("kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~git-repo")
+
+
+class Statistics:
+    """Figures of this node."""
+
+    def __init__(self, client: CriClient, config: Config, dirs: PodDirs) -> None:
+        self._client = client
+        self._config = config
+        self._dirs = dirs
+        self._cgroups = cgroup_stats.open_reader(detect())
+        root = cgroup_names.root(config)
+        self._pods_cgroup = systemd.expand(root) if systemd.is_slice(root) else root
+        self._images = self._layers = ""
+        self._ending = threading.Event()
+
+    def close(self) -> None:
+        """Give up what is being counted, and close what is open."""
+        self._ending.set()
+        self._cgroups.close()
+
+    async def filesystems(self) -> Filesystems:
+        """Return how the file systems of images and writable layers lie.
+
+        :raises PodkeepError: if the runtime does not say where they are.
+        """
+        await self._find()
+        return await asyncio.to_thread(self._apart)
+
+    async def observe(self) -> Observations:
+        """Return how much there is of everything that has a threshold."""
+        with suppress(PodkeepError):  # then there is nothing to say about images
+            await self._find()
+        return await asyncio.to_thread(self._observe)
+
+    async def pods(self, pods: Iterable[Pod]) -> dict[str, PodUse]:
+        """Return what pods use, by UID; those that the runtime says nothing of are left out.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        answer = await self._client.runtime.ListPodSandboxStats(api_pb2.ListPodSandboxStatsRequest())
+        by_uid: dict[str, api_pb2.LinuxPodSandboxStats] = {}
+        for item in answer.stats:
+            uid = item.attributes.metadata.uid
+            # Of several sandboxes of a pod, the one that runs has figures.
+            if uid not in by_uid or item.linux.HasField("memory"):
+                by_uid[uid] = item.linux
+        wanted = [pod for pod in pods if pod.metadata.uid in by_uid]
+        return await asyncio.to_thread(self._pods, wanted, by_uid)
+
+    async def _find(self) -> None:
+        if self._images:
+            return
+        answer = await self._client.images.ImageFsInfo(api_pb2.ImageFsInfoRequest())
+        images = [item.fs_id.mountpoint for item in answer.image_filesystems]
+        layers = [item.fs_id.mountpoint for item in answer.container_filesystems]
+        self._images = images[0] if images else ""
+        self._layers = layers[0] if layers else self._images
+
+    def _apart(self) -> Filesystems:
+        node, images, layers = (_device(path) for path in (str(self._dirs.pods), self._images, self._layers))
+        return Filesystems(
+            images_apart=images is not None and images != node, layers_apart=layers is not None and layers != images
+        )
+
+    def _observe(self) -> Observations:
+        found: dict[str, Observation] = {}
+        memory = _memory()
+        if memory is not None:
+            found[signals.MEMORY] = memory
+        pods = self._cgroups.usage(self._pods_cgroup)
+        if pods is not None and pods.memory.limit is not None:
+            limit, used = pods.memory.limit, pods.memory.working_set
+            found[signals.ALLOCATABLE_MEMORY] = Observation(available=max(limit - used, 0), capacity=limit)
+        for path, disk, inodes in (
+            (str(self._dirs.pods), signals.NODEFS, signals.NODEFS_INODES),
+            (self._images, signals.IMAGEFS, signals.IMAGEFS_INODES),
+            (self._layers, signals.CONTAINERFS, signals.CONTAINERFS_INODES),
+        ):
+            found |= _filesystem(path, disk, inodes)
+        tasks = _tasks()
+        if tasks is not None:
+            most = machine.max_processes()
+            found[signals.PIDS] = Observation(available=most - tasks, capacity=most)
+        return found
+
+    def _pods(self, pods: Iterable[Pod], by_uid: Mapping[str, api_pb2.LinuxPodSandboxStats]) -> dict[str, PodUse]:
+        return {pod.metadata.uid: self._pod(pod, by_uid[pod.metadata.uid]) for pod in pods}
+
+    def _pod(self, pod: Pod, stats: api_pb2.LinuxPodSandboxStats) -> PodUse:
+        logs = Path(names.log_directory(self._config.agent.pod_logs, pod))
+        containers = {}
+        for item in stats.containers:
+            name = item.attributes.labels.get(names.CONTAINER_NAME) or item.attributes.metadata.name
+            layer = None
+            if item.HasField("writable_layer"):
+                disk = item.writable_layer
+                layer = DiskUse(disk.used_bytes.value, disk.inodes_used.value)
+            containers[name] = ContainerUse(
+                memory=item.memory.working_set_bytes.value if item.HasField("memory") else None,
+                layer=layer,
+                logs=self._measure(logs / name),
+            )
+        directory = self._dirs.directory(PodUID(pod.metadata.uid))
+        volumes = {}
+        for volume in pod.spec.volumes:
+            for plugin in _PLUGINS:
+                path = directory.volume(plugin, volume.name)
+                if path.is_dir():
+                    volumes[volume.name] = self._volume(path)
+        return PodUse(
+            memory=stats.memory.working_set_bytes.value if stats.HasField("memory") else None,
+            processes=stats.process.process_count.value,
+            containers=containers,
+            volumes=volumes,
+        )
+
+    def _volume(self, path: Path) -> DiskUse:
+        if os.path.ismount(path):  # a file system of its own knows what is on it
+            info = os.statvfs(path)
+            return DiskUse((info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree)
+        return self._measure(path)
+
+    def _measure(self, path: Path) -> DiskUse:
+        late = threading.Event()
+        timer = threading.Timer(_MEASURE_S, late.set)
+        timer.daemon = True
+        timer.start()
+        try:
+            found = tree_size.measure(str(path), stop=lambda: late.is_set() or self._ending.is_set())
+        finally:
+            timer.cancel()
+        return DiskUse() if found is None else DiskUse(found.used_bytes, found.inodes)
+
+
+def memory_available(text: str) -> Observation | None:
+    """Return the memory of a machine, from its /proc/meminfo: what is free, and page cache that nobody looks at."""
+    found = {}
+    for line in text.splitlines():
+        key, _, rest = line.partition(":")
+        with suppress(ValueError, IndexError):
+            found[key] = int(rest.split()[0]) << 10
+    if "MemTotal" not in found or "MemFree" not in found:
+        return None
+    return Observation(available=found["MemFree"] + found.get("Inactive(file)", 0), capacity=found["MemTotal"])
+
+
+def _memory() -> Observation | None:
+    try:
+        return memory_available(Path("/proc/meminfo").read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def _tasks() -> int | None:
+    """Return how many processes and threads there are (proc(5), loadavg)."""
+    try:
+        return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _filesystem(path: str, disk: str, inodes: str) -> dict[str, Observation]:
+    if not path:
+        return {}
+    try:
+        info = os.statvfs(path)
+    except OSError:
+        return {}
+    found = {disk: Observation(available=info.f_bavail * info.f_frsize, capacity=info.f_blocks * info.f_frsize)}
+    if info.f_files:  # some file systems have no fixed number of them
+        found[inodes] = Observation(available=info.f_favail, capacity=info.f_files)
+    return found
+
+
+def _device(path: str) -> int | None:
+    try:
+        return os.stat(path).st_dev if path else None
+    except OSError:
+        return None

@@ -1,0 +1,386 @@
+"""Removing images that nobody uses: when their file system is full, or when they were not used for long.
+
+Owns: which images are in use, since when the others are not, and in which order they go. Rules, times and texts are a
+kubelet's (image_gc_manager.go), with one difference: what the node's pods refer to is in use whether or not a container
+of theirs is there at the moment, so an image is not removed while a pod pulls another one, waits for its back-off, or
+is about to be restarted. Does not own: how much room eviction wants (``eviction``), or the removal (the runtime's).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from podkeep.agent.convert import names
+from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
+from podkeep.agent.pod.events import Event
+from podkeep.api.pod import Pod
+from podkeep.base.config import AgentConfig
+from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
+
+PERIOD_S = 300.0
+"""Seconds between two collections."""
+_BY_SPACE, _BY_AGE = "space", "age"
+_UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
+_OVER = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy:
+    """When images go: percentages of the file system in use, and ages in seconds; ``max_age`` 0 is never."""
+
+    high_percent: int = 85
+    low_percent: int = 80
+    min_age: float = 120.0
+    max_age: float = 0.0
+
+    @classmethod
+    def of(cls, config: AgentConfig) -> Policy:
+        """Return what the configuration says."""
+        return cls(
+            high_percent=config.image_gc_high_threshold_percent,
+            low_percent=config.image_gc_low_threshold_percent,
+            min_age=config.image_minimum_gc_age,
+            max_age=config.image_maximum_gc_age,
+        )
+
+
+@dataclass(kw_only=True)
+class Record:
+    """What is known of an image: times in seconds of one clock, ``last_used`` 0 if it was never seen in use."""
+
+    id: str
+    handler: str
+    size: int
+    pinned: bool
+    first_seen: float
+    last_used: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Space:
+    """The file system of the images, in bytes."""
+
+    capacity: int
+    available: int
+
+    @property
+    def used_percent(self) -> int:
+        """Return how full it is."""
+        return 100 - self.available * 100 // self.capacity
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """What a collection came to: bytes, and how many images."""
+
+    size: int = 0
+    images: int = 0
+
+
+Key = tuple[str, str]
+"""ID and runtime handler of an image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Users:
+    """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
+
+    ``volumes`` says whether images of volumes count (feature gate ImageVolume).
+    """
+
+    pods: Callable[[], Iterable[Pod]]
+    pulling: Callable[[], Collection[str]]
+    volumes: bool = True
+
+    def wanted(self) -> set[tuple[str, str]]:
+        """Return references with runtime handlers, as :func:`wanted_by` does."""
+        pulled = {(name, "") for name in self.pulling()}
+        return pulled.union(*(wanted_by(pod, volumes=self.volumes) for pod in self.pods()))
+
+
+class ImageGarbage:
+    """Collects the images of one runtime.
+
+    :param report: takes events of the node.
+    :param disk: says how large the file system at a path is.
+    """
+
+    def __init__(
+        self,
+        client: CriClient,
+        policy: Policy,
+        users: Users,
+        *,
+        report: Callable[[Event], None],
+        metrics: AgentMetrics | None = None,
+        disk: Callable[[str], Space] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._policy = policy
+        self._users = users
+        self._report = report
+        self._disk = disk or space_of
+        self._metrics = metrics or AgentMetrics()
+        self._clock = clock
+        self._began = clock()
+        self._records: dict[Key, Record] = {}
+        self._looked_up: dict[tuple[str, str], Key | None] = {}
+        self._failed = False
+        self._lock = asyncio.Lock()
+
+    async def run(self, ready: asyncio.Event) -> None:
+        """Collect every five minutes until cancelled; a second failure in a row is an event of the node.
+
+        :param ready: set when it is known which pods the node has.
+        """
+        if self._policy.high_percent == 100 and not self._policy.max_age:
+            return
+        await ready.wait()
+        while True:
+            await self.attempt()
+            await asyncio.sleep(PERIOD_S)
+
+    async def attempt(self) -> None:
+        """Collect once; what fails is told."""
+        try:
+            await self.collect()
+        except PodkeepError as error:
+            if self._failed:
+                self._report(Event(type="Warning", reason="ImageGCFailed", message=error.message))
+            log.warning("image garbage collection failed: %s", error.message)
+            self._failed = True
+        else:
+            self._failed = False
+
+    async def collect(self) -> None:
+        """Remove images that were not used for too long, and others if there is too little room.
+
+        :raises PodkeepError: if the runtime does not answer, or not enough could be removed.
+        """
+        async with self._lock:
+            now = self._clock()
+            images = await self._in_order(now)
+            images = await self._remove_old(images, now)
+            space = await self._space()
+            if space.capacity == 0:
+                message = "invalid capacity 0 on image filesystem"
+                self._report(Event(type="Warning", reason="InvalidDiskCapacity", message=message))
+                raise FailedPrecondition(message)
+            used = space.used_percent
+            if used < self._policy.high_percent:
+                return
+            wanted = space.capacity * (100 - self._policy.low_percent) // 100 - space.available
+            log.info("the file system of images is %d%% full: removing unused images of %d bytes", used, wanted)
+            freed = await self._remove(images, now, wanted)
+            if freed.size < wanted:
+                message = (
+                    f"Insufficient free disk space on the node's image filesystem ({used}% of {size(space.capacity)} "
+                    f"used). Failed to free sufficient space by deleting unused images (freed {freed.size} bytes). "
+                    "Investigate disk usage, as it could be used by active images, logs, volumes, or other data."
+                )
+                self._report(Event(type="Warning", reason="FreeDiskSpaceFailed", message=message))
+                raise FailedPrecondition(message)
+
+    async def remove_unused(self) -> Freed:
+        """Remove every image that nobody uses, for a node that is out of disk space.
+
+        :raises PodkeepError: if the runtime does not answer, or some could not be removed.
+        """
+        async with self._lock:
+            now = self._clock()
+            return await self._remove(await self._in_order(now), now, None)
+
+    async def detect(self) -> set[Key]:
+        """Bring the records up to date, and return the images in use.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        now = self._clock()
+        answer = await self._client.images.ListImages(api_pb2.ListImagesRequest())
+        self._looked_up = {}
+        used = await self._used(answer.images)
+        known = {}
+        for image in answer.images:
+            key = (image.id, image.spec.runtime_handler)
+            record = self._records.get(key) or Record(id=key[0], handler=key[1], size=0, pinned=False, first_seen=now)
+            record.size, record.pinned = image.size, image.pinned
+            if is_used(key, used):
+                record.last_used = now
+            known[key] = record
+        self._records = known
+        return used
+
+    async def _used(self, images: Iterable[api_pb2.Image]) -> set[Key]:
+        listed = await self._client.runtime.ListContainers(api_pb2.ListContainersRequest())
+        used: set[Key] = set()
+        ids = {image.id for image in images}
+        for container in listed.containers:
+            handler = container.image.runtime_handler
+            for name in (container.image_id, container.image_ref, container.image.image):
+                if name in ids:
+                    used.add((name, handler))
+        if self._users.volumes:
+            used |= {(image, "") for image in await self._mounted(listed.containers)}
+        return used | await self._referred_to()
+
+    async def _referred_to(self) -> set[Key]:
+        """Return the images that pods refer to or that are had just now; only new references are looked up."""
+        wanted = self._users.wanted()
+        for reference, handler in wanted - self._looked_up.keys():
+            spec = api_pb2.ImageSpec(image=reference, runtime_handler=handler)
+            found = await self._client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))
+            self._looked_up[reference, handler] = (found.image.id, handler) if found.image.id else None
+        return {key for key in self._looked_up.values() if key is not None}
+
+    async def _mounted(self, containers: Iterable[api_pb2.Container]) -> set[str]:
+        """Return the images that containers have as volumes.
+
+        A tag may mean another image by now, so pods do not say; only containers of pods that may have such volumes are
+        asked for.
+        """
+        pods = self._users.pods()
+        without = {pod.metadata.uid for pod in pods if all(volume.image is None for volume in pod.spec.volumes)}
+        found = set()
+        for container in containers:
+            if container.labels.get(names.POD_UID) in without:
+                continue
+            request = api_pb2.ContainerStatusRequest(container_id=container.id)
+            try:
+                answer = await self._client.runtime.ContainerStatus(request)
+            except NotFound:
+                continue
+            found |= {mount.image.image for mount in answer.status.mounts if mount.image.image}
+        return found
+
+    async def _in_order(self, now: float) -> list[Record]:
+        used = await self.detect()
+        return removable(self._records, used)
+
+    async def _remove_old(self, images: list[Record], now: float) -> list[Record]:
+        longest = self._policy.max_age
+        # Not before the agent has run for that long: it does not know what was used before.
+        if not longest or now - self._began <= longest:
+            return images
+        left, errors = [], []
+        for image in images:
+            if now - image.last_used <= longest:
+                left.append(image)
+                continue
+            try:
+                removed = await self._remove_one(image, _BY_AGE)
+            except PodkeepError as error:
+                removed = False
+                errors.append(error.message)
+            if not removed:
+                left.append(image)
+        if errors:
+            raise FailedPrecondition(
+                f"wanted to free images older than {longest:g}s, encountered errors in image deletion: {joined(errors)}"
+            )
+        return left
+
+    async def _remove(self, images: Iterable[Record], now: float, wanted: int | None) -> Freed:
+        """Remove images until ``wanted`` bytes are free, all that may go if it is None."""
+        freed, errors, count = 0, [], 0
+        for image in images:
+            if not may_go(image, now, self._policy.min_age):
+                continue
+            try:
+                if not await self._remove_one(image, _BY_SPACE):
+                    continue
+            except PodkeepError as error:
+                errors.append(error.message)
+                continue
+            freed, count = freed + image.size, count + 1
+            if wanted is not None and freed >= wanted:
+                break
+        if errors:
+            asked = "all unused images" if wanted is None else f"{wanted} bytes"
+            raise FailedPrecondition(
+                f"wanted to free {asked}, but freed {freed} bytes space with errors in image deletion: {joined(errors)}"
+            )
+        return Freed(size=freed, images=count)
+
+    async def _remove_one(self, image: Record, reason: str) -> bool:
+        """Remove an image, unless a pod that came meanwhile refers to it."""
+        if is_used((image.id, image.handler), await self._referred_to()):
+            return False
+        spec = api_pb2.ImageSpec(image=image.id, runtime_handler=image.handler)
+        log.info("removing image %s, %d bytes", image.id, image.size)
+        await self._client.images.RemoveImage(api_pb2.RemoveImageRequest(image=spec))
+        self._records.pop((image.id, image.handler), None)
+        self._metrics.add(IMAGES_COLLECTED, reason)
+        return True
+
+    async def _space(self) -> Space:
+        answer = await self._client.images.ImageFsInfo(api_pb2.ImageFsInfoRequest())
+        if not answer.image_filesystems:
+            raise FailedPrecondition("the runtime says nothing of the file system of its images")
+        return await asyncio.to_thread(self._disk, answer.image_filesystems[0].fs_id.mountpoint)
+
+
+def wanted_by(pod: Pod, *, volumes: bool) -> set[tuple[str, str]]:
+    """Return the references, each with the runtime handler, of the images that a pod needs until it is over; pure.
+
+    :param volumes: whether those of its volumes count (feature gate ImageVolume).
+    """
+    if pod.status.phase in _OVER:
+        return set()
+    handler = pod.spec.runtime_class_name or ""
+    images = {container.image for container in (*pod.spec.init_containers, *pod.spec.containers)}
+    images |= {container.image for container in pod.spec.ephemeral_containers}
+    if volumes:
+        images |= {volume.image.reference for volume in pod.spec.volumes if volume.image is not None}
+    return {(image, handler) for image in images if image}
+
+
+def is_used(key: Key, used: Collection[Key]) -> bool:
+    """Return whether an image is in use; a use without a handler counts for all of them."""
+    return key in used or any(image == key[0] and "" in (handler, key[1]) for image, handler in used)
+
+
+def removable(records: dict[Key, Record], used: Collection[Key]) -> list[Record]:
+    """Return the images that nobody uses, that used longest ago first; pure."""
+    free = [record for key, record in records.items() if not record.pinned and not is_used(key, used)]
+    return sorted(free, key=lambda record: (record.last_used, record.first_seen, record.id))
+
+
+def may_go(image: Record, now: float, min_age: float) -> bool:
+    """Return whether an unused image may be removed to make room: it may have just been pulled for a container."""
+    return image.last_used < now and now - image.first_seen >= min_age
+
+
+def space_of(path: str) -> Space:
+    """Return the size of the file system at ``path``.
+
+    :raises FailedPrecondition: if it cannot be known.
+    """
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        raise FailedPrecondition(f"statvfs({path}): {error.strerror}") from error
+    return Space(capacity=found.f_blocks * found.f_frsize, available=found.f_bavail * found.f_frsize)
+
+
+def size(count: int) -> str:
+    """Return bytes for people: ``1.5 GiB``."""
+    for unit, least in _UNITS:
+        if count >= least:
+            return f"{count / least:.1f} {unit}"
+    return f"{count} B"
+
+
+def joined(texts: Sequence[str]) -> str:
+    """Return several errors as one, each text once."""
+    different = list(dict.fromkeys(texts))
+    return different[0] if len(different) == 1 else f"[{', '.join(different)}]"

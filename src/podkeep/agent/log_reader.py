@@ -1,0 +1,263 @@
+"""The log files of containers: reading, and following across rotation.
+
+The form is the CRI logging format (kubelet: ``<time> <stdout|stderr> <tags> <text>``, a line each, tag ``P`` for a
+record that the next one continues). Does not own: where a log is (``ContainerStatus.log_path``), or rotating it
+(``pod/log_rotation.py``). Called by the verbs that show logs, and by the kubelet's endpoint for them.
+
+What a container wrote is read in bounded pieces, whatever it wrote: many lines, or one without an end.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from podkeep.agent.pod.log_rotation import RotatedLog
+from podkeep.agent.pod.log_rotation import rotated as rotated_logs
+from podkeep.base.errors import DataLoss, NotFound
+from podkeep.kernel.files import openat
+
+_BLOCK = 64 * 1024
+READ_BYTES = 256 * 1024
+"""How much of a log is read before others get their turn."""
+_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+"""What is raised where a compressed file is cut or not what it was."""
+MAX_RECORD = 1 << 20
+"""The longest record that is held in memory; runtimes write 16 KiB at most, unless they are told otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record of a log. ``text`` is what the container wrote, without a line's end if ``partial``."""
+
+    time: bytes
+    stream: bytes
+    partial: bool
+    text: bytes
+
+
+def parse(line: bytes) -> Record:
+    """Return the record that ``line``, ending in a newline or not, stands for.
+
+    :raises DataLoss: if it is not in the CRI logging format.
+    """
+    time, _, rest = line.partition(b" ")
+    stream, _, rest = rest.partition(b" ")
+    tags, separator, text = rest.partition(b" ")
+    if stream not in {b"stdout", b"stderr"} or not separator:
+        raise DataLoss(f"not a line in the CRI logging format: {line[:120]!r}")
+    partial = b"P" in tags.split(b":")
+    text = text.removesuffix(b"\n")
+    return Record(time=time, stream=stream, partial=partial, text=text if partial else text + b"\n")
+
+
+def tail_offset(file: io.BufferedIOBase, lines: int, *, block: int = _BLOCK) -> int:
+    """Return where the last ``lines`` lines start; a line that was written as several records counts once.
+
+    :param block: how many bytes to read at a time.
+    """
+    end = file.seek(0, os.SEEK_END)
+    if lines <= 0:
+        return end
+    position, tail, seen = end, b"", 0
+    while position > 0:
+        step = min(block, position)
+        position -= step
+        file.seek(position)
+        tail = file.read(step) + tail
+        if len(tail) > MAX_RECORD + block:
+            raise DataLoss("a record of the log has no end", hint="leave out --tail")
+        # The first piece may be the rest of a line that starts in an earlier block.
+        first, *complete = _lines(tail) if position else (b"", *_lines(tail))
+        offset = end
+        for line in reversed(complete):
+            offset -= len(line)
+            if _ends_line(line):
+                seen += 1
+                if seen > lines:
+                    return offset + len(line)
+        tail, end = first, position + len(first)
+    return 0
+
+
+def _ends_line(record: bytes) -> bool:
+    """Say whether a record is the last one of a line; what is none is not shown."""
+    try:
+        return record.endswith(b"\n") and not parse(record).partial
+    except DataLoss:
+        return False
+
+
+def _lines(data: bytes) -> list[bytes]:
+    """Return the lines of ``data`` with their newlines; only a newline ends a line of a log."""
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    last = lines.pop().removesuffix(b"\n")
+    return [*lines, last] if last else lines
+
+
+class LogReader:
+    """Reads a log from its start or its last lines on, and goes on in the new file when the log was rotated.
+
+    A log is rotated by renaming it to ``<name>.<time>`` and having the runtime open a new one under the old name (CRI:
+    ReopenContainerLog); later the renamed one may be compressed to ``<name>.<time>.gz``. Files that were rotated
+    between two reads are read in their order. What was removed before it was read sets :attr:`gap`.
+
+    Lines that are none of a log, as a full disk leaves them, are left out, and so is what a damaged file does not
+    yield: neither keeps a container from being shown.
+
+    :param tail: how many lines of the current file; ``None``: all.
+    :param rotated: begin with the oldest file that is there, not with the current one.
+    :raises NotFound: if there is no such file.
+    """
+
+    def __init__(self, path: Path, *, tail: int | None = None, rotated: bool = False) -> None:
+        self._path = path
+        self._file = _open_oldest(path) if rotated else _open_newest(path)
+        self._rest = b""
+        self.gap = False
+        """Whether records were removed before they were read, which was not told yet."""
+        self._damaged = False
+        self._told_damage = False
+        self.behind = False
+        """Whether the last read ended because of its limit."""
+        if tail is not None:
+            try:
+                self._file.seek(tail_offset(self._file, tail))
+            except _DAMAGED:
+                self._damaged = True
+                self._file.seek(0)
+
+    def left_out(self) -> list[str]:
+        """Return what is to be told of output that is not shown: of removed files each time, of damage once."""
+        told = ["output is left out: it was removed from the log before it was shown"] if self.gap else []
+        if self._damaged and not self._told_damage:
+            told.append(f"output is left out: the log {self._path} is damaged")
+        self.gap, self._told_damage = False, self._damaged
+        return told
+
+    def to_read(self) -> int:
+        """Return how many bytes of the file that is being read were not read yet."""
+        return max(0, os.fstat(self._file.fileno()).st_size - self._file.tell())
+
+    def read(self, limit: int = READ_BYTES) -> Iterator[Record]:
+        """Yield complete records that were not yielded before: all that are there, or those in about ``limit`` bytes.
+
+        One that is longer than a record should ever be comes in pieces, all but the last as partial.
+
+        :raises OSError: if the log cannot be read.
+        """
+        self.behind = False
+        while True:
+            rotated = self._is_rotated()  # asked first: what is written before the rename is in the file then
+            while block := self._block(min(_BLOCK, limit)):
+                limit -= len(block)
+                yield from self._records(block)
+                if limit <= 0:
+                    self.behind = True
+                    return
+            if not rotated or not self._advance():
+                return
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _block(self, size: int) -> bytes:
+        """Return what comes next, at most ``size`` bytes; nothing at the end, or where a damaged file ends for us."""
+        try:
+            return self._file.read1(size)
+        except _DAMAGED:
+            self._damaged = True
+            return b""
+
+    def _records(self, block: bytes) -> Iterator[Record]:
+        *lines, self._rest = (self._rest + block).split(b"\n")
+        for line in lines:
+            yield from self._parsed(line)
+        if len(self._rest) > MAX_RECORD:
+            pieces = self._parsed(self._rest)
+            self._rest = b" ".join((*self._rest.split(b" ", 3)[:3], b"")) if pieces else b""
+            for piece in pieces:
+                yield replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])
+
+    def _parsed(self, line: bytes) -> list[Record]:
+        """Return the record that a line stands for; none if it is damaged."""
+        try:
+            return [parse(line)]
+        except DataLoss:
+            self._damaged = True
+            return []
+
+    def _is_rotated(self) -> bool:
+        try:
+            now = self._path.lstat()
+        except FileNotFoundError:
+            return False
+        own = os.fstat(self._file.fileno())
+        return (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)
+
+    def _advance(self) -> bool:
+        """Go on in the file that follows the one that was read to its end; return whether there is one."""
+        own = os.fstat(self._file.fileno())
+        passed: set[str] = set()
+        while True:
+            files = rotated_logs(self._path)
+            place = next((index for index, file in enumerate(files) if file.is_of(own)), None)
+            # If it is gone, so may be others.
+            later = [file for file in files if file.mtime_ns > own.st_mtime_ns] if place is None else files[place + 1 :]
+            following = next((file for file in later if file.name not in passed), None)
+            try:
+                replacement = _open(self._path) if following is None else _open_rotated(following, self._path)
+            except NotFound:
+                if following is None:
+                    return False  # between its rename and the new one
+                # Compressed or removed since it was listed; or still there, and cannot be opened: then it is left out.
+                passed.add(following.name)
+                continue
+            if following is None and rotated_logs(self._path)[-1:] != files[-1:]:
+                replacement.close()  # rotated since it was listed: another one comes first
+                continue
+            break
+        self.gap = self.gap or place is None or any(file.name in passed for file in later)
+        self._file.close()
+        self._file, self._rest = replacement, b""
+        return True
+
+
+def _open_oldest(path: Path) -> io.BufferedReader | gzip.GzipFile:
+    """Open the first of the files that a log was written to, of those that are there and can be opened."""
+    for file in rotated_logs(path):
+        with suppress(NotFound):
+            return _open_rotated(file, path)
+    return _open_newest(path)
+
+
+def _open_newest(path: Path) -> io.BufferedReader | gzip.GzipFile:
+    """Open the log, or between its rename and the new one what was renamed."""
+    try:
+        return _open(path)
+    except NotFound:
+        if not (rotated := rotated_logs(path)):
+            raise
+        return _open_rotated(rotated[-1], path)
+
+
+def _open(path: Path, *, compressed: bool = False) -> io.BufferedReader | gzip.GzipFile:
+    fd = openat.open_beside(path)
+    if fd is None:
+        raise NotFound(f"no log at {path}", hint="the container has not started, or its log was removed")
+    if not compressed:
+        return os.fdopen(fd, "rb")
+    plain = os.fdopen(fd, "rb", buffering=0)
+    unpacked = gzip.GzipFile(fileobj=plain)
+    unpacked.myfileobj = plain  # closes it, too
+    return unpacked
+
+
+def _open_rotated(file: RotatedLog, path: Path) -> io.BufferedReader | gzip.GzipFile:
+    return _open(path.with_name(file.name), compressed=file.compressed)

@@ -1,0 +1,78 @@
+"""Registering a Node, and making the labels of one that is there a kubelet's (kubelet_node_status.go). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from podkeep.base.errors import InvalidArgument
+
+ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
+_RECONCILED = frozenset(
+    {
+        "kubernetes.io/hostname",
+        "topology.kubernetes.io/zone",
+        "topology.kubernetes.io/region",
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+        "node.kubernetes.io/instance-type",
+        "beta.kubernetes.io/instance-type",
+        "kubernetes.io/os",
+        "kubernetes.io/arch",
+        "beta.kubernetes.io/os",
+        "beta.kubernetes.io/arch",
+    }
+)
+"""Labels that a Node which is there already gets; others are its administrator's from then on."""
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+
+
+def taint(text: str) -> dict[str, str]:
+    """Return ``KEY[=VALUE]:EFFECT`` as v1.Taint.
+
+    :raises InvalidArgument: if it is none.
+    """
+    head, _, effect = text.rpartition(":")
+    key, _, value = head.partition("=")
+    if not key or effect not in _EFFECTS:
+        raise InvalidArgument(
+            f"taint {text!r} is not KEY[=VALUE]:EFFECT", hint=f"the effect is one of {', '.join(_EFFECTS)}"
+        )
+    return {"key": key, "effect": effect} | ({"value": value} if value else {})
+
+
+def default_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return what every Node is labelled with, under the old names as well."""
+    found = dict(labels)
+    for name in ("os", "arch"):
+        if f"kubernetes.io/{name}" in found:
+            found[f"beta.kubernetes.io/{name}"] = found[f"kubernetes.io/{name}"]
+    return found
+
+
+def new_node(
+    name: str, labels: Mapping[str, str], taints: Sequence[Mapping[str, str]], status: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the Node to create.
+
+    :param labels: the default ones, with those of the configuration, which win.
+    """
+    spec: dict[str, Any] = {"taints": [dict(item) for item in taints]} if taints else {}
+    metadata = {"name": name, "labels": dict(labels), "annotations": {ATTACH_DETACH: "true"}}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "spec": spec, "status": dict(status)}
+
+
+def reconciled(node: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the patch that gives a Node what it must have; None: it has it.
+
+    :param labels: as for a new one.
+    """
+    metadata = node.get("metadata") or {}
+    known = metadata.get("labels") or {}
+    wrong = {key: value for key, value in labels.items() if key in _RECONCILED and known.get(key) != value}
+    patch: dict[str, Any] = {}
+    if wrong:
+        patch["labels"] = wrong
+    if (metadata.get("annotations") or {}).get(ATTACH_DETACH) != "true":
+        patch["annotations"] = {ATTACH_DETACH: "true"}
+    return {"metadata": patch} if patch else None

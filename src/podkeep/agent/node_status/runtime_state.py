@@ -1,0 +1,144 @@
+"""What the container runtime says of itself: whether it is ready, its handlers and features, classes, images.
+
+The rules are a kubelet's (pkg/kubelet/runtime.go, updateRuntimeUp): a runtime that does not answer is down after half a
+minute; handlers and features are those of the last answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from podkeep.base.errors import PodkeepError
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
+
+DOWN_S = 30.0
+IMAGES_S = 30.0
+"""Seconds for which a list of images is good (kubelet, images/image_gc_manager.go)."""
+MAX_NAMES = 5
+"""Names of an image in a Node's status."""
+_TIMEOUT_S = 10.0
+_READY = (("RuntimeReady", "container runtime not ready"), ("NetworkReady", "container runtime network not ready"))
+
+
+class RuntimeState:
+    """The runtime as it was at the last look.
+
+    :param max_images: how many images a Node's status has; -1: all.
+    """
+
+    def __init__(self, client: CriClient, max_images: int = 50) -> None:
+        self._client = client
+        self._max_images = max_images
+        self._answered = 0.0
+        self._is_known = False
+        self._images_read = 0.0
+        self._not_ready: list[str] = []
+        self.version = "unknown://Unknown"
+        self.handlers: list[dict[str, Any]] = []
+        self.features: dict[str, Any] | None = None
+        self.classes: Mapping[str, list[dict[str, Any]]] | None = None
+        """``podClassResources`` and ``containerClassResources``; None: the runtime knows no classes."""
+        self.images: list[dict[str, Any]] = []
+
+    async def look(self) -> None:
+        """Ask the runtime; what it does not answer stays as it was."""
+        try:
+            answer = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=_TIMEOUT_S)
+            if not self._is_known:
+                about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=_TIMEOUT_S)
+                self.version = f"{about.runtime_name}://{about.runtime_version}"
+            self._not_ready = list(not_ready(answer))
+            self.handlers = handlers(answer)
+            self.features = features(answer)
+            self.classes = classes(answer)
+            self._answered, self._is_known = time.monotonic(), True
+            if time.monotonic() - self._images_read >= IMAGES_S or not self._images_read:
+                await self._look_at_images()
+        except PodkeepError as error:
+            # It may be another one when it is back.
+            self._is_known = False
+            log.debug("the runtime's status: %s", error)
+
+    async def _look_at_images(self) -> None:
+        answer = await self._client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_TIMEOUT_S)
+        self.images = images(answer.images, self._max_images)
+        self._images_read = time.monotonic()
+
+    def forget_images(self) -> None:
+        """Have the images read at the next look: one came or went."""
+        self._images_read = 0.0
+
+    def errors(self) -> list[str]:
+        """Return why the node is not ready as far as the runtime goes."""
+        if not self._answered:
+            return ["container runtime status check may not have completed yet"]
+        if time.monotonic() - self._answered > DOWN_S:
+            return ["container runtime is down"]
+        return self._not_ready
+
+
+def not_ready(answer: api_pb2.StatusResponse) -> Iterable[str]:
+    """Yield what is not ready of a runtime, in a kubelet's words."""
+    known = {condition.type: condition for condition in answer.status.conditions}
+    for kind, words in _READY:
+        condition = known.get(kind)
+        if condition is None:
+            yield f"{words}: condition not set" if kind == "RuntimeReady" else f"{words}: network state unknown"
+        elif not condition.status:
+            yield f"{words}: {kind}=false reason:{condition.reason} message:{condition.message}"
+
+
+def handlers(answer: api_pb2.StatusResponse) -> list[dict[str, Any]]:
+    """Return v1.NodeRuntimeHandler of each handler, by name."""
+    return [
+        {
+            "name": handler.name,
+            "features": {
+                "recursiveReadOnlyMounts": handler.features.recursive_read_only_mounts,
+                "userNamespaces": handler.features.user_namespaces,
+            },
+        }
+        for handler in sorted(answer.runtime_handlers, key=lambda handler: handler.name)
+    ]
+
+
+def features(answer: api_pb2.StatusResponse) -> dict[str, Any] | None:
+    """Return v1.NodeFeatures; None: the runtime says nothing about them."""
+    if not answer.HasField("features"):
+        return None
+    return {"supplementalGroupsPolicy": answer.features.supplemental_groups_policy}
+
+
+def classes(answer: api_pb2.StatusResponse) -> Mapping[str, list[dict[str, Any]]] | None:
+    """Return the QoS-class resources as a Node's status has them (KEP-3008), by name of type and class."""
+    if not answer.status.HasField("resources"):
+        return None
+    resources = answer.status.resources
+    return {
+        "podClassResources": _infos(resources.pod_class_resources),
+        "containerClassResources": _infos(resources.container_class_resources),
+    }
+
+
+def _infos(infos: Iterable[api_pb2.ClassResourceInfo]) -> list[dict[str, Any]]:
+    return [
+        {"name": info.Name, "classes": sorted(item.Name for item in info.classes)}
+        | ({"immutable": True} if info.immutable else {})
+        for info in sorted(infos, key=lambda info: info.Name)
+    ]
+
+
+def images(found: Iterable[api_pb2.Image], most: int) -> list[dict[str, Any]]:
+    """Return v1.ContainerImage of the largest images."""
+    # Of two of one size the order must not change from look to look.
+    ordered = sorted(found, key=lambda image: (-image.size, image.id))
+    return [
+        {"names": [*image.repo_digests, *image.repo_tags][:MAX_NAMES], "sizeBytes": image.size}
+        for image in (ordered if most < 0 else ordered[:most])
+    ]

@@ -1,0 +1,224 @@
+"""The server behind the kubelet's endpoints: its sockets, its certificate, and the parts it is put together of."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from podkeep.agent.node import Node
+from podkeep.agent.resources import cgroup_names
+from podkeep.agent.server.authentication import Authenticator, Review
+from podkeep.agent.server.authorization import Authorizer
+from podkeep.agent.server.collector import Collector
+from podkeep.agent.server.disk import measure
+from podkeep.agent.server.endpoints import Endpoints, Settings
+from podkeep.agent.server.interfaces import Pods
+from podkeep.base.config import AgentConfig
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.tasks import Tasks
+from podkeep.client.client import Client
+from podkeep.client.resources import Resource
+from podkeep.http import self_signed
+from podkeep.http.connection import Limits
+from podkeep.http.health import Check
+from podkeep.http.listener import tcp_socket
+from podkeep.http.server import Server
+from podkeep.http.tls import server_context
+from podkeep.kernel.cgroup import systemd
+
+log = logging.getLogger(__name__)
+
+LIMITS = Limits(
+    waiting=256, admitted=1024, head_bytes=64 << 10, head_timeout=10.0, write_timeout=30.0, idle_timeout=180.0
+)
+SYSTEM_LOGS = "/var/log"
+_LOOK_S = 60.0
+"""How often files of certificates are looked at: somebody may have renewed them."""
+_CLOSE_S = 1.0
+TOKEN_REVIEWS = Resource(group="authentication.k8s.io", name="tokenreviews", kind="TokenReview", namespaced=False)
+ACCESS_REVIEWS = Resource(
+    group="authorization.k8s.io", name="subjectaccessreviews", kind="SubjectAccessReview", namespaced=False
+)
+
+
+def reviewer(client: Client, resource: Resource) -> Review:
+    """Return what has the API review a token or an access."""
+
+    async def review(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        body = {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": {}, "spec": spec}
+        answer = await client.create(resource, body)
+        status = answer.get("status")
+        return status if isinstance(status, dict) else {}
+
+    return review
+
+
+class KubeletServer:
+    """Serves the endpoints of one node; an asynchronous context manager.
+
+    :param client: the API that reviews tokens and accesses; None: there is none, so certificates alone count.
+    :param configuration: returns what ``/configz`` shows.
+    :param checks: what ``/healthz`` looks at.
+    :raises FailedPrecondition: if the address is taken, or a certificate cannot be used.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        client: Client | None,
+        pods: Pods,
+        *,
+        configuration: Callable[[], Mapping[str, Any]],
+        checks: Iterable[Check] = (),
+    ) -> None:
+        agent = node.config.agent
+        self._agent, self._node = agent, node
+        self._files = certificate_files(agent)
+        self._seen: tuple[float, ...] = ()
+        self._tls: ssl.SSLContext | None = None
+        self._socket: socket.socket | None = None
+        self._tasks = Tasks("renewing the kubelet's certificate")
+        tokens = client if agent.authentication.webhook.enabled else None
+        self.collector = Collector(
+            node.client,
+            node.name,
+            Path(agent.root),
+            pods=pods.pods,
+            disk=partial(measure, node.dirs, agent.pod_logs),
+            groups=_groups(node),
+        )
+        self._endpoints = Endpoints(
+            client=node.client,
+            pods=pods,
+            metrics=node.metrics,
+            collector=self.collector,
+            authenticator=Authenticator(
+                reviewer(tokens, TOKEN_REVIEWS) if tokens else None,
+                ttl=agent.authentication.webhook.cache_ttl,
+                anonymous=agent.authentication.anonymous.enabled,
+            ),
+            authorizer=Authorizer(
+                node.name,
+                agent.authorization.mode,
+                reviewer(client, ACCESS_REVIEWS) if client else None,
+                allowed_ttl=agent.authorization.webhook.cache_authorized_ttl,
+                denied_ttl=agent.authorization.webhook.cache_unauthorized_ttl,
+            ),
+            configuration=configuration,
+            checks=tuple(checks),
+            settings=Settings(
+                debugging_handlers=agent.enable_debugging_handlers,
+                system_logs=SYSTEM_LOGS if agent.enable_system_log_handler else "",
+                idle_timeout=agent.streaming_connection_idle_timeout,
+                checkpoints=str(Path(agent.root) / "checkpoints"),
+            ),
+        )
+        self._server = Server("kubelet", self._endpoints.answer, LIMITS)
+
+    @property
+    def port(self) -> int:
+        """Where it listens; 0: it does not."""
+        return int(self._socket.getsockname()[1]) if self._socket is not None else 0
+
+    async def __aenter__(self) -> KubeletServer:
+        """Make a certificate if there is none, and listen.
+
+        :raises FailedPrecondition: if that is not possible.
+        """
+        agent = self._agent
+        if not agent.tls_cert_file:
+            await asyncio.to_thread(self._make_certificate)
+        self._seen = _times(self._files)
+        self._tls = server_context(
+            "the kubelet",
+            str(self._files[0]),
+            str(self._files[1]),
+            client_ca=agent.authentication.x509.client_ca_file,
+        )
+        try:
+            self._socket = tcp_socket(agent.address, agent.port)
+        except OSError as error:
+            raise FailedPrecondition(
+                f"agent.address: cannot listen on {agent.address}:{agent.port}: {error.strerror or error}",
+                hint="end the kubelet that has the port, or choose another one with agent.port",
+            ) from error
+        self._server.start([self._socket], self._tls)
+        self._tasks.start(self._renew())
+        log.info("serving the kubelet's endpoints on https://%s:%d", agent.address, self.port)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """End every connection."""
+        await self._tasks.close()
+        await self._server.close(_CLOSE_S)
+        self.collector.close()
+
+    def _make_certificate(self) -> None:
+        host = self._node.name
+        try:
+            self_signed.ensure(*self._files, host, [host, "localhost"], ["127.0.0.1", *self._node.host_ips])
+        except (OSError, PodkeepError) as error:
+            raise FailedPrecondition(
+                f"the kubelet's certificate cannot be made: {error}", hint="set agent.tls_cert_file"
+            ) from error
+
+    async def _renew(self) -> None:
+        """Take certificates that were renewed for new connections; those that are there keep the old ones."""
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            self.look()
+
+    def look(self) -> None:
+        """Take the files of the certificate again if they have changed."""
+        now = _times(self._files)
+        if now == self._seen or self._tls is None:
+            return
+        try:
+            self._tls.load_cert_chain(self._files[0], self._files[1], password="")
+        except (OSError, ssl.SSLError) as error:
+            # Half of the pair may have been written.
+            log.warning("the kubelet's certificate %s cannot be used yet: %s", self._files[0], error)
+            return
+        self._seen = now
+        log.info("took the kubelet's certificate %s anew", self._files[0])
+
+
+def certificate_files(agent: AgentConfig) -> tuple[Path, Path]:
+    """Return the files of the server's certificate and its key."""
+    if agent.tls_cert_file:
+        return Path(agent.tls_cert_file), Path(agent.tls_private_key_file)
+    directory = Path(agent.root) / "pki"
+    return directory / "kubelet.crt", directory / "kubelet.key"
+
+
+def _times(files: Sequence[Path]) -> tuple[float, ...]:
+    found = []
+    for file in files:
+        with suppress(OSError):
+            found.append(os.stat(file).st_mtime)
+    return tuple(found)
+
+
+def _groups(node: Node) -> dict[str, str]:
+    """Return the cgroups of the system that statistics tell of: this process', and the one above all pods."""
+    root = cgroup_names.root(node.config)
+    pods = systemd.expand(root) if systemd.is_slice(root) else root
+    own = _own_cgroup()
+    return {"kubelet": own, "pods": pods} if own not in ("", "/") else {"pods": pods}
+
+
+def _own_cgroup() -> str:
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            number, names, path = line.split(":", 2)
+            if number == "0" or "memory" in names.split(","):
+                return path
+    return ""

@@ -1,0 +1,99 @@
+"""The kubelet's certificates where the API is this machine's own: its authority signs them.
+
+Owns: which file, when it is made anew. The agent knows the Kubernetes API and nothing of the embedded one, so its
+command line does that. With a kubeconfig, certificates are the cluster's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from podkeep.base import atomicfile
+from podkeep.base.errors import PodkeepError
+
+if TYPE_CHECKING:
+    from podkeep.apiserver.server.certificates import Files
+    from podkeep.base.config import Config
+
+log = logging.getLogger(__name__)
+
+_WAIT_S = 10.0
+_LOOK_S = 0.02
+_MADE = "kubelet-serving.json"
+
+
+class _Made(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of the certificate that is there: for whom, by which authority, and when it is to be renewed."""
+
+    name: str
+    addresses: tuple[str, ...]
+    authority: str
+    renewed: int
+
+
+def prepared(config: Config, addresses: Sequence[str]) -> Config:
+    """Return a configuration that names the kubelet's certificate and the authority of its clients; blocks.
+
+    Both are left alone if the configuration names them. An API that has no authority within 10 s gets a kubelet with a
+    certificate of its own.
+
+    :param addresses: IP addresses of the node.
+    """
+    from podkeep.apiserver.server.certificates import AUTHORITY, Files
+
+    agent = config.agent
+    files = Files(Path(config.api.root))
+    authority = files.certificate(AUTHORITY)
+    end = time.monotonic() + _WAIT_S
+    while not authority.exists() and time.monotonic() < end:
+        time.sleep(_LOOK_S)
+    if not authority.exists():
+        log.warning("the API has no authority at %s: it cannot ask the kubelet for logs and streams", authority)
+        return config
+    replace = msgspec.structs.replace
+    if not agent.authentication.x509.client_ca_file:
+        x509 = replace(agent.authentication.x509, client_ca_file=str(authority))
+        agent = replace(agent, authentication=replace(agent.authentication, x509=x509))
+    if not agent.tls_cert_file:
+        try:
+            certificate, key = _ensure(config, files, tuple(sorted({"127.0.0.1", *addresses})))
+            agent = replace(agent, tls_cert_file=str(certificate), tls_private_key_file=str(key))
+        except (OSError, PodkeepError) as error:
+            log.warning("the API's authority signs no certificate for the kubelet: %s", error)
+    return replace(config, agent=agent)
+
+
+def _ensure(config: Config, files: Files, addresses: tuple[str, ...]) -> tuple[Path, Path]:
+    from podkeep.apiserver.server import certificates
+
+    name = config.agent.node_name or socket.gethostname().lower()
+    directory = Path(config.agent.root) / "pki"
+    certificate, key, record = directory / "kubelet.crt", directory / "kubelet.key", directory / _MADE
+    digest = hashlib.sha256(files.key(certificates.AUTHORITY).read_bytes()).hexdigest()
+    now = int(time.time())
+    wanted = _Made(name=name, addresses=addresses, authority=digest, renewed=now)
+    if certificate.exists() and key.exists() and _is_good(record, wanted):
+        return certificate, key
+    pair = certificates.issue(files, certificates.of_node(name, addresses)[1], now)
+    renewed = pair.not_after - (pair.not_after - pair.not_before) // 3
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    atomicfile.write(key, pair.key.encode())
+    atomicfile.write(certificate, pair.certificate.encode())
+    atomicfile.write(record, msgspec.json.encode(msgspec.structs.replace(wanted, renewed=renewed)))
+    return certificate, key
+
+
+def _is_good(record: Path, wanted: _Made) -> bool:
+    try:
+        made = msgspec.json.decode(record.read_bytes(), type=_Made)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        return False
+    return wanted.renewed < made.renewed and msgspec.structs.replace(made, renewed=wanted.renewed) == wanted

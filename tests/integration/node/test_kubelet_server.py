@@ -1,0 +1,219 @@
+"""The kubelet's endpoints: kubectl over the API, and clients that ask the kubelet itself."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.manifests import pod, shell
+from prometheus_client.parser import text_string_to_metric_families
+
+from podkeep.apiserver.server import certificates
+from podkeep.apiserver.server.certificates import Files
+from support.running_node import RunningNode
+from support.timeout import TIMEOUT_S
+
+TALK = "echo one; echo two >&2; echo three; trap exit TERM; while :; do sleep 0.1; done"
+
+
+class Kubelet:
+    """A client of a node's kubelet: the API's own certificate, one of ``user``, or a token."""
+
+    def __init__(self, node: RunningNode, directory: Path, *, user: str = "", groups: tuple[str, ...] = ()) -> None:
+        files = Files(node.api.root)
+        status = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]
+        self.port: int = status["daemonEndpoints"]["kubeletEndpoint"]["Port"]
+        self._context = ssl.create_default_context(cafile=str(files.certificate("ca")))
+        if user:
+            wanted = certificates.client("user", user, groups)
+            pair = certificates.issue(files, wanted, int(time.time()))
+            (directory / "user.pem").write_text(pair.certificate + pair.key)
+            self._context.load_cert_chain(directory / "user.pem")
+
+    @contextmanager
+    def connection(self) -> Iterator[http.client.HTTPSConnection]:
+        """A connection whose server has proved that it is the node's kubelet."""
+        with closing(
+            http.client.HTTPSConnection("127.0.0.1", self.port, context=self._context, timeout=TIMEOUT_S)
+        ) as connection:
+            yield connection
+
+    def ask(self, path: str, method: str = "GET", token: str = "") -> tuple[int, str]:
+        """Return status and text of an answer."""
+        with self.connection() as connection:
+            connection.request(method, path, headers={"Authorization": f"Bearer {token}"} if token else {})
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+
+    def json(self, path: str) -> Any:
+        """Return the JSON of an answer."""
+        status, text = self.ask(path)
+        assert status == 200, text
+        return json.loads(text)
+
+    def samples(self, path: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+        """Return metrics, by name of the sample."""
+        status, text = self.ask(path)
+        assert status == 200, text
+        found: dict[str, list[tuple[dict[str, str], float]]] = {}
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                found.setdefault(sample.name, []).append((sample.labels, sample.value))
+        return found
+
+
+@pytest.fixture
+def kubelet(node: RunningNode, tmp_path: Path) -> Kubelet:
+    """The kubelet, asked by an administrator."""
+    return Kubelet(node, tmp_path, user="root-of-all", groups=("system:masters",))
+
+
+@pytest.fixture
+def talker(node: RunningNode, image: str) -> str:
+    """Name of a pod that runs and has written three lines."""
+    node.apply(pod(shell(image, TALK), restartPolicy="Always"))
+    node.running("web")
+    node.until(lambda: len(node.api.kubectl("logs", "web").splitlines()) == 3, "three lines")
+    return "web"
+
+
+def test_kubectl_shows_logs(node: RunningNode, talker: str) -> None:
+    logs = node.api.kubectl("logs", talker)
+    assert sorted(logs.split()) == ["one", "three", "two"]
+    assert node.api.kubectl("logs", talker, "--tail=1").split() == logs.split()[-1:]
+    assert node.api.kubectl("logs", talker, "--limit-bytes=5") == logs[:5]
+    stamped = node.api.kubectl("logs", talker, "--timestamps").splitlines()
+    moments = [line.split(" ", 1)[0] for line in stamped]
+    assert [line.split(" ", 1)[1] for line in stamped] == logs.split()
+    assert all(len(moment.partition(".")[2].rstrip("Z+-:0123456789")) == 0 for moment in moments)
+    assert node.api.kubectl("logs", talker, "--since-time=2099-01-01T00:00:00Z") == ""
+    assert node.api.kubectl("logs", talker, "--since=1h") == logs
+    missing = node.api.kubectl("logs", talker, "--previous", status=1)
+    assert 'previous terminated container "main" in pod "web" not found' in missing
+
+
+def test_following_a_log_ends_with_its_container(node: RunningNode, image: str) -> None:
+    node.apply(pod(shell(image, "echo first; read line < /tmp/go; echo last"), restartPolicy="Never"))
+    node.until(lambda: "first" in node.api.kubectl("logs", "web", status=None), "the first line")
+    environment = {"KUBECONFIG": str(node.api.kubeconfig), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        ["kubectl", "logs", "-f", "web"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as following:
+        assert following.stdout is not None
+        assert following.stdout.readline() == "first\n"
+        node.api.kubectl("exec", "web", "--", "sh", "-c", "mkfifo /tmp/fifo; true")
+        node.api.kubectl("exec", "web", "--", "sh", "-c", "echo go > /tmp/go")
+        node.api.kubectl("delete", "pod", "web", "--grace-period=1")
+        following.communicate(timeout=TIMEOUT_S)
+    assert following.returncode == 0
+
+
+def test_kubectl_runs_commands(node: RunningNode, talker: str) -> None:
+    assert node.api.kubectl("exec", talker, "--", "sh", "-c", "echo $((6 * 7))") == "42\n"
+    assert node.api.kubectl("exec", "-i", talker, "--", "cat", stdin="through and back") == "through and back"
+    assert "exit code 3" in node.api.kubectl("exec", talker, "--", "sh", "-c", "exit 3", status=3)
+
+
+def test_kubectl_copies_files(node: RunningNode, talker: str, tmp_path: Path) -> None:
+    there, back = tmp_path / "there", tmp_path / "back"
+    there.write_bytes(bytes(range(256)) * 1000)
+    node.api.kubectl("cp", str(there), f"{talker}:/tmp/file")
+    node.api.kubectl("cp", f"{talker}:/tmp/file", str(back))
+    assert back.read_bytes() == there.read_bytes()
+
+
+def test_kubectl_forwards_ports(node: RunningNode, image: str) -> None:
+    node.apply(pod(shell(image, "while :; do echo hello | nc -l -p 7000; done"), restartPolicy="Always"))
+    node.running("web")
+    environment = {"KUBECONFIG": str(node.api.kubeconfig), "PATH": "/usr/bin:/bin"}
+    with subprocess.Popen(
+        ["kubectl", "port-forward", "pod/web", ":7000"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as forwarding:
+        try:
+            assert forwarding.stdout is not None
+            port = int(forwarding.stdout.readline().rpartition(":")[2].split()[0])
+            with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as connection:
+                assert connection.recv(100) == b"hello\n"
+        finally:
+            forwarding.terminate()
+
+
+def test_statistics_have_the_pod(kubelet: Kubelet, talker: str) -> None:
+    summary = kubelet.json("/stats/summary")
+    (found,) = [item for item in summary["pods"] if item["podRef"]["name"] == talker]
+    (container,) = found["containers"]
+    assert container["name"] == "main"
+    assert container["memory"]["workingSetBytes"] > 0
+    assert container["cpu"]["usageCoreNanoSeconds"] > 0
+    assert container["rootfs"]["usedBytes"] >= 0
+    assert container["logs"]["usedBytes"] > 0
+    assert found["ephemeral-storage"]["usedBytes"] >= container["logs"]["usedBytes"]
+    assert found["network"]["interfaces"][0]["name"] == "eth0"
+    node = summary["node"]
+    assert node["nodeName"] == "node-1"
+    assert 0 < node["memory"]["workingSetBytes"] < node["memory"]["availableBytes"] + node["memory"]["workingSetBytes"]
+    assert node["fs"]["capacityBytes"] > node["fs"]["usedBytes"] > 0
+    assert node["runtime"]["imageFs"]["usedBytes"] > 0
+    assert node["rlimit"]["curproc"] > 1
+    small = kubelet.json("/stats/summary?only_cpu_and_memory=true")
+    assert set(small["pods"][0]) <= {"podRef", "startTime", "containers", "cpu", "memory", "swap"}
+
+
+def test_metrics_are_kubelets(kubelet: Kubelet, talker: str) -> None:
+    resource = kubelet.samples("/metrics/resource")
+    place = {"container": "main", "pod": talker, "namespace": "default"}
+    assert [value > 0 for labels, value in resource["container_memory_working_set_bytes"] if labels == place] == [True]
+    assert [labels for labels, _ in resource["pod_cpu_usage_seconds_total"]] == [
+        {"pod": talker, "namespace": "default"}
+    ]
+    assert resource["resource_scrape_error"] == [({}, 0.0)]
+    own = kubelet.samples("/metrics")
+    assert own["kubelet_node_name"] == [({"node": "node-1"}, 1.0)]
+    assert own["process_resident_memory_bytes"][0][1] > 0
+    assert "prober_probe_total" not in own
+    assert any(labels["path"] == "containerLogs" for labels, _ in own["kubelet_http_requests_total"])
+    pods = kubelet.samples("/metrics/cadvisor")
+    assert any(labels.get("pod") == talker for labels, _ in pods["container_memory_working_set_bytes"])
+
+
+def test_pods_health_and_configuration_are_told(kubelet: Kubelet, talker: str) -> None:
+    listed = kubelet.json("/pods")
+    assert (listed["kind"], listed["items"][0]["metadata"]["name"]) == ("PodList", talker)
+    assert listed["items"][0]["status"]["phase"] == "Running"
+    (running,) = kubelet.json("/runningpods/")["items"]
+    assert [item["name"] for item in running["spec"]["containers"]] == ["main"]
+    assert kubelet.ask("/healthz") == (200, "ok")
+    assert kubelet.ask("/healthz/ping") == (200, "ok")
+    assert kubelet.json("/configz")["kubeletconfig"]["maxPods"] == 110
+    assert kubelet.ask(f"/run/default/{talker}/main?cmd=echo+hi", "POST") == (200, "hi\n")
+
+
+def test_strangers_and_users_without_a_role_are_refused(node: RunningNode, tmp_path: Path) -> None:
+    """Who shows nothing, or a token that is nobody's, is 401; who is somebody may do what a role says (RBAC)."""
+    nobody = Kubelet(node, tmp_path)
+    assert nobody.ask("/pods") == (401, "Unauthorized")
+    assert nobody.ask("/healthz", token="made.up") == (401, "Unauthorized")
+    somebody = Kubelet(node, tmp_path, user="ann")
+    refused = somebody.ask("/pods")
+    assert refused == (403, "Forbidden (user=ann, verb=get, resource=nodes, subresource(s)=[pods proxy])\n")
+    node.api.kubectl("create", "clusterrole", "see-statistics", "--verb=get", "--resource=nodes/stats")
+    node.api.kubectl("create", "clusterrolebinding", "ann", "--clusterrole=see-statistics", "--user=ann")
+    assert somebody.ask("/stats/summary")[0] == 200
+    assert somebody.ask("/metrics")[0] == 403
+    node.api.kubectl("create", "serviceaccount", "scraper")
+    node.api.kubectl("create", "clusterrole", "scrape", "--verb=get", "--resource=nodes/metrics")
+    node.api.kubectl(
+        "create", "clusterrolebinding", "scraper", "--clusterrole=scrape", "--serviceaccount=default:scraper"
+    )
+    token = node.api.kubectl("create", "token", "scraper").strip()
+    assert nobody.ask("/metrics/resource", token=token)[0] == 200
+    assert nobody.ask("/stats/summary", token=token)[0] == 403

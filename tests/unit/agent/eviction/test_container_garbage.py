@@ -1,0 +1,62 @@
+"""Which containers that have ended are removed, and whose logs a directory has."""
+
+from __future__ import annotations
+
+import pytest
+
+from podkeep.agent.eviction.containers import Dead, Policy, excess, uid_of_logs
+
+NOW = 1000.0
+
+
+def dead(*specs: str) -> list[Dead]:
+    """Return containers from ``pod/name@seconds``."""
+    found = []
+    for spec in specs:
+        unit, _, second = spec.partition("@")
+        pod, _, name = unit.partition("/")
+        found.append(Dead(id=spec, pod=pod, name=name, created_at=int(float(second) * 1e9)))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("given", "policy", "expected"),
+    [
+        (["a/x@1", "a/x@2", "a/y@3", "b/x@4"], Policy(), ["a/x@1"]),
+        (["a/x@1", "a/x@2", "a/x@3"], Policy(per_container=2), ["a/x@1"]),
+        (["a/x@1", "a/x@2"], Policy(per_container=-1), []),
+        (["a/x@1"], Policy(per_container=0), ["a/x@1"]),
+        # What is young is neither removed nor counted.
+        (["a/x@950", "a/x@990", "a/x@1"], Policy(min_age=100), []),
+        (["a/x@990", "a/x@1", "a/x@2"], Policy(min_age=100), ["a/x@1"]),
+        # One of each stays as long as there is room, else the oldest of all go.
+        (["a/x@1", "a/x@2", "a/x@3", "b/x@4"], Policy(per_container=-1, in_all=2), ["a/x@1", "a/x@2"]),
+        (["a/x@1", "b/x@2", "c/x@3"], Policy(in_all=2), ["a/x@1"]),
+        (["a/x@1", "b/x@2"], Policy(in_all=0), ["a/x@1", "b/x@2"]),
+        ([], Policy(in_all=0), []),
+    ],
+)
+def test_what_is_too_much(given: list[str], policy: Policy, expected: list[str]) -> None:
+    assert sorted(item.id for item in excess(dead(*given), policy, now=NOW)) == expected
+
+
+def test_nothing_is_kept_of_a_pod_that_has_ended_when_disk_is_scarce() -> None:
+    found = excess(dead("a/x@999", "b/x@1"), Policy(min_age=100), now=NOW, all_of=lambda uid: uid == "a")
+
+    assert [item.id for item in found] == ["a/x@999"]
+
+
+@pytest.mark.parametrize(
+    ("name", "uid"),
+    [
+        ("default_web_1234-5", "1234-5"),
+        ("kube-system_proxy.a_b", "b"),
+        ("default_web", ""),
+        ("default__1", ""),
+        ("_web_1", ""),
+        ("default_web_..", ""),
+        ("lost+found", ""),
+    ],
+)
+def test_whose_logs_a_directory_has(name: str, uid: str) -> None:
+    assert uid_of_logs(name) == uid

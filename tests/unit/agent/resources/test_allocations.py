@@ -1,0 +1,220 @@
+"""What pods were granted: kept over restarts, granted, deferred, refused; and the order of changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.resources import resize
+from podkeep.agent.resources.allocations import Allocations
+from podkeep.agent.resources.pod_limits import CgroupLimits
+from podkeep.agent.resources.predicates import NodeFacts, Preempt, admit
+from podkeep.agent.resources.resizer import Running, in_order, larger
+from podkeep.api.pod import Pod
+from support.pods import container, pod, resources
+
+
+class Node:
+    """A node with 2 CPUs, whose pods are granted resources as the agent does it."""
+
+    def __init__(self, root: Path, immutable: frozenset[str] = frozenset()) -> None:
+        self.pods: dict[str, Pod] = {}
+        self._dirs = PodDirs(root, "/run/socket")
+        self._immutable = immutable
+        self.restart()
+
+    def restart(self) -> None:
+        self.allocations = Allocations(
+            self._dirs, self._judge, lambda: {"pod": self._immutable, "container": self._immutable}
+        )
+
+    def _judge(self, wanted: Pod) -> Any:
+        others = [self.allocations.allocated(one) for uid, one in self.pods.items() if uid != wanted.metadata.uid]
+        return admit(wanted, others, NodeFacts(name="n", labels={}, allocatable={"cpu": 2000}))
+
+    def take(self, given: Pod) -> None:
+        uid = given.metadata.uid
+        self._dirs.directory(uid).path.mkdir(parents=True, exist_ok=True)  # type: ignore[arg-type]
+        self.pods[uid] = given
+        self.allocations.take(given)
+        self.allocations.note(uid)
+
+    def request(self, given: Pod) -> list[str]:
+        self.pods[given.metadata.uid] = given
+        events = self.allocations.request(given, 1.0)
+        assert not isinstance(events, Preempt)
+        return [event.reason for event in events]
+
+    def granted(self, given: Pod) -> str | None:
+        allocated = self.allocations.allocated(given)
+        return allocated.spec.containers[0].resources.requests.get("cpu")
+
+
+def asking(cpu: str, name: str = "web", generation: int = 1, **spec: Any) -> Pod:
+    return pod(container(requests=f"cpu={cpu}"), name=name, metadata={"generation": generation}, **spec)
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path)
+
+
+def test_a_change_that_fits_is_granted_and_completed_when_the_container_has_it(node: Node) -> None:
+    node.take(asking("1"))
+    wanted = asking("1500m", generation=2)
+
+    assert node.request(wanted) == ["ResizeStarted"]
+    assert node.granted(wanted) == "1500m"
+    found = node.allocations.take(wanted)
+    (condition,) = found.conditions(wanted)
+    assert (condition.type, condition.reason, condition.observed_generation) == ("PodResizeInProgress", "", 2)
+    assert node.allocations.finish(wanted) is None
+
+    node.allocations.started(wanted.metadata.uid, "main")
+    event = node.allocations.finish(wanted)
+    assert event is not None
+    assert event.message == (
+        'Pod resize completed: {"containers":[{"name":"main","resources":{"requests":{"cpu":"1500m"}}}],"generation":2}'
+    )
+    assert found.conditions(wanted) == ()
+
+
+def test_a_change_that_does_not_fit_waits_and_is_told_once(node: Node) -> None:
+    node.take(asking("1"))
+    node.take(asking("1", name="other"))
+    wanted = asking("1500m", generation=2)
+
+    assert node.request(wanted) == ["ResizeDeferred"]
+    assert node.request(wanted) == []
+    assert node.granted(wanted) == "1"
+    (condition,) = node.allocations.take(wanted).conditions(wanted)
+    assert (condition.type, condition.reason) == ("PodResizePending", "Deferred")
+    assert condition.message == "Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"
+
+    del node.pods["uid-other"]
+    assert [one.metadata.name for one in node.allocations.waiting(node.pods.values())] == ["web"]
+    assert node.request(wanted) == ["ResizeStarted"]
+    assert node.allocations.waiting(node.pods.values()) == []
+
+
+def test_a_change_that_is_taken_back_is_no_change(node: Node) -> None:
+    node.take(asking("1"))
+    node.request(asking("5", generation=2))
+
+    assert node.request(asking("1000m", generation=3)) == []
+    assert node.allocations.take(asking("1")).conditions(asking("1")) == ()
+
+
+def test_what_was_granted_outlives_the_agent(node: Node) -> None:
+    node.take(asking("1"))
+    node.request(asking("1500m", generation=2))
+    later = asking("5", generation=3)
+
+    node.restart()
+
+    found = node.allocations.take(later)
+    assert node.granted(later) == "1500m"
+    # The container had not got it yet.
+    assert found.actuated.containers["main"].requests == {"cpu": "1"}
+    assert found.in_progress is not None
+    assert node.request(later) == ["ResizeDeferred"]
+
+
+def test_a_damaged_record_is_none(node: Node, tmp_path: Path) -> None:
+    node.take(asking("1"))
+    (tmp_path / "pods" / "uid-web" / "allocation.json").write_bytes(b"\xff{")
+
+    node.restart()
+    node.allocations.take(asking("2"))
+
+    assert node.granted(asking("2")) == "2"
+
+
+def test_classes_of_an_immutable_type(tmp_path: Path) -> None:
+    node = Node(tmp_path, frozenset({"rdt"}))
+
+    def with_class(name: str) -> Pod:
+        return pod(container() | {"resources": {"classes": {"rdt": name}}})
+
+    node.take(with_class("gold"))
+
+    assert node.request(with_class("silver")) == ["ResizeInfeasible"]
+    found = node.allocations.take(with_class("silver"))
+    assert found.refused is not None
+    assert found.refused.message == (
+        "class resource rdt: the class of container main cannot be changed while it runs: the type is immutable"
+    )
+    assert node.allocations.allocated(with_class("silver")).spec.containers[0].resources.classes == {"rdt": "gold"}
+
+
+def test_an_error_is_told_once(node: Node) -> None:
+    node.take(asking("1"))
+    wanted = asking("1500m", generation=2)
+    node.request(wanted)
+
+    first, second = node.allocations.fail(wanted, "no"), node.allocations.fail(wanted, "no")
+
+    assert first is not None
+    assert first.reason == "ResizeError"
+    assert '"generation":2,"error":"no"}' in first.message
+    assert second is None
+    (condition,) = node.allocations.take(wanted).conditions(wanted)
+    assert (condition.reason, condition.message) == ("Error", "no")
+
+
+def test_who_waits_is_asked_in_order(node: Node) -> None:
+    for given in (asking("1", "low"), asking("500m", "high"), asking("500m", "less")):
+        node.take(given)
+    low, high = asking("2", "low", 2), asking("3", "high", 2, priority=5)
+    node.request(low)
+    node.request(high)
+
+    assert [one.metadata.name for one in node.allocations.waiting(node.pods.values())] == ["high", "low"]
+
+
+def test_containers_that_cannot_change_have_what_they_ask_for() -> None:
+    given = pod(
+        container(requests="cpu=1"),
+        init=[container("setup", "cpu=1"), container("side", "cpu=1", restartPolicy="Always")],
+        resources=resources("cpu=4"),
+    )
+
+    granted = resize.of(given)
+
+    assert sorted(granted.containers) == ["main", "side"]
+    assert granted.pod is not None
+    changed = msgspec.structs.replace(granted, pod=None)
+    assert resize.allocated(given, changed).spec.resources is None
+    assert resize.allocated(given, granted) is given
+
+
+@pytest.mark.parametrize(
+    ("wanted", "now", "expected"),
+    [
+        (
+            CgroupLimits(shares=100, quota_us=50, memory=10),
+            CgroupLimits(shares=200, quota_us=20, memory=5),
+            CgroupLimits(shares=200, quota_us=50, memory=10),
+        ),
+        (CgroupLimits(shares=1, quota_us=50), CgroupLimits(shares=1, quota_us=0), CgroupLimits(shares=1, quota_us=0)),
+        (CgroupLimits(memory=10), CgroupLimits(), CgroupLimits()),
+        (CgroupLimits(shares=5), CgroupLimits(shares=2, quota_us=7, memory=7), CgroupLimits(shares=5)),
+    ],
+)
+def test_a_pod_has_the_larger_of_both_while_its_containers_change(
+    wanted: CgroupLimits, now: CgroupLimits, expected: CgroupLimits
+) -> None:
+    assert larger(wanted, now) == expected
+
+
+def test_memory_shrinks_before_it_grows() -> None:
+    had = resize.of(pod(container("a", limits="memory=1Mi"), container("b", limits="memory=4Mi")))
+    now = pod(container("a", limits="memory=4Mi"), container("b", limits="memory=1Mi"))
+
+    found = in_order([Running(id=item.name, container=item) for item in now.spec.containers], had)
+
+    assert [item.id for item in found] == ["b", "a"]

@@ -1,0 +1,173 @@
+"""Pulls at a time, credentials of plugins, and what is counted of images."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.agent.images.plugins import CredentialPlugins
+from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
+from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, AgentMetrics
+from podkeep.base.config import AgentConfig
+from podkeep.base.docker_config import Credentials, Keyring
+from podkeep.base.errors import NotFound
+from podkeep.cri.v1 import api_pb2
+from unit.cri.cri_endpoint import run, talking
+
+
+class Registry:
+    """An image service whose pulls end when a test says so; ``auths`` are who it was asked as."""
+
+    def __init__(self, *, waits: bool = True, accepted: str = "") -> None:
+        self.under_way: list[str] = []
+        self.most = 0
+        self.go = asyncio.Event()
+        self.began = asyncio.Semaphore(0)
+        self.waits, self.accepted = waits, accepted
+        self.auths: list[str] = []
+
+    async def pull(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        self.auths.append(request.auth.username)
+        if self.accepted and request.auth.username != self.accepted:
+            raise NotFound("pull access denied")
+        self.under_way.append(request.image.image)
+        self.most = max(self.most, len(self.under_way))
+        self.began.release()
+        if self.waits:
+            await self.go.wait()
+        self.under_way.remove(request.image.image)
+        return api_pb2.PullImageResponse(image_ref=f"sha256:{request.image.image}")
+
+    async def status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        if not request.image.image.startswith("sha256:"):
+            return api_pb2.ImageStatusResponse()
+        return api_pb2.ImageStatusResponse(image=api_pb2.Image(id=request.image.image, size=5 << 20))
+
+
+def pod(uid: str = "u", **more: Any) -> PodPull:
+    return PodPull(uid=uid, sandbox=api_pb2.PodSandboxConfig(), report=lambda event: None, **more)
+
+
+def with_registry(socket: Path, work: Callable[[Registry, Any], Awaitable[Any]], **settings: Any) -> Any:
+    async def all_of_it() -> Any:
+        registry = Registry(**settings)
+        async with talking(socket, images={"PullImage": registry.pull, "ImageStatus": registry.status}) as client:
+            return await work(registry, client)
+
+    return run(all_of_it())
+
+
+@pytest.mark.parametrize(("limit", "most"), [(0, 4), (1, 1), (3, 3)])
+def test_so_many_pulls_at_a_time(tmp_path: Path, limit: int, most: int) -> None:
+    """All of them end; the others wait, and count as wanted meanwhile."""
+
+    async def work(registry: Registry, client: Any) -> tuple[int, int, frozenset[str]]:
+        images = Images(client, limit=limit)
+        names = [f"r.example/i{number}:1" for number in range(4)]
+        pulls = [
+            asyncio.ensure_future(images.ensure(Wanted(image=name, policy="IfNotPresent"), pod())) for name in names
+        ]
+        for _ in range(most):
+            await registry.began.acquire()
+        assert images.wanted == frozenset(names)
+        registry.go.set()
+        done = await asyncio.gather(*pulls)
+        return registry.most, len(done), images.wanted
+
+    assert with_registry(tmp_path / "s", work) == (most, 4, frozenset())
+
+
+def plugin(tmp_path: Path, script: str) -> AgentConfig:
+    """Return the configuration of a plugin for ``r.example`` that is this shell script."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "login").write_text(f"#!/bin/sh\n{script}\n")
+    (programs / "login").chmod(0o755)
+    provider = {
+        "name": "login",
+        "matchImages": ["r.example", "*.example/team"],
+        "defaultCacheDuration": "1h",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+    }
+    config = {"apiVersion": "kubelet.config.k8s.io/v1", "kind": "CredentialProviderConfig", "providers": [provider]}
+    (tmp_path / "plugins.json").write_text(json.dumps(config))
+    return AgentConfig(
+        image_credential_provider_config=str(tmp_path / "plugins.json"), image_credential_provider_bin_dir=str(programs)
+    )
+
+
+ANSWER = {
+    "kind": "CredentialProviderResponse",
+    "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+    "cacheKeyType": "Registry",
+    "auth": {"r.example": {"username": "plugin", "password": "p"}, "other.example": {"username": "no"}},
+}
+
+
+@pytest.mark.requirement("V30")
+def test_plugins_come_after_pull_secrets_and_before_the_nodes_own(tmp_path: Path) -> None:
+    """For images and image volumes alike; a plugin that is not meant for an image is not asked for it."""
+    config = plugin(tmp_path, f"cat >> {tmp_path}/asked; echo '{json.dumps(ANSWER)}'")
+
+    async def work(registry: Registry, client: Any) -> list[list[str]]:
+        images = Images(client, plugins=CredentialPlugins.of(config))
+        keyring = Keyring([("r.example", Credentials(username="secret", password="s"))])
+        seen = []
+        for image, container in (("r.example/app:1", "c"), ("r.example/data:1", ""), ("z.example/app:1", "c")):
+            registry.auths.clear()
+            try:
+                wanted = Wanted(image=image, policy="IfNotPresent", container=container)
+                assert isinstance(await images.ensure(wanted, pod(keyring=keyring)), LocalImage)
+            finally:
+                seen.append(list(registry.auths))
+        return seen
+
+    seen = with_registry(tmp_path / "s", work, waits=False)
+    assert seen == [["secret"], ["secret"], [""]]
+    (tmp_path / "asked").unlink()
+
+    async def refused(registry: Registry, client: Any) -> list[str]:
+        images = Images(client, plugins=CredentialPlugins.of(config))
+        keyring = Keyring([("r.example", Credentials(username="secret", password="s"))])
+        await images.ensure(Wanted(image="r.example/app:1", policy="Always"), pod(keyring=keyring))
+        return registry.auths
+
+    assert with_registry(tmp_path / "t", refused, waits=False, accepted="plugin") == ["secret", "plugin"]
+    assert json.loads((tmp_path / "asked").read_text()) == {
+        "kind": "CredentialProviderRequest",
+        "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+        "image": "r.example/app",
+    }
+
+
+@pytest.mark.parametrize("script", ["exit 1", "echo nonsense", "echo '{}'"])
+def test_a_plugin_that_fails_hinders_nothing(tmp_path: Path, script: str) -> None:
+    config = plugin(tmp_path, script)
+
+    async def work(registry: Registry, client: Any) -> list[str]:
+        images = Images(client, plugins=CredentialPlugins.of(config))
+        await images.ensure(Wanted(image="r.example/app:1", policy="Always"), pod())
+        return registry.auths
+
+    assert with_registry(tmp_path / "s", work, waits=False) == [""]
+
+
+@pytest.mark.requirement("V97")
+def test_pulls_are_counted_and_timed(tmp_path: Path) -> None:
+    """Those of volumes (without a container) with the others, by the image's size."""
+    metrics = AgentMetrics()
+
+    async def work(registry: Registry, client: Any) -> None:
+        images = Images(client, metrics=metrics)
+        await images.ensure(Wanted(image="r.example/app:1", policy="IfNotPresent", container="c"), pod())
+        await images.ensure(Wanted(image="r.example/data:1", policy="Always"), pod())
+
+    with_registry(tmp_path / "s", work, waits=False)
+    assert metrics.value(ENSURE_IMAGE_REQUESTS, "ifnotpresent", "false", "true") == 1
+    assert metrics.value(ENSURE_IMAGE_REQUESTS, "always", "unknown", "true") == 1
+    assert 'kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="0-10MB",le="1"} 2' in metrics.text()

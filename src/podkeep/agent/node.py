@@ -19,6 +19,7 @@ from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.probes.hooks import Hooks
 from podkeep.agent.probes.prober import Probes
 from podkeep.agent.resources.class_offers import ClassOffers
+from podkeep.agent.runtime_classes import RuntimeClasses
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
@@ -55,6 +56,7 @@ class Node:
     """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
+    runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
     api_labels: dict[str, str] = field(default_factory=dict)
     """The labels of the Node object as the API has them; empty: none is known."""
 

@@ -24,6 +24,8 @@ ALLOWED = {
         "agent/container_files.py",
         "agent/poddirs.py",
         "agent/pod/teardown.py",
+        "agent/server/collector.py",
+        "agent/server/disk.py",
         "agent/user_namespaces/blocks.py",
         "agent/volumes/empty_dir.py",
         "agent/volumes/setup.py",
@@ -51,6 +53,7 @@ ALLOWED = {
     " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
         "agent/log_reader.py",
         "agent/pod/log_rotation.py",
+        "agent/server/system_logs.py",
     ),
     "The directory above a pod's logs, with the links that the machine has; from there on by descriptor.": (
         "runtime/bundle/container_log.py",
@@ -58,10 +61,13 @@ ALLOWED = {
     "The kernel's files, the machine's devices, and what its administrator installs and configures.": (
         "agent/certificates/bootstrap.py",
         "agent/certificates/store.py",
+        "agent/kubelet_configuration.py",
         "agent/kubelets.py",
         "agent/mount_namespace.py",
         "agent/node_status/system.py",
         "agent/node.py",
+        "agent/server/node_usage.py",
+        "agent/server/server.py",
         "agent/user_namespaces/subordinate_ids.py",
         "runtime/oci/apparmor_loader.py",
         "runtime/oci/cdi_nodes.py",

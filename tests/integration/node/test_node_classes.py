@@ -42,7 +42,8 @@ def test_the_node_has_the_classes_of_its_runtime(
         assert OOM in found["containerClassResources"]
         assert OOM not in found["podClassResources"]
         assert not offered(node, "extra")
-        daemon.extra = types.toml() + "[class_resources.types.extra.classes.one]\n"
+        extra = f'[class_resources.types.extra]\nhook = "{types.hook}"\n[class_resources.types.extra.classes.one]\n'
+        daemon.extra = types.toml() + extra
         daemon.write()
         daemon.stop()
         daemon.start()

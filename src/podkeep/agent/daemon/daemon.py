@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from podkeep.agent import kubelet_configuration
+from podkeep.agent.certificates import bootstrap
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
@@ -96,6 +98,7 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
         node = this_node(runtime, config)
+        stack.push_async_callback(node.logs.close)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config))
         registered = await agent.start(stack)
         await _first(registered, stop)
@@ -136,6 +139,7 @@ class _Agent:
         )
         self._source = ApiSource(self._manager, self._statuses, self._mirrors)
         self._objects.on_change = self._manager.sources_changed
+        node.allocations.judge = self._judge
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
@@ -193,6 +197,9 @@ class _Agent:
             self._wake_for_pressure(reporter),
         ):
             tasks.start(work)
+        if bootstrap.is_renewed_here(node.config, client.settings):
+            kind = client_certificate(node.name)
+            tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
         if agent.static_pod_path:
             path = Path(agent.static_pod_path)
             files = StaticFiles(path=path, node_name=node.name, gates=node.gates, take=self._take_static)
@@ -209,13 +216,14 @@ class _Agent:
             await self._eviction.changed.wait()
             self._eviction.changed.clear()
             reporter.wake()
+            self._manager.retry_resizes()
 
     def _pods(self) -> list[Pod]:
         return [msgspec.structs.replace(pod, status=status) for pod, status in self._manager.pods()]
 
     def _take_static(self, pods: Sequence[Pod]) -> None:
         self._manager.replaced(static_files.SOURCE, pods)
-        self._statuses.forget_static({(pod.metadata.namespace, pod.metadata.name) for pod in pods})
+        self._statuses.forget_static({pod.metadata.uid for pod in pods})
         self._mirrors.want(pods)
 
     def _admit(self, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:
@@ -228,6 +236,11 @@ class _Agent:
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
         return self._source.refusal(pod) or predicates.admit(pod, others, facts)
+
+    def _judge(self, pod: Pod) -> Rejection | Preempt | None:
+        """Say whether a pod that runs may have what it asks for by now."""
+        uid = pod.metadata.uid
+        return self._admit(pod, [other for other in self._manager.active() if other.metadata.uid != uid])
 
     def _sensors(self) -> Sensors:
         whole, left = allocatable.texts(self._size.capacity), allocatable.texts(self._size.allocatable)

@@ -537,7 +537,7 @@ class _Containers:
         actuated = self._known.actuated.get(container.name)
         wanted = _amounts(container.resources, self._pod.spec.resources)
         had = None if actuated is None else _amounts(actuated, self._known.actuated_pod)
-        if wanted == had:
+        if wanted == had and actuated is not None and actuated.classes == container.resources.classes:
             return
         changed = set() if had is None else {name for name, kind in wanted if wanted[name, kind] != had[name, kind]}
         policies = {policy.resource_name: policy.restart_policy for policy in container.resize_policy}
@@ -547,9 +547,10 @@ class _Containers:
             self._resized.append((container, view))
 
     def _resize(self) -> tuple[Resize, ...]:
-        pod_level = self._known.actuated is not None and _amounts(
-            self._pod.spec.resources or ResourceRequirements(), None
-        ) != _amounts(self._known.actuated_pod or ResourceRequirements(), None)
+        own, actuated = self._pod.spec.resources or ResourceRequirements(), self._known.actuated_pod
+        had = actuated or ResourceRequirements()
+        changed = own.classes != had.classes or _amounts(own, None) != _amounts(had, None)
+        pod_level = self._known.actuated is not None and changed
         return (Resize(containers=tuple(self._resized)),) if self._resized or pod_level else ()
 
     # --------------------------------------------------------------------------------------------------------- times

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping
@@ -60,8 +59,6 @@ class Node:
     dns: ResolvConf
     hosts_file: str
     kubelets: KnownKubelets
-    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""

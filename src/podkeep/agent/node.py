@@ -84,9 +84,10 @@ class Node:
 def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:
     """Return the node this process runs on.
 
-    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
-        feature gate is not known, or more is reserved than the machine has.
+    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), a
+        feature gate is not known, more is reserved than the machine has, or a setting is out of range.
     """
+    config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     addresses, metrics = host_ips(), AgentMetrics()
     pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
     plugins = CredentialPlugins.of(config.agent)

@@ -135,7 +135,7 @@ class PodWorker:
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
         self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
-        self._back_off = BackOff()
+        self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
         self._waiting: dict[str, Waiting] = {}
         self._news = OwnNews(node.client) if shared is None else shared.news
@@ -470,6 +470,9 @@ class PodWorker:
         elif isinstance(action, Resize):
             await self._resize(action, observed, admitted)
         elif isinstance(action, KillContainer):
+            if action.replace:
+                # Another container as it were, whose ends say nothing of this one's.
+                self._back_off.succeeded(action.container.name)
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
         elif isinstance(action, ResetContainer):

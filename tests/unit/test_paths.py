@@ -25,6 +25,7 @@ ALLOWED = {
         "agent/poddirs.py",
         "agent/pod/teardown.py",
         "agent/user_namespaces/blocks.py",
+        "agent/images/pull_records.py",
         "agent/volumes/empty_dir.py",
         "agent/volumes/setup.py",
         "agent/volumes/sub_path.py",

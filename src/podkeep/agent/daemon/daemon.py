@@ -142,6 +142,7 @@ class _Agent:
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
+                forget=node.images.forget,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,

@@ -11,6 +11,7 @@ from pathlib import Path
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.plugins import CredentialPlugins
+from podkeep.agent.images.pull_records import PullRecords, Verification
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
@@ -99,7 +100,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         allocations=Allocations(dirs, offers.immutable),
         resizer=Resizer(client, config, memory, sizes),
         logs=NodeLogs(client, config.agent),
-        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, records=_pull_records(config), metrics=metrics),
         class_offers=offers,
         probes=Probes(client, addresses, metrics),
         hooks=Hooks(client, metrics),
@@ -117,6 +118,13 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         metrics=metrics,
         allocatable=allocatable.texts(size),
     )
+
+
+def _pull_records(config: Config) -> PullRecords:
+    agent = config.agent
+    allowed = agent.preloaded_images_verification_allowlist
+    verification = Verification(policy=agent.image_pull_credentials_verification_policy, allowed=allowed)
+    return PullRecords(Path(agent.root) / "image_manager", verification)
 
 
 def node_name(config: Config) -> str:

@@ -172,6 +172,7 @@ class _Agent:
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
                 handler=node.runtime_classes.handler_of_running,
+                forget=node.images.forget,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,

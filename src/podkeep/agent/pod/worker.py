@@ -154,7 +154,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
-        self._stale = False
+        self._stale = True  # of a pod that an earlier process started it is not known
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -460,6 +460,7 @@ class PodWorker:
             request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
+            self._stale = False
             await self._starter.create_sandbox(action.attempt, admitted)
         elif isinstance(action, StartContainer):
             previous = action.previous

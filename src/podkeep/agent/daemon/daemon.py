@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from podkeep.agent import kubelet_configuration
+from podkeep.agent.certificates import bootstrap
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
@@ -44,6 +46,7 @@ from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
@@ -109,7 +112,8 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         stack.push_async_callback(client.close)
         node = this_node(runtime, config)
         stack.push_async_callback(node.logs.close)
-        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config))
+        here = _Here(runtime, mount_namespace, stop)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), RuntimeEvents(runtime, here.check))
         registered = await agent.start(stack)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
@@ -119,12 +123,34 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         log.info("stopping; pods run on")
         service.stopping()
         await agent.recorder.written(_LAST_EVENTS_S)
+        if here.moved is not None:
+            raise here.moved
+
+
+class _Here:
+    """Ends the agent when the runtime comes back in another mount namespace, where volumes of this one are not."""
+
+    def __init__(self, runtime: CriClient, mount_namespace: int, stop: asyncio.Event) -> None:
+        self._runtime, self._mount_namespace, self._stop = runtime, mount_namespace, stop
+        self.moved: FailedPrecondition | None = None
+
+    async def check(self) -> None:
+        """Look where the runtime is.
+
+        :raises PodkeepError: if it does not say so, or is elsewhere.
+        """
+        try:
+            await require_runtime_here(self._runtime, self._mount_namespace)
+        except FailedPrecondition as error:
+            self.moved = error
+            self._stop.set()
+            raise
 
 
 class _Agent:
     """The parts of the agent, and who knows whom."""
 
-    def __init__(self, node: Node, client: Client, size: _Size) -> None:
+    def __init__(self, node: Node, client: Client, size: _Size, events: RuntimeEvents) -> None:
         config = node.config
         self._node, self._client, self._size = node, client, size
         self.recorder = Recorder(
@@ -133,7 +159,7 @@ class _Agent:
         self._reports = Reports(
             recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
         )
-        self._events = RuntimeEvents(node.client)
+        self._events = events
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._statuses = StatusManager(client)
@@ -149,6 +175,7 @@ class _Agent:
             admit=self._admit,
             sources=sources,
         )
+        self._source = ApiSource(self._manager, self._statuses, self._mirrors)
         self._objects.on_change = self._manager.sources_changed
         node.allocations.judge = self._judge
         self._images = ImageGarbage(
@@ -208,7 +235,7 @@ class _Agent:
             self.recorder.run(),
             self._mirrors.run(),
             reporter.run(),
-            pods.run(ApiSource(self._manager, self._statuses, self._mirrors)),
+            pods.run(self._source),
             self._images.run(self._manager.ready),
             self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
             self._once_known(self._containers.run),
@@ -218,6 +245,9 @@ class _Agent:
             node_cgroups.hold_pods(node.config, self._size.capacity, self._reports.node),
         ):
             tasks.start(work)
+        if bootstrap.is_renewed_here(node.config, client.settings):
+            kind = client_certificate(node.name)
+            tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
         if agent.static_pod_path:
             path = Path(agent.static_pod_path)
             files = StaticFiles(path=path, node_name=node.name, gates=node.gates, take=self._take_static)
@@ -245,7 +275,7 @@ class _Agent:
 
     def _take_static(self, pods: Sequence[Pod]) -> None:
         self._manager.replaced(static_files.SOURCE, pods)
-        self._statuses.forget_static({(pod.metadata.namespace, pod.metadata.name) for pod in pods})
+        self._statuses.forget_static({pod.metadata.uid for pod in pods})
         self._mirrors.want(pods)
 
     def _admit(self, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:
@@ -262,7 +292,7 @@ class _Agent:
             app_armor=self._size.app_armor and node.config.runtime.apparmor != "off",
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
-        return predicates.admit(pod, others, facts)
+        return self._source.refusal(pod) or predicates.admit(pod, others, facts)
 
     def _taints(self) -> list[Taint]:
         spec = {} if self._reporter is None else self._reporter.node.get("spec") or {}

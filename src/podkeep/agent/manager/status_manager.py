@@ -52,8 +52,9 @@ class StatusManager:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._entries: dict[str, _Entry] = {}
-        self._static: dict[tuple[str, str], PodStatus] = {}
-        self._mirrors: dict[tuple[str, str], str] = {}
+        self._static: dict[str, PodStatus] = {}
+        self._mirrors: dict[str, str] = {}
+        """By the UID of the static pod, its newest status and the UID of its mirror."""
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
 
     def known(self, pod: Pod, there: Mapping[str, Any]) -> None:
@@ -67,9 +68,9 @@ class StatusManager:
             entry = _Entry(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there)
             self._entries[metadata.uid] = entry
             if critical.is_mirror(pod):
-                name = metadata.namespace, metadata.name
-                self._mirrors[name] = metadata.uid
-                entry.status = self._static.get(name)
+                shown = metadata.annotations[critical.CONFIG_MIRROR]
+                self._mirrors[shown] = metadata.uid
+                entry.status = self._static.get(shown)
         entry.there = there
         if entry.status is not None and self._patch(entry):
             self._enqueue(entry)  # somebody else wrote it, or our own write is on its way
@@ -77,7 +78,7 @@ class StatusManager:
     def set(self, pod: Pod, status: PodStatus) -> None:
         """Have the status of a pod written; nothing happens if the API does not have the pod any more."""
         if critical.is_static(pod):
-            self._static[pod.metadata.namespace, pod.metadata.name] = status
+            self._static[pod.metadata.uid] = status
         entry = self._entry(pod)
         if entry is None or entry.gone:
             return
@@ -88,12 +89,12 @@ class StatusManager:
         """Return where the status of a pod goes: that of a static pod goes to its mirror."""
         uid = pod.metadata.uid
         if critical.is_static(pod):
-            uid = self._mirrors.get((pod.metadata.namespace, pod.metadata.name), "")
+            uid = self._mirrors.get(uid, "")
         return self._entries.get(uid)
 
-    def forget_static(self, names: Collection[tuple[str, str]]) -> None:
-        """Forget the statuses of static pods that are not among ``names``."""
-        self._static = {name: status for name, status in self._static.items() if name in names}
+    def forget_static(self, uids: Collection[str]) -> None:
+        """Forget the statuses of static pods that are not among ``uids``."""
+        self._static = {uid: status for uid, status in self._static.items() if uid in uids}
 
     def finish(self, pod: Pod) -> None:
         """Have the object of a pod deleted after its last status was written: nothing of it is left on the node."""
@@ -107,8 +108,7 @@ class StatusManager:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             entry.deleted.set()
-            if self._mirrors.get((entry.namespace, entry.name)) == uid:
-                del self._mirrors[entry.namespace, entry.name]
+            self._mirrors = {static: mirror for static, mirror in self._mirrors.items() if mirror != uid}
 
     async def run(self) -> None:
         """Write until cancelled."""

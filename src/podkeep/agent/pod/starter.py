@@ -7,7 +7,6 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -421,11 +420,10 @@ def _target(action: StartContainer, observed: Observed) -> str:
 
 def surroundings(node: Node) -> Surroundings:
     """Return what volumes have to know of the node."""
-    allocatable = {"cpu": str(os.cpu_count() or 1), "memory": str(node.memory)}
     return Surroundings(
         node_name=node.name,
         labels=node.labels,
-        allocatable=allocatable,
+        allocatable=node.allocatable,
         images=node.gates.enabled(IMAGE_VOLUME),
     )
 

@@ -25,7 +25,7 @@ from typing import TypeVar
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.convert import names
 from podkeep.agent.node import Node
-from podkeep.agent.pod import teardown
+from podkeep.agent.pod import backoff, teardown
 from podkeep.agent.pod.admission import Admitted, admit
 from podkeep.agent.pod.backoff import BackOff
 from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
@@ -50,7 +50,7 @@ from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import exit_code, pod_status
 from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
-from podkeep.agent.probes.model import ProbeResult
+from podkeep.agent.probes.model import ProbeResult, full_name
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.resources.resizer import Running, in_order
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
@@ -328,7 +328,7 @@ class PodWorker:
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
                 said = decision.why
-            await self._note_crash_loops(observed, now)
+            await self._note_crash_loops(decision)
             await self._act(decision, observed, admitted)
 
     def _known(self) -> Known:
@@ -558,17 +558,16 @@ class PodWorker:
             # It is for onlookers alone: a full disk must not end a pod that waits.
             log.warning("what pod %s waits for cannot be noted: %s", self._admitted.uid, error)
 
-    async def _note_crash_loops(self, observed: Observed, now: float) -> None:
+    async def _note_crash_loops(self, decision: Decision) -> None:
         """Say so when a container waits for its next attempt."""
-        for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
-            latest = observed.latest(container.name)
-            delay = self._back_off.delay(container.name)
-            in_back_off = latest is not None and latest.state is State.EXITED and latest.finished_at / 1e9 + delay > now
-            if not in_back_off or container.name in self._waiting:
+        pod = full_name(self.pod)
+        for name in decision.backing_off:
+            if name in self._waiting:
                 continue
-            text = f"back-off {delay:g}s restarting failed container={container.name} pod={self.pod.metadata.name}"
-            self._listener.event(Event(type="Warning", reason="BackOff", message=text, container=container.name))
-            await self._wait_for(container.name, Waiting(reason="CrashLoopBackOff", message=text))
+            message = backoff.event_message(name, pod)
+            self._listener.event(Event(type="Warning", reason=backoff.EVENT, message=message, container=name))
+            text = backoff.waiting_message(self._back_off.delay(name), name, pod)
+            await self._wait_for(name, Waiting(reason=backoff.CRASH_LOOP, message=text))
 
     # ------------------------------------------------------------------------------------------------- the way out
 

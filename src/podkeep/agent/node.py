@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
+from podkeep.agent.runtime_classes import RuntimeClasses
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
@@ -60,9 +60,9 @@ class Node:
     dns: ResolvConf
     hosts_file: str
     kubelets: KnownKubelets
-    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
+
+    runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""
     api_labels: dict[str, str] = field(default_factory=dict)

@@ -163,7 +163,7 @@ class _Agent:
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._statuses = StatusManager(client)
-        self._objects = ApiObjects(client)
+        self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
         self._manager = PodManager(
@@ -185,6 +185,7 @@ class _Agent:
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
+                handler=node.runtime_classes.handler_of_running,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,
@@ -218,6 +219,7 @@ class _Agent:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
+        self._objects.start()
         stack.push_async_callback(self._manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         port = 0

@@ -288,8 +288,11 @@ class PodWorker:
             await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
         finally:
             if lock is not None:
-                os.close(lock)
-        self.release()
+                await asyncio.to_thread(os.close, lock)
+        admitted, self._admitted = self._admitted, None
+        if admitted is not None:
+            # The last one to close a directory that was removed waits for the disk.
+            await asyncio.to_thread(admitted.release)
 
     def release(self) -> None:
         """Let go of the pod and leave it as it is, for others to look at and remove."""

@@ -50,6 +50,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 
@@ -120,8 +121,8 @@ class _Agent:
         self._reports = Reports(
             recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
         )
-        self._events = RuntimeEvents(node.client)
-        self._statuses = StatusManager(client)
+        self._events = RuntimeEvents(node.client, node.metrics)
+        self._statuses = StatusManager(client, node.metrics)
         self._objects = ApiObjects(client)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
@@ -172,7 +173,8 @@ class _Agent:
         port = 0
         if agent.enable_server:
             shown = partial(kubelet_configuration.in_force, node.config)
-            server = KubeletServer(node, client, self._manager, configuration=shown)
+            checks = [Check("syncloop", self._events.unhealthy)]
+            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks)
             port = (await stack.enter_async_context(server)).port
         state = RuntimeState(node.client, agent.node_status_max_images)
         reporter = NodeReporter(client, settings_of(node, port), state, self._sensors(), self.recorder)

@@ -12,7 +12,9 @@ import logging
 import time
 from contextlib import aclosing
 
+from podkeep.agent import metrics as counted
 from podkeep.agent.convert import names
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.pod.news import News
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.base.tasks import Tasks
@@ -36,8 +38,8 @@ Picture = dict[str, frozenset[tuple[str, int]]]
 class RuntimeEvents:
     """Wakes workers when something happens to their pod at the runtime."""
 
-    def __init__(self, client: CriClient) -> None:
-        self._client = client
+    def __init__(self, client: CriClient, metrics: AgentMetrics) -> None:
+        self._client, self._metrics = client, metrics
         self._news: dict[str, News] = {}
         self._picture: Picture = {}
         self._follows = False
@@ -81,6 +83,7 @@ class RuntimeEvents:
             except Unimplemented:
                 return
             except PodkeepError as error:
+                self._metrics.add(counted.EVENT_STREAM_ERRORS)
                 log.debug("no events: %s", error.message)
             self._follows = False
             await asyncio.sleep(RECONNECT_S if self.away is None else RELIST_WITHOUT_EVENTS_S)
@@ -89,6 +92,7 @@ class RuntimeEvents:
         events = self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest())
         async with aclosing(events):  # type: ignore[type-var]
             self._follows = True
+            self._metrics.add(counted.EVENT_STREAM_STARTS)
             # What happened before the stream began is seen by a relist.
             self._relist.set()
             async for event in events:
@@ -99,6 +103,7 @@ class RuntimeEvents:
                     self._relist.set()
 
     async def _look(self) -> None:
+        started = time.monotonic()
         try:
             picture = await self._list()
         except PodkeepError as error:
@@ -106,13 +111,21 @@ class RuntimeEvents:
                 log.warning("%s; pods run on, trying again until there is an answer", error)
             self.away = error
             return
-        self._answered = time.monotonic()
+        self._measure(started)
         back, self.away = self.away is not None, None
         if back:
             log.warning("the runtime answers again")
         for uid in changed(self._picture, picture) if not back else [*self._news]:
             self.wake(uid)
         self._picture = picture
+
+    def _measure(self, started: float) -> None:
+        """Note that the runtime was listed, from ``started`` until now."""
+        now = time.monotonic()
+        self._metrics.observe(counted.PLEG_RELIST_DURATION, now - started)
+        self._metrics.observe(counted.PLEG_RELIST_INTERVAL, now - self._answered)
+        self._metrics.set(counted.PLEG_LAST_SEEN, time.time())
+        self._answered = now
 
     async def _list(self) -> Picture:
         runtime = self._client.runtime

@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.convert import names
+from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.pod import teardown
 from podkeep.agent.pod.admission import Admitted, admit
@@ -457,7 +458,7 @@ class PodWorker:
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
-            await self._starter.start_container(action, observed, admitted)
+            await self._start_container(action, observed, admitted)
         elif isinstance(action, KillContainer):
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
@@ -466,6 +467,22 @@ class PodWorker:
             await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=action.view.id))
         else:
             raise FailedPrecondition(f"nothing carries out {action}")
+
+    async def _start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
+        metrics, kind = self._node.metrics, self._kind_of(action.container.name)
+        metrics.add(STARTED_CONTAINERS, kind)
+        try:
+            await self._starter.start_container(action, observed, admitted)
+        except StepFailed as failure:
+            metrics.add(STARTED_CONTAINERS_ERRORS, kind, failure.waiting or failure.reason)
+            raise
+
+    def _kind_of(self, container: str) -> str:
+        """Return what kind of container that is, as metrics say it."""
+        if any(item.name == container for item in self.pod.spec.init_containers):
+            return "init_container"
+        ephemeral = any(item.name == container for item in self.pod.spec.ephemeral_containers)
+        return "ephemeral_container" if ephemeral else "container"
 
     def _held(self, now: float) -> dict[str, float]:
         """Return before which time, in the unit of ``now``, containers are not tried again."""

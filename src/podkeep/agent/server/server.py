@@ -16,6 +16,7 @@ from typing import Any
 from podkeep.agent import metrics as names
 from podkeep.agent.node import Node
 from podkeep.agent.resources import cgroup_names
+from podkeep.agent.server import pod_gauges
 from podkeep.agent.server.authentication import Authenticator, Review
 from podkeep.agent.server.authorization import Authorizer
 from podkeep.agent.server.collector import Collector
@@ -33,7 +34,7 @@ from podkeep.http.health import Check
 from podkeep.http.listener import tcp_socket
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
-from podkeep.kernel.cgroup import systemd
+from podkeep.kernel.cgroup import cgroups, systemd
 
 log = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class KubeletServer:
         self._agent, self._node = agent, node
         node.metrics.set(names.NODE_NAME, 1, node.name)
         node.metrics.set(names.METRICS_PROVIDER, 1, "cri")
+        node.metrics.set(names.CGROUP_VERSION, cgroups.detect().version)
+        node.metrics.before_scrape.append(lambda: pod_gauges.update(node.metrics, pods.pods()))
         self._files = certificate_files(agent)
         self._seen: tuple[float, ...] = ()
         self._tls: ssl.SSLContext | None = None

@@ -59,9 +59,12 @@ ALLOWED = {
         "runtime/bundle/container_log.py",
     ),
     "The kernel's files, the machine's devices, and what its administrator installs and configures.": (
+        "agent/certificates/bootstrap.py",
+        "agent/certificates/store.py",
         "agent/kubelet_configuration.py",
         "agent/kubelets.py",
         "agent/mount_namespace.py",
+        "agent/node_status/system.py",
         "agent/node.py",
         "agent/server/node_usage.py",
         "agent/server/server.py",

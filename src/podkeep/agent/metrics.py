@@ -164,24 +164,11 @@ IMAGE_VOLUMES_FAILED = counter(
 )
 
 # resize
-CONTAINER_RESIZES = counter(
-    "kubelet_container_requested_resizes_total",
-    "Resizes of containers that were asked for.",
-    "resource",
-    "requirement",
-    "operation",
-)
 POD_RESIZE_DURATION = histogram(
     "kubelet_pod_resize_duration_milliseconds", "Time of a pod's resize.", "success", buckets=_RESIZE_MS
 )
 POD_PENDING_RESIZES = gauge("kubelet_pod_pending_resizes", "Resizes that wait: Deferred or Infeasible.", "reason")
-POD_INFEASIBLE_RESIZES = counter(
-    "kubelet_pod_infeasible_resizes_total", "Resizes that the node cannot do.", "reason_detail"
-)
 POD_RESIZES_IN_PROGRESS = gauge("kubelet_pod_in_progress_resizes", "Resizes that are being done.")
-POD_DEFERRED_RESIZES_ACCEPTED = counter(
-    "kubelet_pod_deferred_accepted_resizes_total", "Resizes that had to wait and are done now.", "retry_trigger"
-)
 
 # the server
 HTTP_REQUESTS = counter(

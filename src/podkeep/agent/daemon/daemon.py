@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from podkeep.agent import kubelet_configuration
+from podkeep.agent.certificates import bootstrap
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
@@ -97,6 +99,7 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
         node = this_node(runtime, config)
+        stack.push_async_callback(node.logs.close)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config))
         registered = await agent.start(stack)
         await _first(registered, stop)
@@ -135,7 +138,9 @@ class _Agent:
             admit=self._admit,
             sources=sources,
         )
+        self._source = ApiSource(self._manager, self._statuses, self._mirrors)
         self._objects.on_change = self._manager.sources_changed
+        node.allocations.judge = self._judge
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
@@ -186,7 +191,7 @@ class _Agent:
             self.recorder.run(),
             self._mirrors.run(),
             reporter.run(),
-            pods.run(ApiSource(self._manager, self._statuses, self._mirrors)),
+            pods.run(self._source),
             self._images.run(self._manager.ready),
             self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
             self._once_known(self._containers.run),
@@ -194,6 +199,9 @@ class _Agent:
             self._wake_for_pressure(reporter),
         ):
             tasks.start(work)
+        if bootstrap.is_renewed_here(node.config, client.settings):
+            kind = client_certificate(node.name)
+            tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
         if agent.static_pod_path:
             path = Path(agent.static_pod_path)
             files = StaticFiles(path=path, node_name=node.name, gates=node.gates, take=self._take_static)
@@ -210,6 +218,7 @@ class _Agent:
             await self._eviction.changed.wait()
             self._eviction.changed.clear()
             reporter.wake()
+            self._manager.retry_resizes()
 
     def _pods(self) -> list[Pod]:
         return [msgspec.structs.replace(pod, status=status) for pod, status in self._manager.pods()]
@@ -228,7 +237,12 @@ class _Agent:
             conditions=self._eviction.conditions,
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
-        return predicates.admit(pod, others, facts)
+        return self._source.refusal(pod) or predicates.admit(pod, others, facts)
+
+    def _judge(self, pod: Pod) -> Rejection | Preempt | None:
+        """Say whether a pod that runs may have what it asks for by now."""
+        uid = pod.metadata.uid
+        return self._admit(pod, [other for other in self._manager.active() if other.metadata.uid != uid])
 
     def _sensors(self) -> Sensors:
         whole, left = allocatable.texts(self._size.capacity), allocatable.texts(self._size.allocatable)

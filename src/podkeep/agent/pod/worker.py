@@ -313,6 +313,7 @@ class PodWorker:
                     raise
                 continue
             self._note_probes(observed)
+            self._note_resize()
             await self._report(observed)
             await self._refresh_volumes(observed, admitted)
             now = time.time()
@@ -463,6 +464,7 @@ class PodWorker:
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
+            await self._resize_around(action.container.name)
             await self._start_container(action, observed, admitted)
             self._node.allocations.started(self.pod.metadata.uid, action.container.name)
         elif isinstance(action, Resize):
@@ -491,6 +493,24 @@ class PodWorker:
             return "init_container"
         ephemeral = any(item.name == container for item in self.pod.spec.ephemeral_containers)
         return "ephemeral_container" if ephemeral else "container"
+
+    def _note_resize(self) -> None:
+        event = self._node.allocations.finish(self.pod)
+        if event is not None:
+            self._listener.event(event)
+
+    async def _resize_around(self, container: str) -> None:
+        """Give the pod's cgroup what it was granted before a container starts that has more, or less, than before."""
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        if allocation is None or allocation.has(container):
+            return
+        try:
+            rest = await self._node.resizer.begin(self.pod, allocation.actuated, ())
+            await self._node.resizer.finish(self.pod, rest)
+        except PodkeepError as error:
+            event = self._node.allocations.fail(self.pod, error.message)
+            if event is not None:
+                self._listener.event(event)
 
     async def _resize(self, action: Resize, observed: Observed, admitted: Admitted) -> None:
         """Give the pod and its containers what they were granted; what fails is told and tried again after a while."""

@@ -46,6 +46,7 @@ from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
@@ -112,7 +113,9 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         stack.push_async_callback(client.close)
         node = this_node(runtime, config)
         stack.push_async_callback(node.logs.close)
-        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config))
+        here = _Here(runtime, mount_namespace, stop)
+        events = RuntimeEvents(runtime, node.metrics, here.check)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
         registered = await agent.start(stack)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
@@ -122,12 +125,34 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         log.info("stopping; pods run on")
         service.stopping()
         await agent.recorder.written(_LAST_EVENTS_S)
+        if here.moved is not None:
+            raise here.moved
+
+
+class _Here:
+    """Ends the agent when the runtime comes back in another mount namespace, where volumes of this one are not."""
+
+    def __init__(self, runtime: CriClient, mount_namespace: int, stop: asyncio.Event) -> None:
+        self._runtime, self._mount_namespace, self._stop = runtime, mount_namespace, stop
+        self.moved: FailedPrecondition | None = None
+
+    async def check(self) -> None:
+        """Look where the runtime is.
+
+        :raises PodkeepError: if it does not say so, or is elsewhere.
+        """
+        try:
+            await require_runtime_here(self._runtime, self._mount_namespace)
+        except FailedPrecondition as error:
+            self.moved = error
+            self._stop.set()
+            raise
 
 
 class _Agent:
     """The parts of the agent, and who knows whom."""
 
-    def __init__(self, node: Node, client: Client, size: _Size) -> None:
+    def __init__(self, node: Node, client: Client, size: _Size, events: RuntimeEvents) -> None:
         config = node.config
         self._node, self._client, self._size = node, client, size
         self.recorder = Recorder(
@@ -136,7 +161,7 @@ class _Agent:
         self._reports = Reports(
             recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
         )
-        self._events = RuntimeEvents(node.client, node.metrics)
+        self._events = events
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._statuses = StatusManager(client, node.metrics)

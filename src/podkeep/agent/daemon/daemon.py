@@ -64,17 +64,22 @@ _LAST_EVENTS_S = 1.0
 
 
 def serve(
-    config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None] = lambda _: None
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None] = lambda _: None,
+    certify: Callable[[], object] | None = None,
 ) -> None:
     """Run the node's pods until SIGTERM or SIGINT.
 
     :param settings: how the API is reached.
     :param mount_namespace: inode of the mount namespace that this process is in.
     :param on_ready: told in words when pods are followed.
+    :param certify: see :class:`KubeletServer`.
     :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
-    asyncio.run(_serve(config, settings, mount_namespace, on_ready))
+    asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
 
 
 @dataclass(kw_only=True)
@@ -101,7 +106,13 @@ class _Size:
         )
 
 
-async def _serve(config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None]) -> None:
+async def _serve(
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None],
+    certify: Callable[[], object] | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -116,7 +127,7 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
-        registered = await agent.start(stack)
+        registered = await agent.start(stack, certify)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -216,7 +227,7 @@ class _Agent:
             report_status=self._wake_reporter,
         )
 
-    async def start(self, stack: AsyncExitStack) -> asyncio.Event:
+    async def start(self, stack: AsyncExitStack, certify: Callable[[], object] | None = None) -> asyncio.Event:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
@@ -226,7 +237,7 @@ class _Agent:
         if agent.enable_server:
             shown = partial(kubelet_configuration.in_force, node.config)
             checks = [Check("syncloop", self._events.unhealthy)]
-            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks)
+            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks, certify=certify)
             port = (await stack.enter_async_context(server)).port
         reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
         self._reporter = reporter

@@ -10,6 +10,7 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,8 @@ LIMITS = Limits(
 SYSTEM_LOGS = "/var/log"
 _LOOK_S = 60.0
 """How often files of certificates are looked at: somebody may have renewed them."""
+_CERTIFY_LOOKS = 12 * 60
+"""After how many looks it is seen to that the certificate is good for a while."""
 _CLOSE_S = 1.0
 TOKEN_REVIEWS = Resource(group="authentication.k8s.io", name="tokenreviews", kind="TokenReview", namespaced=False)
 ACCESS_REVIEWS = Resource(
@@ -69,6 +72,8 @@ class KubeletServer:
     :param client: the API that reviews tokens and accesses; None: there is none, so certificates alone count.
     :param configuration: returns what ``/configz`` shows.
     :param checks: what ``/healthz`` looks at.
+    :param certify: makes the files of the certificate that settings name anew if they are old; blocks. Where settings
+        name none, the agent makes one itself.
     :raises FailedPrecondition: if the address is taken, or a certificate cannot be used.
     """
 
@@ -80,6 +85,7 @@ class KubeletServer:
         *,
         configuration: Callable[[], Mapping[str, Any]],
         checks: Iterable[Check] = (),
+        certify: Callable[[], object] | None = None,
     ) -> None:
         agent = node.config.agent
         self._agent, self._node = agent, node
@@ -88,6 +94,7 @@ class KubeletServer:
         node.metrics.set(names.CGROUP_VERSION, cgroups.detect().version)
         node.metrics.before_scrape.append(lambda: pod_gauges.update(node.metrics, pods.pods()))
         self._files = certificate_files(agent)
+        self._certify = certify if agent.tls_cert_file else self._make_certificate
         self._seen: tuple[float, ...] = ()
         self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
@@ -140,8 +147,8 @@ class KubeletServer:
         :raises FailedPrecondition: if that is not possible.
         """
         agent = self._agent
-        if not agent.tls_cert_file:
-            await asyncio.to_thread(self._make_certificate)
+        if self._certify is not None:
+            await asyncio.to_thread(self._certify)
         self._seen = _times(self._files)
         self._tls = server_context(
             "the kubelet",
@@ -178,8 +185,13 @@ class KubeletServer:
 
     async def _renew(self) -> None:
         """Take certificates that were renewed for new connections; those that are there keep the old ones."""
-        while True:
+        for looks in count(1):
             await asyncio.sleep(_LOOK_S)
+            if self._certify is not None and looks % _CERTIFY_LOOKS == 0:
+                try:
+                    await asyncio.to_thread(self._certify)
+                except PodkeepError as error:
+                    log.warning("the kubelet's certificate is not renewed: %s", error)
             self.look()
 
     def look(self) -> None:

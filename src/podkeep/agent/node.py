@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podkeep.agent import runtime_calls
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.plugins import CredentialPlugins
@@ -90,6 +91,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     """
     config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     addresses, metrics = host_ips(), AgentMetrics()
+    client.observe = runtime_calls.observer(metrics)
     pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
     plugins = CredentialPlugins.of(config.agent)
     size = allocatable.allocatable(machine.capacity(Path(config.agent.root), config.agent.max_pods), config.agent)

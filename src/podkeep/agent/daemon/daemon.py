@@ -55,6 +55,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 
@@ -63,17 +64,22 @@ _LAST_EVENTS_S = 1.0
 
 
 def serve(
-    config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None] = lambda _: None
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None] = lambda _: None,
+    certify: Callable[[], object] | None = None,
 ) -> None:
     """Run the node's pods until SIGTERM or SIGINT.
 
     :param settings: how the API is reached.
     :param mount_namespace: inode of the mount namespace that this process is in.
     :param on_ready: told in words when pods are followed.
+    :param certify: see :class:`KubeletServer`.
     :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
-    asyncio.run(_serve(config, settings, mount_namespace, on_ready))
+    asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
 
 
 @dataclass(kw_only=True)
@@ -100,7 +106,13 @@ class _Size:
         )
 
 
-async def _serve(config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None]) -> None:
+async def _serve(
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None],
+    certify: Callable[[], object] | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -113,8 +125,9 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         node = this_node(runtime, config)
         stack.push_async_callback(node.logs.close)
         here = _Here(runtime, mount_namespace, stop)
-        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), RuntimeEvents(runtime, here.check))
-        registered = await agent.start(stack)
+        events = RuntimeEvents(runtime, node.metrics, here.check)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
+        registered = await agent.start(stack, certify)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -162,7 +175,7 @@ class _Agent:
         self._events = events
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
-        self._statuses = StatusManager(client)
+        self._statuses = StatusManager(client, node.metrics)
         self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
@@ -216,7 +229,7 @@ class _Agent:
             report_status=self._wake_reporter,
         )
 
-    async def start(self, stack: AsyncExitStack) -> asyncio.Event:
+    async def start(self, stack: AsyncExitStack, certify: Callable[[], object] | None = None) -> asyncio.Event:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
@@ -226,7 +239,8 @@ class _Agent:
         port = 0
         if agent.enable_server:
             shown = partial(kubelet_configuration.in_force, node.config)
-            server = KubeletServer(node, client, self._manager, configuration=shown)
+            checks = [Check("syncloop", self._events.unhealthy)]
+            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks, certify=certify)
             port = (await stack.enter_async_context(server)).port
         reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
         self._reporter = reporter

@@ -204,7 +204,7 @@ def _labels(selector: str) -> dict[str, str]:
 
 
 async def _show(client: CriClient, source: _Source, wanted: _Wanted, *, prefixed: bool) -> None:
-    from podkeep.agent.log_reader import LogReader, Record
+    from podkeep.agent.log_reader import LogReader
     from podkeep.cli.pods.crilog import Printer
 
     prefix = f"[{source.pod}/{source.container}] ".encode() if prefixed else b""

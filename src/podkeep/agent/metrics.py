@@ -8,21 +8,8 @@ from __future__ import annotations
 
 from podkeep.base.metrics import Metric, Metrics, counter, gauge, histogram
 
-_START_S = (
-    0.5,
-    1,
-    2,
-    3,
-    4,
-    5,
-    6,
-    8,
-    10,
-    20,
-    30,
-    45,
-    *(60.0 * minutes for minutes in (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60)),
-)
+_MINUTES = (1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60)
+_START_S = (0.5, 1, 2, 3, 4, 5, 6, 8, 10, 20, 30, 45, *(60 * minutes for minutes in _MINUTES))
 _PULL_S = (1, 5, 10, 20, 30, 60, 120, 180, 240, 300, 360, 480, 600, 900, 1200, 1800, 2700, 3600)
 _RESIZE_MS = (10, 50, 100, 500, 1000, 2000, 5000, 10000, 20000, 30000, 60000, 120000, 300000, 600000)
 _RPC_S = tuple(0.005 * 2.5**step for step in range(14))
@@ -280,7 +267,5 @@ def size_bucket(size: int) -> str:
 class AgentMetrics(Metrics):
     """All metrics of one agent."""
 
-    def __init__(self, node: str = "") -> None:
+    def __init__(self) -> None:
         super().__init__(KUBELET)
-        if node:
-            self.set(NODE_NAME, 1, node)

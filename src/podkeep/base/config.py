@@ -241,6 +241,9 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Name of the Node object; empty: the machine's host name, in lower case."""
     kubeconfig: str = ""
     """File with which ``podkeep agent`` reaches its API; empty: the socket of the API on this machine."""
+    bootstrap_kubeconfig: str = ""
+    """File with a token by which the node asks its cluster for a certificate, if ``kubeconfig`` is not there yet
+    (kubelet: --bootstrap-kubeconfig)."""
     static_pod_path: str = ""
     """Directory or file of static pods; empty: none."""
     register_node: bool = True

@@ -228,6 +228,8 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
             if form == "json":
                 _echo_json(supervisor.ended)
             raise
+        finally:
+            await node.logs.close()
     if form == "json":
         _echo_json(supervisor.ended)
     return supervisor.exit_status(results)

@@ -145,31 +145,22 @@ def test_a_pod_waits_for_what_is_missing_and_starts_when_it_comes(node: RunningN
     node.running("web")
 
 
-def bind(node: RunningNode, source: dict[str, Any], **spec: Any) -> None:
-    """Create claim ``data`` and volume ``pv1`` bound to each other, as a controller of the cluster leaves them."""
+def claim_and_volume(node: RunningNode, source: dict[str, Any]) -> None:
+    """Create a claim ``data`` and a volume for it."""
     own = {"accessModes": ["ReadWriteOnce"], "storageClassName": "manual"}
-    meta = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
-    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
-    size = {"resources": {"requests": {"storage": "1Gi"}}}
-    made = node.ask("POST", claims, meta | {"spec": own | {"volumeName": "pv1"} | size})
-    volume = own | {
-        "capacity": {"storage": "1Gi"},
-        "claimRef": {"namespace": "default", "name": "data", "uid": made["metadata"]["uid"]},
-    }
-    node.ask(
-        "POST",
-        "/api/v1/persistentvolumes",
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv1"}, "spec": volume | source | spec},
-    )
-    bound = {"status": {"phase": "Bound"}}
-    node.ask("PATCH", f"{claims}/data/status", bound, media="application/merge-patch+json")
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
+    asks = own | {"resources": {"requests": {"storage": "1Gi"}}}
+    node.ask("POST", "/api/v1/namespaces/default/persistentvolumeclaims", claim | {"spec": asks})
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv1"}}
+    has = own | {"capacity": {"storage": "1Gi"}} | source
+    node.ask("POST", "/api/v1/persistentvolumes", volume | {"spec": has})
 
 
 def test_a_claim_on_a_volume_of_the_node_keeps_its_data(node: RunningNode, image: str) -> None:
     """A second pod with the claim, in a user namespace, finds what the first one wrote."""
     data = node.daemon.base / "data"
     data.mkdir()
-    bind(node, {"hostPath": {"path": str(data), "type": "Directory"}})
+    claim_and_volume(node, {"hostPath": {"path": str(data), "type": "Directory"}})
     volume = {"name": "d", "persistentVolumeClaim": {"claimName": "data"}}
     node.apply(mounted(image, "echo kept > /vol/d/file", volume))
     node.phase("web", "Succeeded")

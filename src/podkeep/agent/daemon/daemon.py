@@ -17,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from podkeep.agent import kubelet_configuration
+from podkeep.agent.certificates import bootstrap
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
@@ -42,6 +44,7 @@ from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
@@ -96,7 +99,9 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
         node = this_node(runtime, config)
-        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config))
+        stack.push_async_callback(node.logs.close)
+        here = _Here(runtime, mount_namespace, stop)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), RuntimeEvents(runtime, here.check))
         registered = await agent.start(stack)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
@@ -106,12 +111,34 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         log.info("stopping; pods run on")
         service.stopping()
         await agent.recorder.written(_LAST_EVENTS_S)
+        if here.moved is not None:
+            raise here.moved
+
+
+class _Here:
+    """Ends the agent when the runtime comes back in another mount namespace, where volumes of this one are not."""
+
+    def __init__(self, runtime: CriClient, mount_namespace: int, stop: asyncio.Event) -> None:
+        self._runtime, self._mount_namespace, self._stop = runtime, mount_namespace, stop
+        self.moved: FailedPrecondition | None = None
+
+    async def check(self) -> None:
+        """Look where the runtime is.
+
+        :raises PodkeepError: if it does not say so, or is elsewhere.
+        """
+        try:
+            await require_runtime_here(self._runtime, self._mount_namespace)
+        except FailedPrecondition as error:
+            self.moved = error
+            self._stop.set()
+            raise
 
 
 class _Agent:
     """The parts of the agent, and who knows whom."""
 
-    def __init__(self, node: Node, client: Client, size: _Size) -> None:
+    def __init__(self, node: Node, client: Client, size: _Size, events: RuntimeEvents) -> None:
         config = node.config
         self._node, self._client, self._size = node, client, size
         self.recorder = Recorder(
@@ -120,7 +147,7 @@ class _Agent:
         self._reports = Reports(
             recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
         )
-        self._events = RuntimeEvents(node.client)
+        self._events = events
         self._statuses = StatusManager(client)
         self._objects = ApiObjects(client)
         self._mirrors = Mirrors(client, node.name)
@@ -134,7 +161,9 @@ class _Agent:
             admit=self._admit,
             sources=sources,
         )
+        self._source = ApiSource(self._manager, self._statuses, self._mirrors)
         self._objects.on_change = self._manager.sources_changed
+        node.allocations.judge = self._judge
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
@@ -184,7 +213,7 @@ class _Agent:
             self.recorder.run(),
             self._mirrors.run(),
             reporter.run(),
-            pods.run(ApiSource(self._manager, self._statuses, self._mirrors)),
+            pods.run(self._source),
             self._images.run(self._manager.ready),
             self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
             self._once_known(self._containers.run),
@@ -192,6 +221,9 @@ class _Agent:
             self._wake_for_pressure(reporter),
         ):
             tasks.start(work)
+        if bootstrap.is_renewed_here(node.config, client.settings):
+            kind = client_certificate(node.name)
+            tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
         if agent.static_pod_path:
             path = Path(agent.static_pod_path)
             files = StaticFiles(path=path, node_name=node.name, gates=node.gates, take=self._take_static)
@@ -208,6 +240,7 @@ class _Agent:
             await self._eviction.changed.wait()
             self._eviction.changed.clear()
             reporter.wake()
+            self._manager.retry_resizes()
 
     def _pods(self) -> list[Pod]:
         return [msgspec.structs.replace(pod, status=status) for pod, status in self._manager.pods()]
@@ -226,7 +259,12 @@ class _Agent:
             conditions=self._eviction.conditions,
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
-        return predicates.admit(pod, others, facts)
+        return self._source.refusal(pod) or predicates.admit(pod, others, facts)
+
+    def _judge(self, pod: Pod) -> Rejection | Preempt | None:
+        """Say whether a pod that runs may have what it asks for by now."""
+        uid = pod.metadata.uid
+        return self._admit(pod, [other for other in self._manager.active() if other.metadata.uid != uid])
 
     def _sensors(self) -> Sensors:
         whole, left = allocatable.texts(self._size.capacity), allocatable.texts(self._size.allocatable)

@@ -176,11 +176,28 @@ class PodManager:
         life.news.set()
         if life.worker is None:
             return
-        life.worker.update(life.pod)
+        self._request_resources(life)
+        life.worker.update(self._node.allocations.allocated(life.pod))
         # Somebody else may have declared it failed (pod garbage collection, taint eviction).
         foreign_end = life.pod.status.phase in TERMINAL and life.shown.phase not in TERMINAL
         if foreign_end or not life.wanted:
             life.worker.stop(life.grace())
+
+    def _request_resources(self, life: _Life) -> None:
+        """Have a pod that runs be granted the resources that its specification asks for by now."""
+        if not life.admitted or life.ended:
+            return
+        answer = self._node.allocations.request(life.pod, asyncio.get_running_loop().time())
+        if isinstance(answer, Preempt):
+            self._tasks.start(self._make_room(life, answer))
+            return
+        for event in answer:
+            self._report(life.pod, event)
+
+    async def _make_room(self, life: _Life, answer: Preempt) -> None:
+        """End pods so that a critical one can have what it asks for."""
+        await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
+        self._tell(life)
 
     # ------------------------------------------------------------------------------------- for the rest of the agent
 
@@ -191,7 +208,17 @@ class PodManager:
 
     def active(self) -> list[Pod]:
         """Return the pods that were taken on and have not ended (kubelet, GetActivePods)."""
-        return [life.pod for life in self._lives.values() if life.admitted and not life.ended]
+        granted = self._node.allocations.allocated
+        return [granted(life.pod) for life in self._lives.values() if life.admitted and not life.ended]
+
+    def retry_resizes(self) -> None:
+        """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""
+        lives = {life.pod.metadata.uid: life for life in self._lives.values() if life.admitted and not life.ended}
+        for pod in self._node.allocations.waiting([life.pod for life in lives.values()]):
+            life = lives[pod.metadata.uid]
+            self._request_resources(life)
+            if life.worker is not None:
+                life.worker.update(self._node.allocations.allocated(pod))
 
     def by_uid(self, uid: str) -> tuple[Pod, PodStatus] | None:
         """Return a pod and its newest status."""
@@ -239,6 +266,7 @@ class PodManager:
             await self._to_its_end(life, worker)
             life.ended = True
             life.stopped.set()
+            self.retry_resizes()
             if not life.is_to_go():
                 await self._repeated(life, worker.settle)
             while not life.is_to_go():
@@ -260,6 +288,7 @@ class PodManager:
         del self._lives[uid]
         self._objects.release(life.pod)
         self._events.forget(uid)
+        self._node.allocations.forget(uid)
         if life.wanted:
             self.changed(life.source, life.pod)
 
@@ -279,7 +308,11 @@ class PodManager:
         if life.pod.status.phase not in TERMINAL and not life.is_to_go():
             adopted = await asyncio.to_thread(self._is_known, life)
             if adopted or await self._is_admitted(life):
+                # A pod that was resized while no agent ran has what it had until it is granted the rest.
+                await asyncio.to_thread(self._node.allocations.take, life.pod)
                 life.admitted = True
+                self._request_resources(life)
+                worker.update(self._node.allocations.allocated(life.pod))
                 if await self._run(life, worker):
                     return
             elif not adopted:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from podkeep.agent.convert import names
@@ -33,14 +34,24 @@ Picture = dict[str, frozenset[tuple[str, int]]]
 """For each pod, the IDs of its sandboxes and containers with their states."""
 
 
-class RuntimeEvents:
-    """Wakes workers when something happens to their pod at the runtime."""
+async def _nothing() -> None:
+    return
 
-    def __init__(self, client: CriClient) -> None:
+
+class RuntimeEvents:
+    """Wakes workers when something happens to their pod at the runtime.
+
+    :param returned: called when a runtime answers again after it was away, before any worker is woken: it may be
+        another one.
+    """
+
+    def __init__(self, client: CriClient, returned: Callable[[], Awaitable[None]] = _nothing) -> None:
         self._client = client
+        self._returned = returned
         self._news: dict[str, News] = {}
         self._picture: Picture = {}
         self._follows = False
+        self._broken_off = False
         self._relist = asyncio.Event()
         self._answered = time.monotonic()
         self.away: PodkeepError | None = None
@@ -66,8 +77,8 @@ class RuntimeEvents:
         async with Tasks("following the runtime's events") as tasks:
             tasks.start(self._stream())
             while True:
-                await self._look()
                 self._relist.clear()
+                await self._look()
                 try:
                     pause = RELIST_S if self._follows else RELIST_WITHOUT_EVENTS_S
                     await asyncio.wait_for(self._relist.wait(), pause)
@@ -75,15 +86,22 @@ class RuntimeEvents:
                     continue
 
     async def _stream(self) -> None:
+        pause = RECONNECT_S
         while True:
+            began = time.monotonic()
             try:
                 await self._follow()
             except Unimplemented:
                 return
             except PodkeepError as error:
                 log.debug("no events: %s", error.message)
-            self._follows = False
-            await asyncio.sleep(RECONNECT_S if self.away is None else RELIST_WITHOUT_EVENTS_S)
+            finally:
+                self._follows = False
+            self._broken_off = True
+            self._relist.set()
+            lasted = time.monotonic() - began > RELIST_S
+            pause = RECONNECT_S if lasted else min(pause * 2, RELIST_WITHOUT_EVENTS_S)
+            await asyncio.sleep(pause)
 
     async def _follow(self) -> None:
         events = self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest())
@@ -101,6 +119,9 @@ class RuntimeEvents:
     async def _look(self) -> None:
         try:
             picture = await self._list()
+            if self._broken_off or self.away is not None:
+                await self._returned()
+                self._broken_off = False
         except PodkeepError as error:
             if self.away is None:
                 log.warning("%s; pods run on, trying again until there is an answer", error)

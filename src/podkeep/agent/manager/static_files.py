@@ -161,7 +161,7 @@ def decoded(data: bytes, name: str, node_name: str, gates: FeatureGates) -> Pod:
         text = data.decode()
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{name}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    found = manifest.parse(text, source=name, gates=gates)
+    found = manifest.parse(text, source=name, gates=gates, node=True)
     if len(found.pods) != 1 or found.config_maps or found.secrets:
         raise InvalidArgument(f"{name}: a static pod's file has one Pod and nothing else")
     return static(found.pods[0], name, node_name)

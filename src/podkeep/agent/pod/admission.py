@@ -25,6 +25,7 @@ from podkeep.agent.pod import teardown
 from podkeep.agent.pod.events import PodRejected, StepFailed
 from podkeep.agent.poddirs import PodDir, PodIdentity, places
 from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
+from podkeep.agent.resources.node_selection import selects
 from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.api.pod import Pod
@@ -118,12 +119,11 @@ def _require_node(pod: Pod, node: Node) -> None:
             hint=f"this node is {node.name}: leave nodeName out",
         )
     labels = node.labels
-    lacking = {key: value for key, value in pod.spec.node_selector.items() if labels.get(key) != value}
-    if lacking:
+    if not selects(pod.spec, node.name, labels):
         raise PodRejected(
             "Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector",
             reason="NodeAffinity",
-            hint="leave nodeSelector out; this node is labelled "
+            hint="leave nodeSelector and node affinity out; this node is labelled "
             + ", ".join(f"{key}={value}" for key, value in sorted(labels.items())),
         )
 

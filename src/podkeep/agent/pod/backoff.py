@@ -4,10 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from podkeep.agent import durations
+
 INITIAL = 10.0
 MAXIMUM = 300.0
 HEALTHY_AFTER = 2 * MAXIMUM
 """Seconds of running after which a container counts as healthy again."""
+
+
+CRASH_LOOP = "CrashLoopBackOff"
+EVENT = "BackOff"
+
+
+def waiting_message(delay: float, container: str, pod: str) -> str:
+    """Return what the status of a container that is started again later says (kubelet).
+
+    :param delay: seconds.
+    :param pod: its name, namespace and UID as messages have them.
+    """
+    return f"back-off {durations.text(delay)} restarting failed container={container} pod={pod}"
+
+
+def event_message(container: str, pod: str) -> str:
+    """Return what the event of a container that is started again later says (kubelet)."""
+    return f"Back-off restarting failed container {container} in pod {pod}"
 
 
 class BackOff:

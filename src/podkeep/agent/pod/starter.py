@@ -7,7 +7,6 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -128,6 +127,23 @@ class Starter:
         await self._refresh()
         await asyncio.to_thread(self._of(admitted).refresh, self._pod, self._sources, surroundings(self._node))
 
+    async def update_classes(self, sandbox: SandboxView, admitted: Admitted) -> None:
+        """Give a sandbox that runs the classes that the pod as a whole asks for by now.
+
+        :raises PodkeepError: if the runtime refuses.
+        """
+        config = await self._sandbox_config(sandbox.attempt, admitted, fresh=True)
+        known = await self._node.client.runtime.PodSandboxStatus(
+            api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id)
+        )
+        # Nothing else may differ from what the sandbox was made with; the pod's labels may have changed since.
+        config.ClearField("labels")
+        config.labels.update(known.status.labels)
+        config.ClearField("annotations")
+        config.annotations.update(known.status.annotations)
+        request = api_pb2.UpdatePodSandboxConfigRequest(pod_sandbox_id=sandbox.id, config=config)
+        await self._node.client.runtime.UpdatePodSandboxConfig(request)
+
     async def start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
         """Pull, create and start one container, and forget the attempt before the last.
 
@@ -236,7 +252,13 @@ class Starter:
                 image_user=had.image.user,
                 environment=variables,
                 mounts=mounts,
-                resources=qos.linux_resources(pod, container, self._node.memory),
+                resources=qos.linux_resources(
+                    pod,
+                    container,
+                    self._node.memory,
+                    self._node.page_sizes,
+                    cfs_quota=self._node.config.agent.cpu_cfs_quota,
+                ),
                 userns_start=admitted.userns_start,
                 classes=classes,
                 seccomp=SeccompPolicy(root=agent.seccomp_root(), is_default=agent.seccomp_default),
@@ -398,11 +420,10 @@ def _target(action: StartContainer, observed: Observed) -> str:
 
 def surroundings(node: Node) -> Surroundings:
     """Return what volumes have to know of the node."""
-    allocatable = {"cpu": str(os.cpu_count() or 1), "memory": str(node.memory)}
     return Surroundings(
         node_name=node.name,
         labels=node.labels,
-        allocatable=allocatable,
+        allocatable=node.allocatable,
         images=node.gates.enabled(IMAGE_VOLUME),
     )
 

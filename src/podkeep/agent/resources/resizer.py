@@ -67,14 +67,20 @@ class Resizer:
         :raises NotFound: if it is gone.
         :raises PodkeepError: if the runtime refuses.
         """
-        given = qos.linux_resources(pod, running.container, self._memory, self._page_sizes)
+        given = qos.linux_resources(
+            pod,
+            running.container,
+            self._memory,
+            self._page_sizes,
+            cfs_quota=self._config.agent.cpu_cfs_quota,
+        )
         before = had.containers.get(running.container.name, _NOTHING)
         classes = running.container.resources.classes
         request = api_pb2.UpdateContainerResourcesRequest(
             container_id=running.id,
             linux=api_pb2.LinuxContainerResources(
                 cpu_period=given.cpu_period_us,
-                cpu_quota=given.cpu_quota_us if self._config.agent.cpu_cfs_quota else 0,
+                cpu_quota=given.cpu_quota_us,
                 cpu_shares=given.cpu_shares,
                 memory_limit_in_bytes=given.memory_limit_bytes,
             ),

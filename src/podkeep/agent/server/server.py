@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from podkeep.agent import metrics as names
 from podkeep.agent.node import Node
 from podkeep.agent.resources import cgroup_names
 from podkeep.agent.server.authentication import Authenticator, Review
@@ -81,6 +82,8 @@ class KubeletServer:
     ) -> None:
         agent = node.config.agent
         self._agent, self._node = agent, node
+        node.metrics.set(names.NODE_NAME, 1, node.name)
+        node.metrics.set(names.METRICS_PROVIDER, 1, "cri")
         self._files = certificate_files(agent)
         self._seen: tuple[float, ...] = ()
         self._tls: ssl.SSLContext | None = None

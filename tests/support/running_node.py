@@ -49,8 +49,8 @@ class RunningNode:
 
     # -- processes
 
-    def start_agent(self) -> None:
-        """Start the agent, and wait until it follows the API."""
+    def start_agent(self, serves: str = SERVES) -> None:
+        """Start the agent, and wait until it says that it follows the API, or something else."""
         own = (f"api.root={self.api.root}", "agent.port=0")
         settings = [part for setting in (*own, *self.settings) for part in ("--set", setting)]
         command = self.daemon.command("agent", "--node-name", self.name, "--unix-socket", str(self.api.socket))
@@ -59,7 +59,7 @@ class RunningNode:
         assert self.agent.stderr is not None
         for line in self.agent.stderr:
             self.log.append(line)
-            if SERVES in line:
+            if serves in line:
                 break
         else:
             raise AssertionError(f"podkeep agent ended: {''.join(self.log)}")

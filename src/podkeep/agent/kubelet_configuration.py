@@ -324,6 +324,8 @@ def _value(config: Config, names: Iterable[str]) -> Any:
 
 
 def _kubelets(form: str, value: Any) -> Any:
+    if form == _INT and isinstance(value, float):
+        return int(value)
     if form == _TIME:
         return durations.text(value)
     if form == _TIMES:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podkeep.agent import runtime_calls
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.plugins import CredentialPlugins
+from podkeep.agent.images.pull_records import PullRecords, Verification
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
+from podkeep.agent.pod.node_logs import NodeLogs
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.probes.hooks import Hooks
 from podkeep.agent.probes.prober import Probes
+from podkeep.agent.resources import allocatable, machine
+from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
+from podkeep.agent.resources.resizer import Resizer
+from podkeep.agent.runtime_classes import RuntimeClasses
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
@@ -38,6 +44,9 @@ class Node:
 
     client: CriClient
     images: Images
+    logs: NodeLogs
+    allocations: Allocations
+    resizer: Resizer
     class_offers: ClassOffers
     probes: Probes
     hooks: Hooks
@@ -48,13 +57,16 @@ class Node:
     name: str
     host_ips: tuple[str, ...]
     memory: int
+    page_sizes: tuple[str, ...]
+    """Sizes of huge pages that the machine has, ``2MB``."""
     dns: ResolvConf
     hosts_file: str
     kubelets: KnownKubelets
-    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
 
+    runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
+    allocatable: Mapping[str, str] = field(default_factory=dict)
+    """What pods can have of the machine, as quantities by resource."""
     api_labels: dict[str, str] = field(default_factory=dict)
     """The labels of the Node object as the API has them; empty: none is known."""
 
@@ -63,9 +75,9 @@ class Node:
         """The labels of the Node; before the API is known, what every node is labelled with (well-known labels)."""
         if self.api_labels:
             return self.api_labels
-        machine = os.uname().machine
+        architecture = os.uname().machine
         return {
-            "kubernetes.io/arch": _ARCHITECTURES.get(machine, machine),
+            "kubernetes.io/arch": _ARCHITECTURES.get(architecture, architecture),
             "kubernetes.io/hostname": self.name,
             "kubernetes.io/os": "linux",
         }
@@ -74,30 +86,52 @@ class Node:
 def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:
     """Return the node this process runs on.
 
-    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
-        feature gate is not known.
+    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), a
+        feature gate is not known, more is reserved than the machine has, or a setting is out of range.
     """
+    config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     addresses, metrics = host_ips(), AgentMetrics()
+    client.observe = runtime_calls.observer(metrics)
     pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
     plugins = CredentialPlugins.of(config.agent)
+    size = allocatable.allocatable(machine.capacity(Path(config.agent.root), config.agent.max_pods), config.agent)
+    dirs, offers = PodDirs.of(config), ClassOffers(client)
+    memory, sizes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), machine.page_sizes()
     return Node(
         client=client,
-        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
-        class_offers=ClassOffers(client),
+        allocations=Allocations(dirs, offers.immutable),
+        resizer=Resizer(client, config, memory, sizes),
+        logs=NodeLogs(client, config.agent),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, records=_pull_records(config), metrics=metrics),
+        class_offers=offers,
         probes=Probes(client, addresses, metrics),
         hooks=Hooks(client, metrics),
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
-        dirs=PodDirs.of(config),
+        dirs=dirs,
         id_range=default_range(config.agent.max_pods),
-        name=config.agent.node_name or socket.gethostname().lower(),
+        name=node_name(config),
         host_ips=addresses,
-        memory=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
+        memory=memory,
+        page_sizes=sizes,
         dns=parse_resolv_conf(_read(config.agent.resolv_conf)),
         hosts_file=_read("/etc/hosts"),
         kubelets=KnownKubelets(config),
         metrics=metrics,
+        allocatable=allocatable.texts(size),
     )
+
+
+def _pull_records(config: Config) -> PullRecords:
+    agent = config.agent
+    allowed = agent.preloaded_images_verification_allowlist
+    verification = Verification(policy=agent.image_pull_credentials_verification_policy, allowed=allowed)
+    return PullRecords(Path(agent.root) / "image_manager", verification)
+
+
+def node_name(config: Config) -> str:
+    """Return the name of this machine's Node object."""
+    return config.agent.node_name or socket.gethostname().lower()
 
 
 def host_ips() -> tuple[str, ...]:

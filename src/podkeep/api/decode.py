@@ -40,13 +40,17 @@ _WRONG = object()
 
 
 def decode(kind: type[Struct], value: Mapping[str, Any], errors: FieldErrors, path: str = "") -> Struct:
-    """Return ``value`` as a ``kind``; wrong or unknown fields are noted in ``errors`` and left at their default."""
+    """Return ``value`` as a ``kind``; wrong or unknown fields are noted in ``errors`` and left at their default.
+
+    Unknown ones are not noted if ``errors`` is tolerant.
+    """
     known = _fields(kind)
     given: dict[str, Any] = {}
     for name, content in value.items():
         where = join(path, name)
         if name not in known:
-            errors.add(where, _unknown(name, known))
+            if not errors.tolerant:
+                errors.add(where, _unknown(name, known))
         elif content is not None:
             field = known[name]
             decoded = _value(field.type, content, where, errors)

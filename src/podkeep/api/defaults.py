@@ -12,6 +12,7 @@ from podkeep.api.containers import (
     Container,
     ContainerPort,
     EnvVar,
+    EphemeralContainer,
     HTTPGetAction,
     Lifecycle,
     Probe,
@@ -62,6 +63,7 @@ def default_pod(pod: Pod) -> Pod:
             volumes=tuple(_volume(volume) for volume in spec.volumes),
             init_containers=tuple(_container(container, host_network) for container in spec.init_containers),
             containers=tuple(_container(container, host_network) for container in spec.containers),
+            ephemeral_containers=tuple(_ephemeral(container) for container in spec.ephemeral_containers),
         ),
     )
 
@@ -97,6 +99,17 @@ def _container(container: Container, host_network: bool) -> Container:
         readiness_probe=_probe(container.readiness_probe),
         startup_probe=_probe(container.startup_probe),
         lifecycle=_lifecycle(container.lifecycle),
+    )
+
+
+def _ephemeral(container: EphemeralContainer) -> EphemeralContainer:
+    pull = "Always" if has_floating_tag(container.image) else "IfNotPresent"
+    return _replace(
+        container,
+        image_pull_policy=container.image_pull_policy or pull,
+        termination_message_path=container.termination_message_path or TERMINATION_MESSAGE_PATH,
+        termination_message_policy=container.termination_message_policy or "File",
+        env=tuple(_env(variable) for variable in container.env),
     )
 
 
@@ -153,6 +166,10 @@ def _volume(volume: Volume) -> Volume:
         changes["config_map"] = _replace(volume.config_map, default_mode=FILE_MODE)
     if isinstance(volume.secret, SecretVolumeSource) and volume.secret.default_mode is None:
         changes["secret"] = _replace(volume.secret, default_mode=FILE_MODE)
+    if volume.downward_api is not None and volume.downward_api.default_mode is None:
+        changes["downward_api"] = _replace(volume.downward_api, default_mode=FILE_MODE)
+    if volume.projected is not None and volume.projected.default_mode is None:
+        changes["projected"] = _replace(volume.projected, default_mode=FILE_MODE)
     if isinstance(volume.host_path, HostPathVolumeSource) and volume.host_path.type is None:
         changes["host_path"] = _replace(volume.host_path, type="")
     if isinstance(volume.image, ImageVolumeSource) and volume.image.pull_policy is None:

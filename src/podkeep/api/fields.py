@@ -26,10 +26,14 @@ MAX_ERRORS = 10_000
 
 
 class FieldErrors:
-    """Collects field errors in the order in which they are found, the first :data:`MAX_ERRORS` of them."""
+    """Collects field errors in the order in which they are found, the first :data:`MAX_ERRORS` of them.
 
-    def __init__(self) -> None:
+    :param tolerant: fields that are not known are no errors, as in an object of an API server that knows more.
+    """
+
+    def __init__(self, *, tolerant: bool = False) -> None:
         self.found: list[FieldError] = []
+        self.tolerant = tolerant
 
     def add(self, path: str, problem: str) -> None:
         """Note that the field at ``path`` is wrong.

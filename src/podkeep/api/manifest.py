@@ -38,23 +38,25 @@ class Manifest:
     secrets: Mapping[Key, Secret]
 
 
-def parse(text: str, *, source: str, gates: FeatureGates = _DEFAULT_GATES) -> Manifest:
+def parse(text: str, *, source: str, gates: FeatureGates = _DEFAULT_GATES, node: bool = False) -> Manifest:
     """Return the manifest in ``text``.
 
     :param source: name of the file for messages; ``-`` is standard input.
     :param gates: which features pods may ask for; every one that is on by default if nothing is said.
+    :param node: a node agent takes care of the pods.
     :raises InvalidArgument: with one line per wrong field.
     """
-    return decode(parse_documents(text, source=source), gates)
+    return decode(parse_documents(text, source=source), gates, node=node)
 
 
-def decode(documents: Iterable[Document], gates: FeatureGates = _DEFAULT_GATES) -> Manifest:
+def decode(documents: Iterable[Document], gates: FeatureGates = _DEFAULT_GATES, *, node: bool = False) -> Manifest:
     """Return the manifest that ``documents`` form; a ``v1`` ``List`` counts as its items.
 
     :param gates: which features pods may ask for.
+    :param node: a node agent takes care of the pods.
     :raises InvalidArgument: with one line per wrong field, each starting with file, document, kind and name.
     """
-    reader = _Reader(gates)
+    reader = _Reader(gates, node=node)
     for document in documents:
         reader.read(document.value, document, "")
     if reader.problems:
@@ -65,8 +67,9 @@ def decode(documents: Iterable[Document], gates: FeatureGates = _DEFAULT_GATES) 
 class _Reader:
     """Collects objects and problems over all documents."""
 
-    def __init__(self, gates: FeatureGates) -> None:
+    def __init__(self, gates: FeatureGates, *, node: bool) -> None:
         self._gates = gates
+        self._node = node
         self.pods: dict[Key, Pod] = {}
         self.config_maps: dict[Key, ConfigMap] = {}
         self.secrets: dict[Key, Secret] = {}
@@ -114,7 +117,7 @@ class _Reader:
         def check(pod: Pod, errors: FieldErrors) -> None:
             validation.validate_pod(pod, errors)
             class_resources.validate(pod, self._gates, errors)
-            refuse_unsupported(pod, errors)
+            refuse_unsupported(pod, errors, node=self._node)
 
         self._store(value, Pod, self.pods, errors, (defaults.default_pod, check))
 

@@ -10,12 +10,13 @@ import re
 
 from podkeep.api import names
 from podkeep.api.configuration import ConfigMap, Secret
-from podkeep.api.container_validation import validate_containers
+from podkeep.api.container_validation import validate_containers, validate_profiles
 from podkeep.api.fields import FieldErrors
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod, PodSecurityContext, PodSpec
 from podkeep.api.secret_types import validate_content
 from podkeep.api.volume_validation import validate_volumes
+from podkeep.base import quantity
 
 MAX_DATA_BYTES = 1 << 20
 """Largest ConfigMap or Secret, all values together."""
@@ -38,6 +39,7 @@ SAFE_SYSCTLS = frozenset(
 """Namespaced sysctls that cannot harm other pods (Kubernetes: safe sysctls)."""
 _UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_ID = (1 << 31) - 1
+_MAX_HOSTNAME = 64
 
 
 def validate_pod(pod: Pod, errors: FieldErrors) -> None:
@@ -53,11 +55,35 @@ def validate_pod(pod: Pod, errors: FieldErrors) -> None:
     for name in ("hostname", "subdomain"):
         if getattr(spec, name) and (why := names.dns_label(getattr(spec, name))):
             errors.invalid(f"spec.{name}", getattr(spec, name), why)
+    _hostname_override(spec, errors)
+    for index, gate in enumerate(spec.readiness_gates):
+        where = f"spec.readinessGates[{index}].conditionType"
+        if errors.required(where, gate.condition_type) and (why := names.label_key(gate.condition_type)):
+            errors.invalid(where, gate.condition_type, why)
+    for name, amount in spec.overhead.items():
+        if quantity.parse(amount) < 0:
+            errors.invalid(f"spec.overhead[{name}]", amount, "must be 0 or greater")
     if spec.runtime_class_name is not None and (why := names.dns_subdomain(spec.runtime_class_name)):
         errors.invalid("spec.runtimeClassName", spec.runtime_class_name, why)
     _security(spec.security_context or PodSecurityContext(), spec, errors)
     volumes = validate_volumes(spec.volumes, errors)
     validate_containers(spec, volumes, errors)
+
+
+def _hostname_override(spec: PodSpec, errors: FieldErrors) -> None:
+    """A hostname that is in no DNS (KEP-4762)."""
+    asked = spec.hostname_override
+    if asked is None:
+        return
+    path = "spec.hostnameOverride"
+    if why := names.dns_subdomain(asked):
+        errors.invalid(path, asked, why)
+    elif len(asked) > _MAX_HOSTNAME:
+        errors.invalid(path, asked, f"must be no more than {_MAX_HOSTNAME} characters")
+    if spec.set_hostname_as_fqdn:
+        errors.forbidden("spec.setHostnameAsFQDN", "cannot be true when `hostnameOverride` is set")
+    if spec.host_network:
+        errors.forbidden(path, "cannot be set when `hostNetwork` is true")
 
 
 def validate_config_map(config_map: ConfigMap, errors: FieldErrors) -> None:
@@ -187,8 +213,7 @@ def _security(security: PodSecurityContext, spec: PodSpec, errors: FieldErrors) 
         elif (spec.host_network and name.startswith("net.")) or (spec.host_ipc and name.startswith("kernel.shm")):
             errors.forbidden(where, "would change the host, whose namespace the pod shares")
         seen.add(name)
-    if security.seccomp_profile is not None and security.seccomp_profile.type is None:
-        errors.required(f"{path}.seccompProfile.type", "")
+    validate_profiles(security.seccomp_profile, security.apparmor_profile, path, errors)
 
 
 def validate_id(value: int | None, path: str, errors: FieldErrors) -> None:

@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -107,20 +108,20 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     joined = _follow_runtime(config)
     try:
         # From here on threads may start: gRPC is imported only now.
-        from podkeep.agent.daemon import daemon
-        from podkeep.client import kubeconfig
-        from podkeep.client.settings import Settings
+        import asyncio
 
-        if config.agent.kubeconfig:
-            settings = kubeconfig.load([Path(config.agent.kubeconfig)])
-        else:
-            from podkeep.agent.node import host_ips
+        from podkeep.agent.certificates import bootstrap
+        from podkeep.agent.daemon import daemon
+        from podkeep.agent.node import host_ips, node_name
+
+        settings = asyncio.run(bootstrap.settings_of(config, node_name(config)))
+        certify: Callable[[], Config] | None = None
+        if config.agent.enable_server and not config.agent.kubeconfig:
             from podkeep.cli.core import kubelet_pki
 
-            settings = Settings(server=f"unix://{config.api.unix_socket}")
-            if config.agent.enable_server:
-                config = kubelet_pki.prepared(config, host_ips())
-        daemon.serve(config, settings, joined.inode, log.info)
+            certify = partial(kubelet_pki.prepared, config, host_ips())
+            config = certify()
+        daemon.serve(config, settings, joined.inode, log.info, certify)
     finally:
         membership.leave(joined)
     os.close(lock)

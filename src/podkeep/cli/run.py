@@ -12,15 +12,18 @@ import signal
 import sys
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.printable import printable
+from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_json, echo_line, error_text, output_option
+from podkeep.cli.node import report
 
 if TYPE_CHECKING:
     from podkeep.agent.pod.worker import PodResult, PodWorker
@@ -36,8 +39,31 @@ _LAST_OUTPUT_S = 1.0
 """How long printing may go on for somebody who has interrupted it, once the containers have ended."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """What a run is told beside its files and its output."""
+
+    classes: tuple[str, ...]
+    pod_classes: tuple[str, ...]
+    detach: bool
+    remove: bool
+
+    def check(self, *, keep: bool) -> None:
+        """Refuse what does not go together."""
+        if self.remove and (self.detach or keep):
+            raise click.UsageError("--rm does not go with -d or --keep: somebody has to be there at the end")
+
+
 @click.command(name="run")
-@click.argument("file", type=click.Path(path_type=Path, allow_dash=True, dir_okay=False))
+@click.argument(
+    "files",
+    nargs=-1,
+    required=True,
+    metavar="FILE...",
+    type=click.Path(path_type=Path, allow_dash=True, dir_okay=False),
+)
+@click.option("-d", "--detach", is_flag=True, help="Leave the pods to the node that runs here, and return at once.")
+@click.option("--rm", "remove", is_flag=True, help="Remove the pods at the end; so it is without -d or --keep.")
 @click.option(
     "--keep", is_flag=True, help="Leave the ended pods for `podkeep logs` and `podkeep exec`; see `podkeep rm`."
 )
@@ -57,15 +83,10 @@ _LAST_OUTPUT_S = 1.0
     "--pod-class", "pod_classes", multiple=True, metavar="TYPE=CLASS", help="Put the pods as a whole into CLASS."
 )
 @output_option
+@bundle("wanted", _Wanted, "classes", "pod_classes", "detach", "remove")
 @pass_invocation
 def command(
-    invocation: Invocation,
-    file: Path,
-    keep: bool,
-    retry: bool,
-    classes: tuple[str, ...],
-    pod_classes: tuple[str, ...],
-    output: str,
+    invocation: Invocation, files: tuple[Path, ...], keep: bool, retry: bool, output: str, wanted: _Wanted
 ) -> int:
     """Run the pods in FILE (- for standard input) until they end, and print what they print.
 
@@ -74,18 +95,30 @@ def command(
     and removes them, a second Ctrl-C does not wait. The exit status is that of the container that failed first, 128+n
     if signal n ended it. A pod that cannot be started ends the run with an error, unless --retry is given; `podkeep
     ps` shows what it waits for then. A pod that asks for a class that this node does not offer is rejected in any case.
+
+    Where `podkeep node` runs, it runs the pods: every verb finds them, and objects of any other kind may be in FILE.
     """
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
+    wanted.check(keep=keep)
+    if (node := report.read(Path(config.node.run))) is not None:
+        return _on_node(
+            invocation, files, wanted, node, {"detached": wanted.detach, "keep": keep, "retry": retry, "form": output}
+        )
+    if wanted.detach:
+        raise FailedPrecondition(
+            "-d leaves pods to a node, and none runs here",
+            hint="start `podkeep node` first, or run them without -d",
+        )
     from podkeep.api import feature_gates
     from podkeep.cli.classes.assignments import assigned, of_run
 
     gates = feature_gates.read(config.agent.feature_gates, "agent")
-    for_containers, for_pods = of_run(classes, pod_classes, gates)
-    manifest = assigned(_read(file, gates), for_containers, for_pods, gates)
+    for_containers, for_pods = of_run(wanted.classes, wanted.pod_classes, gates)
+    manifest = assigned(_read(files, gates), for_containers, for_pods, gates)
     if not manifest.pods:
-        raise InvalidArgument(f"{file}: there is no Pod in it")
+        raise InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it")
     from podkeep.cli.core.background import claim
     from podkeep.mountns import membership
 
@@ -100,16 +133,47 @@ def command(
         claimed.close()
 
 
-def _read(file: Path, gates: FeatureGates) -> Manifest:
-    from podkeep.api import manifest
+def _on_node(
+    invocation: Invocation, files: Sequence[Path], wanted: _Wanted, node: report.NodeReport, how: dict[str, Any]
+) -> int:
+    """Have the node that runs here run the pods.
 
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
-    except OSError as error:
-        raise InvalidArgument(f"{file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    return manifest.parse(text, source=str(file), gates=gates)
+    :raises FailedPrecondition: if its API is a cluster's: where pods run there is not ours to say.
+    """
+    from podkeep.cli import run_on_node
+    from podkeep.cli.objects import manifests, reach
+
+    if not node.embedded:
+        raise FailedPrecondition(
+            "this machine is a node of a cluster, whose scheduler says where pods run",
+            hint="use `podkeep apply -f FILE` or kubectl, with a kubeconfig of the cluster",
+        )
+    if wanted.classes or wanted.pod_classes:
+        raise InvalidArgument(
+            "--class and --pod-class are for runs without a node", hint="name the classes in the pod's spec"
+        )
+    written = manifests.read(files)
+    if not any(item.kind == "Pod" for item in written):
+        raise InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it")
+    # Else it is not root's own API that KUBECONFIG names.
+    meant = reach.Reach(kubeconfig=str(Path(invocation.config.api.root) / "admin.conf"))
+    logs = Path(invocation.config.agent.pod_logs)
+    return reach.run(invocation, meant, lambda api: run_on_node.run(api, written, logs, run_on_node.Wish(**how)))
+
+
+def _read(files: Sequence[Path], gates: FeatureGates) -> Manifest:
+    from podkeep.api import documents, manifest
+
+    found = []
+    for file in files:
+        try:
+            text = sys.stdin.read() if str(file) == "-" else file.read_text()
+        except OSError as error:
+            raise InvalidArgument(f"{file}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+        found += documents.parse(text, source=str(file))
+    return manifest.decode(found, gates)
 
 
 def _follow_runtime(config: Config) -> Membership:
@@ -164,6 +228,8 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
             if form == "json":
                 _echo_json(supervisor.ended)
             raise
+        finally:
+            await node.logs.close()
     if form == "json":
         _echo_json(supervisor.ended)
     return supervisor.exit_status(results)

@@ -248,6 +248,11 @@ class PodOutput:
         """Print a warning that nothing else will tell: neither an error nor a container that waits."""
         if event.reason == "FailedToRetrieveImagePullSecret":
             echo_line(f"podkeep: {_joined(self._pod, event.message)}", err=True)
+        elif event.reason in _OF_PROBES_AND_HOOKS:
+            said = _joined(self._name(event.container) if event.container else self._pod, event.message)
+            if said not in self._said:
+                self._said.add(said)
+                echo_line(f"podkeep: {said}", err=True)
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """Say that a container waits to be tried again, and why; the same only once."""
@@ -262,6 +267,9 @@ class PodOutput:
 
     def _name(self, container: str) -> str:
         return f"{self._pod}/{container}" if self._pod else container
+
+
+_OF_PROBES_AND_HOOKS = frozenset({"Unhealthy", "ProbeWarning", "FailedPreStopHook", "LifecycleHTTPFallback"})
 
 
 def _unreadable(error: Exception) -> str:

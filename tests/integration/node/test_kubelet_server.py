@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import pty
 import socket
 import ssl
 import subprocess
@@ -19,7 +21,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from podkeep.apiserver.server import certificates
 from podkeep.apiserver.server.certificates import Files
-from support.running_node import RunningNode
+from support.daemon import Daemon
+from support.registry import Registry
+from support.running_node import RunningNode, own_base
 from support.timeout import TIMEOUT_S
 
 TALK = "echo one; echo two >&2; echo three; trap exit TERM; while :; do sleep 0.1; done"
@@ -71,19 +75,27 @@ class Kubelet:
         return found
 
 
-@pytest.fixture
-def kubelet(node: RunningNode, tmp_path: Path) -> Kubelet:
+@pytest.fixture(scope="module")
+def node(open_directory: Path, registry: Registry) -> Iterator[RunningNode]:
+    """One node for all of these tests: starting it takes longer than any of them."""
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n'
+    with RunningNode(Daemon(own_base(open_directory), extra=extra)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def kubelet(node: RunningNode, tmp_path_factory: pytest.TempPathFactory) -> Kubelet:
     """The kubelet, asked by an administrator."""
-    return Kubelet(node, tmp_path, user="root-of-all", groups=("system:masters",))
+    return Kubelet(node, tmp_path_factory.mktemp("client"), user="root-of-all", groups=("system:masters",))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def talker(node: RunningNode, image: str) -> str:
     """Name of a pod that runs and has written three lines."""
-    node.apply(pod(shell(image, TALK), restartPolicy="Always"))
-    node.running("web")
-    node.until(lambda: len(node.api.kubectl("logs", "web").splitlines()) == 3, "three lines")
-    return "web"
+    node.apply(pod(shell(image, TALK), name="talker", restartPolicy="Always"))
+    node.running("talker")
+    node.until(lambda: len(node.api.kubectl("logs", "talker").splitlines()) == 3, "three lines")
+    return "talker"
 
 
 def test_kubectl_shows_logs(node: RunningNode, talker: str) -> None:
@@ -98,29 +110,57 @@ def test_kubectl_shows_logs(node: RunningNode, talker: str) -> None:
     assert node.api.kubectl("logs", talker, "--since-time=2099-01-01T00:00:00Z") == ""
     assert node.api.kubectl("logs", talker, "--since=1h") == logs
     missing = node.api.kubectl("logs", talker, "--previous", status=1)
-    assert 'previous terminated container "main" in pod "web" not found' in missing
+    assert 'previous terminated container "main" in pod "talker" not found' in missing
 
 
 def test_following_a_log_ends_with_its_container(node: RunningNode, image: str) -> None:
-    node.apply(pod(shell(image, "echo first; read line < /tmp/go; echo last"), restartPolicy="Never"))
-    node.until(lambda: "first" in node.api.kubectl("logs", "web", status=None), "the first line")
-    environment = {"KUBECONFIG": str(node.api.kubeconfig), "PATH": "/usr/bin:/bin"}
+    script = "echo first; until [ -e /tmp/go ]; do sleep 0.1; done; echo last"
+    node.apply(pod(shell(image, script), name="short", restartPolicy="Never"))
+    node.running("short")
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
     with subprocess.Popen(
-        ["kubectl", "logs", "-f", "web"], stdout=subprocess.PIPE, text=True, env=environment
+        ["kubectl", "logs", "-f", "short"], stdout=subprocess.PIPE, text=True, env=environment
     ) as following:
         assert following.stdout is not None
         assert following.stdout.readline() == "first\n"
-        node.api.kubectl("exec", "web", "--", "sh", "-c", "mkfifo /tmp/fifo; true")
-        node.api.kubectl("exec", "web", "--", "sh", "-c", "echo go > /tmp/go")
-        node.api.kubectl("delete", "pod", "web", "--grace-period=1")
-        following.communicate(timeout=TIMEOUT_S)
-    assert following.returncode == 0
+        node.api.kubectl("exec", "short", "--", "touch", "/tmp/go")
+        rest, _ = following.communicate(timeout=TIMEOUT_S)
+    assert (rest, following.returncode) == ("last\n", 0)
 
 
 def test_kubectl_runs_commands(node: RunningNode, talker: str) -> None:
     assert node.api.kubectl("exec", talker, "--", "sh", "-c", "echo $((6 * 7))") == "42\n"
     assert node.api.kubectl("exec", "-i", talker, "--", "cat", stdin="through and back") == "through and back"
     assert "exit code 3" in node.api.kubectl("exec", talker, "--", "sh", "-c", "exit 3", status=3)
+
+
+def test_kubectl_attaches(node: RunningNode, image: str) -> None:
+    """What is typed reaches the container's own process, and what it answers comes back."""
+    waiting = {**shell(image, "read line; echo you said $line; sleep 1000"), "stdin": True, "stdinOnce": True}
+    node.apply(pod(waiting, name="listening"))
+    node.running("listening")
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
+    command = ["kubectl", "attach", "-i", "-q", "listening"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as attached:
+        assert attached.stdin is not None
+        assert attached.stdout is not None
+        attached.stdin.write("hello\n")
+        attached.stdin.flush()
+        assert attached.stdout.readline() == "you said hello\n"
+        attached.terminate()
+
+
+def test_a_terminal_is_one(node: RunningNode, talker: str) -> None:
+    """A command with a terminal sees one, and has one output."""
+    command = ["kubectl", "exec", "-it", talker, "--", "sh", "-c", "test -t 1 && echo terminal >&2"]
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
+    leader, follower = pty.openpty()
+    with closing(os.fdopen(leader, "rb", buffering=0)) as screen:
+        done = subprocess.run(command, stdin=follower, stdout=follower, env=environment, timeout=TIMEOUT_S, check=True)
+        os.close(follower)
+        assert (done.returncode, screen.read(100)) == (0, b"terminal\r\n")
 
 
 def test_kubectl_copies_files(node: RunningNode, talker: str, tmp_path: Path) -> None:
@@ -132,11 +172,12 @@ def test_kubectl_copies_files(node: RunningNode, talker: str, tmp_path: Path) ->
 
 
 def test_kubectl_forwards_ports(node: RunningNode, image: str) -> None:
-    node.apply(pod(shell(image, "while :; do echo hello | nc -l -p 7000; done"), restartPolicy="Always"))
-    node.running("web")
-    environment = {"KUBECONFIG": str(node.api.kubeconfig), "PATH": "/usr/bin:/bin"}
+    script = "while :; do echo hello | nc -l -p 7000; done"
+    node.apply(pod(shell(image, script), name="served", restartPolicy="Always"))
+    node.running("served")
+    environment = {**os.environ, "KUBECONFIG": str(node.api.kubeconfig)}
     with subprocess.Popen(
-        ["kubectl", "port-forward", "pod/web", ":7000"], stdout=subprocess.PIPE, text=True, env=environment
+        ["kubectl", "port-forward", "pod/served", ":7000"], stdout=subprocess.PIPE, text=True, env=environment
     ) as forwarding:
         try:
             assert forwarding.stdout is not None
@@ -165,6 +206,7 @@ def test_statistics_have_the_pod(kubelet: Kubelet, talker: str) -> None:
     assert node["runtime"]["imageFs"]["usedBytes"] > 0
     assert node["rlimit"]["curproc"] > 1
     small = kubelet.json("/stats/summary?only_cpu_and_memory=true")
+    assert small["pods"]
     assert set(small["pods"][0]) <= {"podRef", "startTime", "containers", "cpu", "memory", "swap"}
 
 
@@ -172,29 +214,63 @@ def test_metrics_are_kubelets(kubelet: Kubelet, talker: str) -> None:
     resource = kubelet.samples("/metrics/resource")
     place = {"container": "main", "pod": talker, "namespace": "default"}
     assert [value > 0 for labels, value in resource["container_memory_working_set_bytes"] if labels == place] == [True]
-    assert [labels for labels, _ in resource["pod_cpu_usage_seconds_total"]] == [
-        {"pod": talker, "namespace": "default"}
-    ]
+    pods = [labels for labels, _ in resource["pod_cpu_usage_seconds_total"]]
+    assert {"pod": talker, "namespace": "default"} in pods
     assert resource["resource_scrape_error"] == [({}, 0.0)]
     own = kubelet.samples("/metrics")
     assert own["kubelet_node_name"] == [({"node": "node-1"}, 1.0)]
     assert own["process_resident_memory_bytes"][0][1] > 0
     assert "prober_probe_total" not in own
     assert any(labels["path"] == "containerLogs" for labels, _ in own["kubelet_http_requests_total"])
-    pods = kubelet.samples("/metrics/cadvisor")
-    assert any(labels.get("pod") == talker for labels, _ in pods["container_memory_working_set_bytes"])
+    (running,) = own["kubelet_running_pods"]
+    assert running[1] >= 1
+    assert sum(value for _, value in own["kubelet_desired_pods"]) >= running[1]
+    assert [
+        value for labels, value in own["kubelet_started_containers_total"] if labels["container_type"] == "container"
+    ]
+    assert own["kubelet_started_pods_total"][0][1] >= 1
+    assert own["kubelet_pod_start_duration_seconds_count"][0][1] >= 1
+    assert own["pod_start_sli_duration_seconds_count"] == own["kubelet_pod_start_sli_duration_seconds_count"]
+    assert own["kubelet_pleg_last_seen_seconds"][0][1] > 1e9
+    assert ({"operation_type": "run_podsandbox"}, own["kubelet_started_pods_total"][0][1]) in own[
+        "kubelet_runtime_operations_total"
+    ]
+    of_runtime = kubelet.samples("/metrics/cadvisor")
+    assert any(labels.get("pod") == talker for labels, _ in of_runtime["container_memory_working_set_bytes"])
 
 
-def test_pods_health_and_configuration_are_told(kubelet: Kubelet, talker: str) -> None:
+def test_pods_health_and_configuration_are_told(node: RunningNode, kubelet: Kubelet, talker: str) -> None:
     listed = kubelet.json("/pods")
-    assert (listed["kind"], listed["items"][0]["metadata"]["name"]) == ("PodList", talker)
-    assert listed["items"][0]["status"]["phase"] == "Running"
-    (running,) = kubelet.json("/runningpods/")["items"]
+    (found,) = [item for item in listed["items"] if item["metadata"]["name"] == talker]
+    assert (listed["kind"], found["status"]["phase"]) == ("PodList", "Running")
+    assert found["metadata"]["uid"] == (node.get(talker) or {})["metadata"]["uid"]
+    (running,) = [item for item in kubelet.json("/runningpods/")["items"] if item["metadata"]["name"] == talker]
     assert [item["name"] for item in running["spec"]["containers"]] == ["main"]
     assert kubelet.ask("/healthz") == (200, "ok")
     assert kubelet.ask("/healthz/ping") == (200, "ok")
     assert kubelet.json("/configz")["kubeletconfig"]["maxPods"] == 110
     assert kubelet.ask(f"/run/default/{talker}/main?cmd=echo+hi", "POST") == (200, "hi\n")
+
+
+@pytest.mark.requirement("U106")
+def test_pods_that_cannot_run_are_desired_and_not_running(node: RunningNode, kubelet: Kubelet, image: str) -> None:
+    """A pod with a user namespace that cannot be started widens the gap between desired and running pods."""
+
+    def gap() -> float:
+        own = kubelet.samples("/metrics")
+        return sum(value for _, value in own["kubelet_desired_pods"]) - own["kubelet_running_pods"][0][1]
+
+    before = gap()
+    failing = pod(shell(image, "sleep 1000"), name="mapped", hostUsers=False)
+    missing = {"path": "/nowhere", "type": "Directory"}
+    failing["spec"]["volumes"] = [{"name": "data", "hostPath": missing}]
+    failing["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    node.apply(failing)
+    node.until(lambda: "FailedMount" in [event["reason"] for event in node.events("mapped")], "its failure")
+    assert gap() == before + 1
+    node.delete("mapped")
+    node.gone("mapped")
+    node.until(lambda: gap() == before, "the pod is not desired any more")
 
 
 def test_strangers_and_users_without_a_role_are_refused(node: RunningNode, tmp_path: Path) -> None:

@@ -19,6 +19,16 @@ def container_id(found: dict[str, Any], index: int = 0) -> str:
     return value
 
 
+def conditions(found: dict[str, Any]) -> dict[str, str]:
+    """Return what the conditions of a pod are."""
+    return {item["type"]: item["status"] for item in found["status"].get("conditions", ())}
+
+
+def is_settled(found: dict[str, Any]) -> bool:
+    """Return whether a pod has ended and its sandbox was stopped."""
+    return bool(found["status"].get("phase") == "Failed" and conditions(found)["PodReadyToStartContainers"] == "False")
+
+
 def forever(image: str, name: str = "web", **spec: Any) -> dict[str, Any]:
     """Return a pod that runs until it is deleted."""
     return pod(
@@ -42,7 +52,7 @@ def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
 def test_a_pod_that_ends_is_kept_as_it_ended(node: RunningNode, image: str) -> None:
     """A pod that has ended keeps its phase, its message and its log, also after a restart of the agent."""
     node.apply(pod(shell(image, "echo said; echo why >/dev/termination-log; exit 3")))
-    failed = node.phase("web", "Failed")
+    failed = node.pod("web", is_settled, "settled")
     ended = failed["status"]["containerStatuses"][0]["state"]["terminated"]
     assert (ended["exitCode"], ended["message"]) == (3, "why\n")
     node.end_agent()

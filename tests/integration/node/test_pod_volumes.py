@@ -129,6 +129,21 @@ def test_files_follow_what_they_are_made_of(node: RunningNode, image: str) -> No
     assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
 
 
+def test_files_are_brought_up_to_date_after_a_restart_of_the_agent(node: RunningNode, image: str) -> None:
+    """A ConfigMap that changes while no agent is there is no news for the next one, which looks all the same."""
+    node.apply(MAP)
+    node.apply(mounted(image, "sleep 1000", KINDS[0]))
+    before = node.running("web")["status"]["containerStatuses"][0]["containerID"]
+    conf = volume_of(node, "kubernetes.io~configmap", "conf")
+    node.end_agent()
+    change = {"data": {"a": "2"}}
+    node.ask("PATCH", "/api/v1/namespaces/default/configmaps/conf", change, media="application/merge-patch+json")
+    assert (conf / "a").read_text() == "1"
+    node.start_agent()
+    node.until(lambda: (conf / "a").read_text() == "2", "the new content")
+    assert node.running("web")["status"]["containerStatuses"][0]["containerID"] == before
+
+
 def test_a_pod_waits_for_what_is_missing_and_starts_when_it_comes(node: RunningNode, image: str) -> None:
     """FailedMount in a kubelet's words, and no need to touch the pod."""
     node.apply(mounted(image, "sleep 1000", KINDS[0]))
@@ -145,31 +160,22 @@ def test_a_pod_waits_for_what_is_missing_and_starts_when_it_comes(node: RunningN
     node.running("web")
 
 
-def bind(node: RunningNode, source: dict[str, Any], **spec: Any) -> None:
-    """Create claim ``data`` and volume ``pv1`` bound to each other, as a controller of the cluster leaves them."""
+def claim_and_volume(node: RunningNode, source: dict[str, Any]) -> None:
+    """Create a claim ``data`` and a volume for it."""
     own = {"accessModes": ["ReadWriteOnce"], "storageClassName": "manual"}
-    meta = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
-    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
-    size = {"resources": {"requests": {"storage": "1Gi"}}}
-    made = node.ask("POST", claims, meta | {"spec": own | {"volumeName": "pv1"} | size})
-    volume = own | {
-        "capacity": {"storage": "1Gi"},
-        "claimRef": {"namespace": "default", "name": "data", "uid": made["metadata"]["uid"]},
-    }
-    node.ask(
-        "POST",
-        "/api/v1/persistentvolumes",
-        {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv1"}, "spec": volume | source | spec},
-    )
-    bound = {"status": {"phase": "Bound"}}
-    node.ask("PATCH", f"{claims}/data/status", bound, media="application/merge-patch+json")
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}}
+    asks = own | {"resources": {"requests": {"storage": "1Gi"}}}
+    node.ask("POST", "/api/v1/namespaces/default/persistentvolumeclaims", claim | {"spec": asks})
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv1"}}
+    has = own | {"capacity": {"storage": "1Gi"}} | source
+    node.ask("POST", "/api/v1/persistentvolumes", volume | {"spec": has})
 
 
 def test_a_claim_on_a_volume_of_the_node_keeps_its_data(node: RunningNode, image: str) -> None:
     """A second pod with the claim, in a user namespace, finds what the first one wrote."""
     data = node.daemon.base / "data"
     data.mkdir()
-    bind(node, {"hostPath": {"path": str(data), "type": "Directory"}})
+    claim_and_volume(node, {"hostPath": {"path": str(data), "type": "Directory"}})
     volume = {"name": "d", "persistentVolumeClaim": {"claimName": "data"}}
     node.apply(mounted(image, "echo kept > /vol/d/file", volume))
     node.phase("web", "Succeeded")

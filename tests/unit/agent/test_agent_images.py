@@ -8,12 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from podkeep.agent import durations
 from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import ASK_AGAIN_S, SEEN_S, Images, LocalImage, PodPull, Wanted
+from podkeep.agent.metrics import IMAGE_VOLUMES_FAILED, IMAGE_VOLUMES_MOUNTED, IMAGE_VOLUMES_REQUESTED
 from podkeep.agent.pod.backoff import PullBackOff
 from podkeep.agent.pod.events import Event, PullFailed
 from podkeep.agent.sources import Sources
@@ -463,3 +465,44 @@ def test_containers_that_wait_for_one_image_hear_the_same(tmp_path: Path) -> Non
 )
 def test_spans_of_time(seconds: float, text: str) -> None:
     assert durations.text(seconds) == text
+
+
+@pytest.mark.requirement("V94", "V95", "V96")
+def test_image_volumes_are_counted(tmp_path: Path) -> None:
+    """Requested once for the pod, those that no container mounts not; each attempt that fails, and each success."""
+    document = {
+        "metadata": {"name": "web", "uid": "u"},
+        "spec": {
+            "volumes": [
+                {"name": name, "image": {"reference": image, "pullPolicy": "Always"}}
+                for name, image in (
+                    ("a", IMAGE),
+                    ("b", IMAGE),
+                    ("c", "r.example/other:1"),
+                    ("unused", "r.example/no:1"),
+                )
+            ],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": "i",
+                    "volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in ("a", "b", "c")],
+                }
+            ],
+        },
+    }
+    pod = msgspec.convert(document, Pod)
+    runtime = Runtime("sha256:1", NotFound("no such image"), "sha256:2")
+
+    async def steps(images: Images) -> tuple[float, float, float]:
+        volumes = VolumeImages(pod, images)
+        container = pod.spec.containers[0]
+        with pytest.raises(PullFailed):
+            await volumes.ensure(container, runtime.pod())
+        runtime.now += 60
+        await volumes.ensure(container, runtime.pod())
+        counted = (IMAGE_VOLUMES_REQUESTED, IMAGE_VOLUMES_MOUNTED, IMAGE_VOLUMES_FAILED)
+        requested, mounted, failed = (images.metrics.value(metric) for metric in counted)
+        return requested, mounted, failed
+
+    assert runtime.ask(tmp_path / "s", steps) == [(3, 3, 1)]

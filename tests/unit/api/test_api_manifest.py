@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.api import manifest, names
+from podkeep.api import manifest, names, received
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument
 
@@ -228,12 +228,21 @@ def test_host_users_is_kept_as_it_was_sent(given: bool | None) -> None:
 @pytest.mark.parametrize(
     ("document", "path"),
     [
-        (pod(container={"ports": [{"containerPort": 80, "hostPort": 80}]}), "spec.containers[0].ports[0].hostPort"),
-        (pod({"volumes": [{"name": "v", "projected": {"sources": []}}]}), "spec.volumes[0].projected"),
+        (pod(container={"volumeDevices": [{"name": "v", "devicePath": "/d"}]}), "spec.containers[0].volumeDevices"),
+        (
+            pod({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]}),
+            "spec.volumes[0].persistentVolumeClaim",
+        ),
+        (
+            pod({"volumes": [{"name": "v", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]}),
+            "spec.volumes[0].projected.sources[0].serviceAccountToken",
+        ),
         (pod({"volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}]}), "spec.volumes[0].nfs"),
-        (pod({"setHostnameAsFQDN": True}), "spec.setHostnameAsFQDN"),
-        (pod(container={"securityContext": {"procMount": "Unmasked"}}), "spec.containers[0].securityContext.procMount"),
-        (pod({"securityContext": {"seLinuxOptions": {"level": "s0"}}}), "spec.securityContext.seLinuxOptions"),
+        (pod({"schedulingGates": [{"name": "g"}]}), "spec.schedulingGates"),
+        (
+            pod(container={"resources": {"limits": {"ephemeral-storage": "1Gi"}}}),
+            "spec.containers[0].resources.limits[ephemeral-storage]",
+        ),
         (
             pod(container={"resources": {"limits": {"example.com/gpu": 1}}}),
             "spec.containers[0].resources.limits[example.com/gpu]",
@@ -392,3 +401,98 @@ def test_the_same_object_twice_is_refused() -> None:
 def test_null_means_not_set_and_a_status_is_not_needed() -> None:
     document = pod({"volumes": None, "securityContext": None}, creationTimestamp=None) | {"status": {}}
     assert one_pod(document).spec.volumes == ()
+
+
+def test_what_a_node_agent_enforces_is_taken_where_there_is_one() -> None:
+    limited = {"resources": {"limits": {"ephemeral-storage": "1Gi"}}}
+    document = pod({"volumes": [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]}, limited)
+    assert len(problems(document)) == 2
+    (found,) = manifest.parse(yaml.safe_dump(document), source="f", node=True).pods
+    assert found.spec.containers[0].resources.limits == {"ephemeral-storage": "1Gi"}
+
+
+RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("document", "expected"),
+    [
+        (
+            pod(container={"restartPolicyRules": [RULE]}),
+            "spec.containers[0].restartPolicy: Required value: must specify restartPolicy when restart rules are used",
+        ),
+        (
+            pod(
+                container={
+                    "restartPolicy": "Never",
+                    "restartPolicyRules": [{"action": "Stop"} | RULE | {"action": "Stop"}],
+                }
+            ),
+            'spec.containers[0].restartPolicyRules[0].action: Unsupported value: "Stop": '
+            'supported values: "Restart", "RestartAllContainers"',
+        ),
+        (
+            pod(container={"restartPolicy": "Never", "restartPolicyRules": [{"action": "Restart"}]}),
+            "spec.containers[0].restartPolicyRules[0].exitCodes: Required value: must be specified",
+        ),
+        (
+            pod({"ephemeralContainers": [{"name": "e", "image": "i", "targetContainerName": "x"}]}),
+            'spec.ephemeralContainers[0].targetContainerName: Not found: "x"',
+        ),
+        (
+            pod({"ephemeralContainers": [{"name": "e", "image": "i", "ports": [{"containerPort": 1}]}]}),
+            "spec.ephemeralContainers[0].ports: Forbidden: cannot be set for an Ephemeral Container",
+        ),
+        (
+            pod(container={"securityContext": {"procMount": "Unmasked"}}),
+            'spec.containers[0].securityContext.procMount: Invalid value: "Unmasked": '
+            "`hostUsers` must be false to use `Unmasked`",
+        ),
+        (
+            pod({"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "../p"}}}),
+            "spec.securityContext.seccompProfile.localhostProfile: Invalid value: \"../p\": must not contain '..'",
+        ),
+        (
+            pod({"securityContext": {"appArmorProfile": {"type": "Localhost"}}}),
+            "spec.securityContext.appArmorProfile.localhostProfile: Required value",
+        ),
+        (
+            pod({"hostnameOverride": "a", "setHostnameAsFQDN": True}),
+            "spec.setHostnameAsFQDN: Forbidden: cannot be true when `hostnameOverride` is set",
+        ),
+        (
+            pod(container={"ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81, "hostPort": 80}]}),
+            'spec.containers[0].ports[1].hostPort: Duplicate value: "TCP//80"',
+        ),
+        (
+            pod(
+                VOLUME,
+                {"env": [{"name": "A", "valueFrom": {"fileKeyRef": {"volumeName": "w", "path": "p", "key": "k"}}}]},
+            ),
+            'spec.containers[0].env[0].valueFrom.fileKeyRef.volumeName: Not found: "w"',
+        ),
+        (
+            pod(container={"env": [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.gpu"}}}]}),
+            'spec.containers[0].env[0].valueFrom.resourceFieldRef.resource: Unsupported value: "limits.gpu": '
+            'supported values: "limits.cpu", "limits.ephemeral-storage", "limits.memory", "requests.cpu", '
+            '"requests.ephemeral-storage", "requests.memory"',
+        ),
+    ],
+)
+def test_rules_of_what_was_not_taken_before(document: dict[str, Any], expected: str) -> None:
+    assert problems(document) == [expected]
+
+
+def test_a_field_of_a_newer_api_is_passed_over_in_a_pod_of_a_server() -> None:
+    document = pod({"userNamespaceFlavor": "x"}, {"quantumMode": True}) | {"status": {"newest": 1}}
+    found = received.pod(document)
+    assert found.problems == ()
+    assert found.pod.spec.containers[0].image == "busybox:1"
+
+
+def test_a_value_that_is_not_known_is_a_problem_of_a_pod_of_a_server() -> None:
+    secured = {"securityContext": {"seccompProfile": {"type": "Strictest"}}}
+    assert received.pod(pod(secured)).problems == (
+        'spec.securityContext.seccompProfile.type: Unsupported value: "Strictest": '
+        'supported values: "Localhost", "RuntimeDefault", "Unconfined"',
+    )

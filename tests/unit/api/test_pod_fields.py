@@ -100,8 +100,11 @@ SAMPLES: dict[str, Any] = {
     f"{C}startupProbe": PROBE,
     f"{C}lifecycle": {"preStop": {"sleep": {"seconds": 1}}},
     f"{C}resizePolicy": [{"resourceName": "cpu", "restartPolicy": "NotRequired"}],
-    f"{C}restartPolicyRules": [{"action": "Restart"}],
-    f"{C}restartPolicy": None,
+    f"{C}restartPolicyRules": [{"action": "Restart", "exitCodes": {"operator": "In", "values": [42]}}],
+    f"{C}ports[0].hostIP": "10.0.0.1",
+    f"{V}downwardAPI": {"items": [{"path": "p", "fieldRef": {"fieldPath": "metadata.name"}}]},
+    f"{V}projected": {"sources": [{"configMap": {"name": "m"}}]},
+    f"{V}persistentVolumeClaim": {"claimName": "c"},
     f"{C}volumeMounts": [{"name": "v", "mountPath": "/v"}],
     f"{C}volumeDevices": [{"name": "v", "devicePath": "/dev/v"}],
     f"{C}securityContext.seccompProfile": {"type": "RuntimeDefault"},
@@ -178,7 +181,9 @@ def document(path: str, value: Any) -> dict[str, Any]:
     """Return a Pod with one field."""
     container: dict[str, Any] = {"name": "c", "image": "i"}
     spec: dict[str, Any] = {"containers": [container]}
-    if path.startswith((M, V, f"{C}volume")):
+    if path == f"{C}restartPolicyRules":
+        container["restartPolicy"] = "Never"
+    if path.startswith((M, V, f"{C}volume", f"{C}env[0].valueFrom.file")):
         spec["volumes"] = [{"name": "v"}]
     if path.startswith(M):
         container["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]

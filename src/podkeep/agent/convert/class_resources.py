@@ -32,6 +32,8 @@ def of_pod(classes: Mapping[str, str]) -> api_pb2.PodClassResources | None:
 
 def _by_type(infos: Iterable[api_pb2.ClassResourceInfo]) -> dict[str, Offer]:
     return {
-        info.Name: Offer(classes=tuple(item.Name for item in info.classes), default=info.default_class)
+        info.Name: Offer(
+            classes=tuple(item.Name for item in info.classes), default=info.default_class, immutable=info.immutable
+        )
         for info in infos
     }

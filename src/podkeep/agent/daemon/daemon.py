@@ -8,11 +8,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
+from podkeep.agent import kubelet_configuration
+from podkeep.agent.certificates import bootstrap
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate
+from podkeep.agent.daemon.reports import Reports
+from podkeep.agent.eviction.containers import ContainerGarbage
+from podkeep.agent.eviction.manager import EvictionManager
+from podkeep.agent.eviction.shutdown import GracefulShutdown
+from podkeep.agent.eviction.statistics import Statistics
+from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -26,13 +38,17 @@ from podkeep.agent.node import Node, this_node
 from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
 from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import ApiObjects
-from podkeep.agent.pod.events import Event
-from podkeep.agent.resources import allocatable, machine, predicates, requests
+from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
+from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
+from podkeep.agent.server.server import KubeletServer
+from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder
@@ -40,146 +56,297 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 
+_THREADS, _THREADS_OF_ONE = 32, 4
+"""For blocking steps; and of them for one pod, whose volumes may hang."""
+_LAST_EVENTS_S = 1.0
+"""How long the agent's end waits for events that are not written yet."""
+
 
 def serve(
-    config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None] = lambda _: None
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None] = lambda _: None,
+    certify: Callable[[], object] | None = None,
 ) -> None:
     """Run the node's pods until SIGTERM or SIGINT.
 
     :param settings: how the API is reached.
     :param mount_namespace: inode of the mount namespace that this process is in.
     :param on_ready: told in words when pods are followed.
+    :param certify: see :class:`KubeletServer`.
+    :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
+    :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
-    asyncio.run(_serve(config, settings, mount_namespace, on_ready))
+    asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
 
 
-async def _serve(config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None]) -> None:
+@dataclass(kw_only=True)
+class _Size:
+    """What the machine has and what pods can have of it, by resource."""
+
+    capacity: Mapping[str, int]
+    allocatable: Mapping[str, int]
+    app_armor: bool
+    """Whether the kernel enforces AppArmor profiles."""
+
+    @classmethod
+    def of(cls, config: Config) -> _Size:
+        """Look at the machine, and hold its own daemons to their reserves; blocks.
+
+        :raises PodkeepError: if more is reserved than there is, or a cgroup cannot be held to its reserve.
+        """
+        capacity = machine.capacity(Path(config.agent.root), config.agent.max_pods)
+        node_cgroups.require_reserved(config)
+        return cls(
+            capacity=capacity,
+            allocatable=allocatable.allocatable(capacity, config.agent),
+            app_armor=machine.has_app_armor(),
+        )
+
+
+async def _serve(
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None],
+    certify: Callable[[], object] | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        client = Client(settings, user_agent="podkeep-agent")
-        stack.push_async_callback(client.close)
         runtime = await stack.enter_async_context(CriClient(config.runtime.socket))
         await require_runtime_here(runtime, mount_namespace)
+        client = Client(settings, user_agent="podkeep-agent")
+        stack.push_async_callback(client.close)
         node = this_node(runtime, config)
-        statuses = StatusManager(client)
-        events = RuntimeEvents(runtime)
-        objects = ApiObjects(client)
-        stack.push_async_callback(objects.close)
-        agent = config.agent
-        recorder = Recorder(client, "kubelet", node.name, rate=agent.event_record_qps, burst=agent.event_burst)
-        reporter = NodeReporter(
-            client,
-            settings_of(node),
-            RuntimeState(runtime, agent.node_status_max_images),
-            await asyncio.to_thread(_sensors, node, events),
-            recorder,
-        )
-        static_path = config.agent.static_pod_path
-        manager = PodManager(
-            node=node,
-            objects=objects,
-            events=events,
-            statuses=statuses,
-            report=partial(_report, recorder),
-            admit=partial(_admitted, node),
-            sources=(api_source.SOURCE, static_files.SOURCE) if static_path else (api_source.SOURCE,),
-        )
-        objects.on_change = manager.sources_changed
-        stack.push_async_callback(manager.close)
-        tasks = await stack.enter_async_context(Tasks("the agent"))
-        pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
-        mirrors = Mirrors(client, node.name)
-        handler = ApiSource(manager, statuses, mirrors)
-        recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
-        for work in (events.run(), statuses.run(), recorder.run(), mirrors.run(), reporter.run(), pods.run(handler)):
-            tasks.start(work)
-        if static_path:
-            take = partial(_take_static, manager, statuses, mirrors)
-            files = StaticFiles(path=Path(static_path), node_name=node.name, gates=node.gates, take=take)
-            tasks.start(files.run())
-        tasks.start(_remove_orphans(Orphans(node=node, is_wanted=manager.knows), manager))
-        await _first(tasks, reporter.registered, stop)
+        stack.push_async_callback(node.logs.close)
+        here = _Here(runtime, mount_namespace, stop)
+        events = RuntimeEvents(runtime, node.metrics, here.check)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
+        registered = await agent.start(stack, certify)
+        await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
         service.ready(words)
         await stop.wait()
         log.info("stopping; pods run on")
         service.stopping()
+        await agent.recorder.written(_LAST_EVENTS_S)
+        if here.moved is not None:
+            raise here.moved
 
 
-async def _remove_orphans(orphans: Orphans, manager: PodManager) -> None:
-    await manager.ready.wait()
-    await orphans.run()
+class _Here:
+    """Ends the agent when the runtime comes back in another mount namespace, where volumes of this one are not."""
+
+    def __init__(self, runtime: CriClient, mount_namespace: int, stop: asyncio.Event) -> None:
+        self._runtime, self._mount_namespace, self._stop = runtime, mount_namespace, stop
+        self.moved: FailedPrecondition | None = None
+
+    async def check(self) -> None:
+        """Look where the runtime is.
+
+        :raises PodkeepError: if it does not say so, or is elsewhere.
+        """
+        try:
+            await require_runtime_here(self._runtime, self._mount_namespace)
+        except FailedPrecondition as error:
+            self.moved = error
+            self._stop.set()
+            raise
 
 
-def _take_static(manager: PodManager, statuses: StatusManager, mirrors: Mirrors, pods: Sequence[Pod]) -> None:
-    manager.replaced(static_files.SOURCE, pods)
-    statuses.forget_static({(pod.metadata.namespace, pod.metadata.name) for pod in pods})
-    mirrors.want(pods)
+class _Agent:
+    """The parts of the agent, and who knows whom."""
+
+    def __init__(self, node: Node, client: Client, size: _Size, events: RuntimeEvents) -> None:
+        config = node.config
+        self._node, self._client, self._size = node, client, size
+        self.recorder = Recorder(
+            client, "kubelet", node.name, rate=config.agent.event_record_qps, burst=config.agent.event_burst
+        )
+        self._reports = Reports(
+            recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
+        )
+        self._events = events
+        self._state = RuntimeState(node.client, config.agent.node_status_max_images)
+        self._reporter: NodeReporter | None = None
+        self._statuses = StatusManager(client, node.metrics)
+        self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
+        self._mirrors = Mirrors(client, node.name)
+        sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
+        self._manager = PodManager(
+            node=node,
+            objects=self._objects,
+            events=self._events,
+            statuses=self._statuses,
+            report=self._reports.of_pod,
+            admit=self._admit,
+            sources=sources,
+        )
+        self._source = ApiSource(self._manager, self._statuses, self._mirrors)
+        self._objects.on_change = self._manager.sources_changed
+        node.allocations.judge = self._judge
+        self._images = ImageGarbage(
+            node.client,
+            Policy.of(config.agent),
+            Users(
+                pods=self._pods,
+                pulling=lambda: node.images.wanted,
+                volumes=node.gates.enabled(IMAGE_VOLUME),
+                handler=node.runtime_classes.handler_of_running,
+                forget=node.images.forget,
+            ),
+            report=self._reports.of_node,
+            metrics=node.metrics,
+        )
+        self._containers = ContainerGarbage(
+            client=node.client,
+            agent=config.agent,
+            dirs=node.dirs,
+            knows=self._manager.knows,
+            ended=self._manager.has_ended,
+        )
+        self._eviction = EvictionManager(
+            agent=config.agent,
+            statistics=Statistics(node.client, config, node.dirs),
+            pods=self._manager,
+            events=self._reports,
+            containers=self._containers.remove_unused,
+            images=self._images.remove_unused,
+            metrics=node.metrics,
+        )
+
+        self._shutdown = GracefulShutdown(
+            agent=config.agent,
+            pods=self._manager,
+            events=self._reports,
+            metrics=node.metrics,
+            report_status=self._wake_reporter,
+        )
+
+    async def start(self, stack: AsyncExitStack, certify: Callable[[], object] | None = None) -> asyncio.Event:
+        """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
+        node, client, agent = self._node, self._client, self._node.config.agent
+        stack.push_async_callback(self._objects.close)
+        self._objects.start()
+        stack.push_async_callback(self._manager.close)
+        tasks = await stack.enter_async_context(Tasks("the agent"))
+        port = 0
+        if agent.enable_server:
+            shown = partial(kubelet_configuration.in_force, node.config)
+            checks = [Check("syncloop", self._events.unhealthy)]
+            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks, certify=certify)
+            port = (await stack.enter_async_context(server)).port
+        reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
+        self._reporter = reporter
+        self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
+        pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
+        for work in (
+            self._events.run(),
+            self._statuses.run(),
+            self.recorder.run(),
+            self._mirrors.run(),
+            reporter.run(),
+            pods.run(self._source),
+            self._images.run(self._manager.ready),
+            self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
+            self._once_known(self._containers.run),
+            self._once_known(self._eviction.run),
+            self._once_known(self._shutdown.run),
+            self._wake_for_pressure(reporter),
+            node_cgroups.hold_pods(node.config, self._size.capacity, self._reports.node),
+        ):
+            tasks.start(work)
+        if bootstrap.is_renewed_here(node.config, client.settings):
+            kind = client_certificate(node.name)
+            tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
+        if agent.static_pod_path:
+            path = Path(agent.static_pod_path)
+            files = StaticFiles(path=path, node_name=node.name, gates=node.gates, take=self._take_static)
+            tasks.start(files.run())
+        return reporter.registered
+
+    async def _once_known(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run what must not begin before it is known which pods the node has."""
+        await self._manager.ready.wait()
+        await run()
+
+    async def _wake_for_pressure(self, reporter: NodeReporter) -> None:
+        while True:
+            await self._eviction.changed.wait()
+            self._eviction.changed.clear()
+            reporter.wake()
+            self._manager.retry_resizes()
+
+    def _wake_reporter(self) -> None:
+        if self._reporter is not None:
+            self._reporter.wake()
+
+    def _pods(self) -> list[Pod]:
+        return [msgspec.structs.replace(pod, status=status) for pod, status in self._manager.pods()]
+
+    def _take_static(self, pods: Sequence[Pod]) -> None:
+        self._manager.replaced(static_files.SOURCE, pods)
+        self._statuses.forget_static({pod.metadata.uid for pod in pods})
+        self._mirrors.want(pods)
+
+    def _admit(self, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:
+        node = self._node
+        facts = NodeFacts(
+            name=node.name,
+            labels=node.labels,
+            taints=self._taints(),
+            allocatable=self._size.allocatable,
+            conditions=self._eviction.conditions,
+            supplemental_groups_policy=not self._state.known
+            or bool((self._state.features or {}).get("supplementalGroupsPolicy")),
+            shutting_down=self._shutdown.shutting_down,
+            app_armor=self._size.app_armor and node.config.runtime.apparmor != "off",
+            allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
+        )
+        return self._source.refusal(pod) or predicates.admit(pod, others, facts)
+
+    def _taints(self) -> list[Taint]:
+        spec = {} if self._reporter is None else self._reporter.node.get("spec") or {}
+        return [
+            Taint(item.get("key", ""), item.get("value", ""), item.get("effect", "")) for item in spec.get("taints", ())
+        ]
+
+    def _judge(self, pod: Pod) -> Rejection | Preempt | None:
+        """Say whether a pod that runs may have what it asks for by now."""
+        uid = pod.metadata.uid
+        return self._admit(pod, [other for other in self._manager.active() if other.metadata.uid != uid])
+
+    def _sensors(self) -> Sensors:
+        whole, left = allocatable.texts(self._size.capacity), allocatable.texts(self._size.allocatable)
+
+        def labelled(labels: Mapping[str, str]) -> None:
+            self._node.api_labels.clear()
+            self._node.api_labels.update(labels)
+
+        return Sensors(
+            capacity=lambda: whole,
+            allocatable=lambda: left,
+            pressures=lambda: self._eviction.conditions,
+            errors=(self._events.unhealthy, self._shutdown.not_ready),
+            labelled=labelled,
+        )
 
 
-def _admitted(node: Node, pod: Pod, others: Sequence[Pod]) -> Rejection | Preempt | None:
-    size = {requests.PODS: node.config.agent.max_pods}
-    return predicates.admit(pod, others, NodeFacts(name=node.name, labels=node.labels, allocatable=size))
-
-
-def _sensors(node: Node, events: RuntimeEvents) -> Sensors:
-    """Return who knows what of the node; blocks.
-
-    :raises InvalidArgument: if more is reserved than the machine has.
-    """
-    agent = node.config.agent
-    capacity = machine.capacity(Path(agent.root), agent.max_pods)
-    whole, left = allocatable.texts(capacity), allocatable.texts(allocatable.allocatable(capacity, agent))
-
-    def labelled(labels: Mapping[str, str]) -> None:
-        node.api_labels.clear()
-        node.api_labels.update(labels)
-
-    return Sensors(capacity=lambda: whole, allocatable=lambda: left, errors=(events.unhealthy,), labelled=labelled)
-
-
-async def _first(tasks: Tasks, *events: asyncio.Event) -> None:
+async def _first(*events: asyncio.Event) -> None:
     """Wait until one of the events is there."""
-    happened = asyncio.Event()
-
-    async def follow(event: asyncio.Event) -> None:
-        await event.wait()
-        happened.set()
-
-    waiting = [tasks.start(follow(event)) for event in events]
-    await happened.wait()
-    for task in waiting:
-        task.cancel()
-
-
-def _report(recorder: Recorder, pod: Pod, event: Event) -> None:
-    metadata = pod.metadata
-    about = Reference(
-        kind="Pod",
-        name=metadata.name,
-        namespace=metadata.namespace,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-        field_path=_field_path(pod, event.container),
-    )
-    recorder.event(about, event.type, event.reason, event.message)
-
-
-def _field_path(pod: Pod, container: str) -> str:
-    """Return where in a pod a container is, as a kubelet's events say it; nothing for the pod as a whole."""
-    spec = pod.spec
-    for field, among in (
-        ("initContainers", spec.init_containers),
-        ("containers", spec.containers),
-        ("ephemeralContainers", spec.ephemeral_containers),
-    ):
-        if any(item.name == container for item in among):
-            return f"spec.{field}{{{container}}}"
-    return ""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            task.cancel()

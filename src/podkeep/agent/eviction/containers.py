@@ -106,8 +106,7 @@ class ContainerGarbage:
         dead = [
             Dead(id=item.id, pod=item.labels[names.POD_UID], name=item.metadata.name, created_at=item.created_at)
             for item in containers
-            if item.state == api_pb2.CONTAINER_EXITED
-            and self._knows(item.labels.get(names.POD_UID, ""))
+            if item.state == api_pb2.CONTAINER_EXITED and self._knows(item.labels.get(names.POD_UID, ""))
         ]
         removed = excess(dead, self._policy, now=time.time(), all_of=(lambda uid: all_of_ended and self._ended(uid)))
         for item in removed:

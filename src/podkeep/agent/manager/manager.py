@@ -21,10 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from podkeep.agent.eviction.ending import Ending
+from podkeep.agent.manager.pod_measures import PodMeasures
 from podkeep.agent.manager.runtime_events import RuntimeEvents
+from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
 from podkeep.agent.pod.events import Event, PodRejected
-from podkeep.agent.pod.plan import Finish
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
@@ -32,15 +34,15 @@ from podkeep.agent.resources import preemption
 from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.agent.sources import ObjectReader
 from podkeep.api.pod import Pod
-from podkeep.api.status import PodCondition, PodStatus
+from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
 
 log = logging.getLogger(__name__)
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
-DISRUPTION_TARGET = "DisruptionTarget"
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
 """Seconds after which a step that failed is tried again: at first, and at most."""
 
@@ -120,13 +122,21 @@ class PodManager:
         self._objects = objects
         self._events = events
         self._statuses = statuses
-        self._report = report
+        self._report = self._measured(report)
         self._admit = admit
         self._silent = set(sources)
+        self._measures = PodMeasures(node.metrics)
         self._lives: dict[str, _Life] = {}
         self._tasks = Tasks("a pod of the node")
         self.ready = asyncio.Event()
         """Set once every source has said which pods it wants."""
+
+    def _measured(self, report: ReportEvent) -> ReportEvent:
+        def measured(pod: Pod, event: Event) -> None:
+            self._measures.event(pod, event)
+            report(pod, event)
+
+        return measured
 
     # ------------------------------------------------------------------------------------------------- the sources
 
@@ -158,7 +168,9 @@ class PodManager:
         life = _Life(pod=pod, source=source)
         before = [other for other in self._lives.values() if other.name == life.name]
         self._lives[uid] = life
-        self._tasks.start(self._live(life, before))
+        self._measures.seen(pod)
+        with working_for(uid):
+            self._tasks.start(self._live(life, before))
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is wanted no more: it is ended and removed."""
@@ -177,11 +189,28 @@ class PodManager:
         life.news.set()
         if life.worker is None:
             return
-        life.worker.update(life.pod)
+        self._request_resources(life)
+        life.worker.update(self._node.allocations.allocated(life.pod))
         # Somebody else may have declared it failed (pod garbage collection, taint eviction).
         foreign_end = life.pod.status.phase in TERMINAL and life.shown.phase not in TERMINAL
         if foreign_end or not life.wanted:
             life.worker.stop(life.grace())
+
+    def _request_resources(self, life: _Life) -> None:
+        """Have a pod that runs be granted the resources that its specification asks for by now."""
+        if not life.admitted or life.ended:
+            return
+        answer = self._node.allocations.request(life.pod, asyncio.get_running_loop().time())
+        if isinstance(answer, Preempt):
+            self._tasks.start(self._make_room(life, answer))
+            return
+        for event in answer:
+            self._report(life.pod, event)
+
+    async def _make_room(self, life: _Life, answer: Preempt) -> None:
+        """End pods so that a critical one can have what it asks for."""
+        await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
+        self._tell(life)
 
     # ------------------------------------------------------------------------------------- for the rest of the agent
 
@@ -192,14 +221,24 @@ class PodManager:
 
     def active(self) -> list[Pod]:
         """Return the pods that were taken on and have not ended (kubelet, GetActivePods)."""
-        return [life.pod for life in self._lives.values() if life.admitted and not life.ended]
+        granted = self._node.allocations.allocated
+        return [granted(life.pod) for life in self._lives.values() if life.admitted and not life.ended]
 
-    def find(self, uid: str) -> tuple[Pod, PodStatus] | None:
+    def retry_resizes(self) -> None:
+        """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""
+        lives = {life.pod.metadata.uid: life for life in self._lives.values() if life.admitted and not life.ended}
+        for pod in self._node.allocations.waiting([life.pod for life in lives.values()]):
+            life = lives[pod.metadata.uid]
+            self._request_resources(life)
+            if life.worker is not None:
+                life.worker.update(self._node.allocations.allocated(pod))
+
+    def by_uid(self, uid: str) -> tuple[Pod, PodStatus] | None:
         """Return a pod and its newest status."""
         life = self._lives.get(uid)
         return None if life is None else (life.pod, life.shown)
 
-    def find_name(self, namespace: str, name: str) -> tuple[Pod, PodStatus] | None:
+    def find(self, namespace: str, name: str) -> tuple[Pod, PodStatus] | None:
         """Return the pod of that name; of two, the one that is not to go."""
         found = [life for life in self._lives.values() if life.name == (namespace, name)]
         life = min(found, key=_Life.is_to_go, default=None)
@@ -209,20 +248,18 @@ class PodManager:
         """Return whether anybody looks after pod ``uid``."""
         return uid in self._lives
 
-    async def evict(
-        self, uid: str, finish: Finish, grace: int, conditions: tuple[PodCondition, ...] = ()
-    ) -> PodStatus | None:
-        """End a pod as failed, and return its last status once nothing of it runs.
-
-        :param finish: the reason and message of its status.
-        :returns: ``None`` if the pod is not known, or has ended before.
-        """
+    def has_ended(self, uid: str) -> bool:
+        """Return whether nothing of pod ``uid`` will run again."""
         life = self._lives.get(uid)
+        return life is None or life.ended
+
+    async def end(self, pod: Pod, ending: Ending) -> None:
+        """End a pod as failed, and return once nothing of it runs; nothing happens if it has ended."""
+        life = self._lives.get(pod.metadata.uid)
         if life is None or life.worker is None or life.ended:
-            return None
-        life.worker.fail(finish, max(grace, 1), conditions)
+            return
+        life.worker.fail(ending.finish(), max(ending.grace_of(pod), 1), ending.conditions(pod))
         await life.stopped.wait()
-        return life.status
 
     async def close(self) -> None:
         """Let go of all pods and leave them as they are, running."""
@@ -239,9 +276,11 @@ class PodManager:
                 await other.over.wait()
             worker = self._worker(life)
             life.worker = worker
+            self._measures.begun(life.pod)
             await self._to_its_end(life, worker)
             life.ended = True
             life.stopped.set()
+            self.retry_resizes()
             if not life.is_to_go():
                 await self._repeated(life, worker.settle)
             while not life.is_to_go():
@@ -261,8 +300,10 @@ class PodManager:
             while life.wanted:
                 await self._changed(life)
         del self._lives[uid]
+        self._measures.forget(uid)
         self._objects.release(life.pod)
         self._events.forget(uid)
+        self._node.allocations.forget(uid)
         if life.wanted:
             self.changed(life.source, life.pod)
 
@@ -282,7 +323,11 @@ class PodManager:
         if life.pod.status.phase not in TERMINAL and not life.is_to_go():
             adopted = await asyncio.to_thread(self._is_known, life)
             if adopted or await self._is_admitted(life):
+                # A pod that was resized while no agent ran has what it had until it is granted the rest.
+                await asyncio.to_thread(self._node.allocations.take, life.pod)
                 life.admitted = True
+                self._request_resources(life)
+                worker.update(self._node.allocations.allocated(life.pod))
                 if await self._run(life, worker):
                     return
             elif not adopted:
@@ -305,22 +350,15 @@ class PodManager:
         if answer is None:
             return True
         rejection = PodRejected(answer.message, reason=answer.reason)
+        self._node.metrics.add(ADMISSION_REJECTIONS, answer.reason)
         self._report(life.pod, rejection.event())
         self._reported(life, rejected(life.pod, rejection))
         return False
 
     async def _preempt(self, pod: Pod) -> None:
-        message = preemption.MESSAGE
-        self._report(pod, Event(type="Warning", reason=preemption.REASON, message=message))
-        condition = PodCondition(
-            type=DISRUPTION_TARGET,
-            status="True",
-            reason="TerminationByKubelet",
-            message=preemption.CONDITION_MESSAGE,
-            observed_generation=pod.metadata.generation,
-        )
-        finish = Finish(failed=True, reason=preemption.REASON, message=message)
-        await self.evict(pod.metadata.uid, finish, pod.spec.termination_grace_period_seconds or 0, (condition,))
+        reason, message = preemption.REASON, preemption.MESSAGE
+        self._report(pod, Event(type="Warning", reason=reason, message=message))
+        await self.end(pod, Ending(reason=reason, message=message, disruption=preemption.CONDITION_MESSAGE))
 
     async def _run(self, life: _Life, worker: PodWorker) -> bool:
         """Run a pod to its end; one that cannot be taken on now is tried again.
@@ -367,6 +405,7 @@ class PodManager:
 
     def _reported(self, life: _Life, status: PodStatus) -> None:
         life.status = status
+        self._measures.status(life.pod, status)
         self._statuses.set(life.pod, status)
 
 

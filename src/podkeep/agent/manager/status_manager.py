@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from podkeep.agent.manager import status_patch
+from podkeep.agent.metrics import POD_STATUS_SYNC_DURATION, AgentMetrics
 from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
@@ -43,17 +45,20 @@ class _Entry:
     status: PodStatus | None = None
     gone: bool = False
     queued: bool = False
+    since: float = 0.0
+    """When the first change came that is not written yet (``time.monotonic``)."""
     deleted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class StatusManager:
     """Writes statuses of the pods of one API server."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, metrics: AgentMetrics) -> None:
+        self._client, self._metrics = client, metrics
         self._entries: dict[str, _Entry] = {}
-        self._static: dict[tuple[str, str], PodStatus] = {}
-        self._mirrors: dict[tuple[str, str], str] = {}
+        self._static: dict[str, PodStatus] = {}
+        self._mirrors: dict[str, str] = {}
+        """By the UID of the static pod, its newest status and the UID of its mirror."""
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
 
     def known(self, pod: Pod, there: Mapping[str, Any]) -> None:
@@ -67,9 +72,9 @@ class StatusManager:
             entry = _Entry(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there)
             self._entries[metadata.uid] = entry
             if critical.is_mirror(pod):
-                name = metadata.namespace, metadata.name
-                self._mirrors[name] = metadata.uid
-                entry.status = self._static.get(name)
+                shown = metadata.annotations[critical.CONFIG_MIRROR]
+                self._mirrors[shown] = metadata.uid
+                entry.status = self._static.get(shown)
         entry.there = there
         if entry.status is not None and self._patch(entry):
             self._enqueue(entry)  # somebody else wrote it, or our own write is on its way
@@ -77,23 +82,24 @@ class StatusManager:
     def set(self, pod: Pod, status: PodStatus) -> None:
         """Have the status of a pod written; nothing happens if the API does not have the pod any more."""
         if critical.is_static(pod):
-            self._static[pod.metadata.namespace, pod.metadata.name] = status
+            self._static[pod.metadata.uid] = status
         entry = self._entry(pod)
         if entry is None or entry.gone:
             return
         entry.status = status
+        entry.since = entry.since or time.monotonic()
         self._enqueue(entry)
 
     def _entry(self, pod: Pod) -> _Entry | None:
         """Return where the status of a pod goes: that of a static pod goes to its mirror."""
         uid = pod.metadata.uid
         if critical.is_static(pod):
-            uid = self._mirrors.get((pod.metadata.namespace, pod.metadata.name), "")
+            uid = self._mirrors.get(uid, "")
         return self._entries.get(uid)
 
-    def forget_static(self, names: Collection[tuple[str, str]]) -> None:
-        """Forget the statuses of static pods that are not among ``names``."""
-        self._static = {name: status for name, status in self._static.items() if name in names}
+    def forget_static(self, uids: Collection[str]) -> None:
+        """Forget the statuses of static pods that are not among ``uids``."""
+        self._static = {uid: status for uid, status in self._static.items() if uid in uids}
 
     def finish(self, pod: Pod) -> None:
         """Have the object of a pod deleted after its last status was written: nothing of it is left on the node."""
@@ -107,8 +113,7 @@ class StatusManager:
         entry = self._entries.pop(uid, None)
         if entry is not None:
             entry.deleted.set()
-            if self._mirrors.get((entry.namespace, entry.name)) == uid:
-                del self._mirrors[entry.namespace, entry.name]
+            self._mirrors = {static: mirror for static, mirror in self._mirrors.items() if mirror != uid}
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -144,7 +149,8 @@ class StatusManager:
             entry.queued = False
 
     async def _write(self, entry: _Entry) -> None:
-        patch = self._patch(entry)
+        patch, since = self._patch(entry), entry.since
+        entry.since = 0.0
         if patch:
             answer = await self._client.patch(
                 PODS,
@@ -155,6 +161,8 @@ class StatusManager:
             )
             status = answer.get("status")
             entry.there = status if isinstance(status, dict) else {}
+            if since:
+                self._metrics.observe(POD_STATUS_SYNC_DURATION, time.monotonic() - since)
         if entry.gone and not entry.deleted.is_set():
             await self._client.delete(PODS, entry.name, entry.namespace, grace=0, uid=entry.uid)
             entry.deleted.set()

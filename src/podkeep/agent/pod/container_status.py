@@ -87,7 +87,7 @@ class ContainerStatuses:
         view = self._observed.latest(container.name)
         if view is not None and view.state is State.EXITED and view.exit_code == 0:
             status = self._state(container)
-        elif view is None and self._main_created and not is_sidecar(container):
+        elif view is None and self._main_created and not self._all_restart and not is_sidecar(container):
             status = self._state(container)
             if status.state.waiting is not None:
                 done = ContainerStateTerminated(exit_code=0, reason="Completed", message=_DONE_BEFORE)

@@ -1,8 +1,8 @@
 """Logs of containers within bounds, as a kubelet keeps them: rotated by size, compressed, the oldest removed.
 
-Owns: which file is rotated, compressed (``0.log.20260131-080000.gz``) and removed when. Does not own: the names of
-rotated files (``base.log_names``), what writes a log (the runtime, told by CRI's ReopenContainerLog), or reading one
-(``cli``).
+Owns: which file is rotated, compressed (``0.log.20260131-080000.gz``) and removed when. Does not own: when a log is
+looked at (``node_logs.py``), the names of rotated files (``base.log_names``), what writes a log (the runtime, told by
+CRI's ReopenContainerLog), or reading one (``cli``).
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)
 
-_LOOK_S = 0.1
-"""Pause between looks at sizes: what a container writes in it is how far a file gets beyond its limit. A kubelet looks
-every 10 s, in which one container can fill gigabytes."""
 _BLOCK = 256 * 1024
 _COMPRESSED, _UNFINISHED = ".gz", ".tmp"
 
@@ -93,7 +90,7 @@ def next_name(path: Path, others: Iterable[RotatedLog], now: datetime) -> str:
 
 
 class LogRotation:
-    """Rotates the logs of one pod's containers.
+    """Rotates logs of containers.
 
     :param reopen: has the runtime write the log of a container, by its ID, to a new file.
     :param max_size: bytes after which a log is rotated.
@@ -108,19 +105,10 @@ class LogRotation:
         self._tasks = Tasks("compressing a log")
         self._ending = threading.Event()
 
-    async def run(self, running: Callable[[], Iterable[tuple[str, Path]]]) -> None:
-        """Rotate until cancelled.
-
-        :param running: returns the IDs of the containers that run, and their logs.
-        """
-        try:
-            while True:
-                await asyncio.sleep(_LOOK_S)
-                for container, path in list(running()):
-                    await self.look(container, path)
-        finally:
-            self._ending.set()
-            await self._tasks.close()
+    async def close(self) -> None:
+        """Give up what is being compressed."""
+        self._ending.set()
+        await self._tasks.close()
 
     async def look(self, container: str, path: Path) -> None:
         """Rotate the log of one container if it is large. A failure is logged: the container goes on."""

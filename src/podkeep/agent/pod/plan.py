@@ -129,6 +129,8 @@ class Decision:
 
     actions: tuple[Action, ...]
     why: str
+    backing_off: tuple[str, ...] = ()
+    """Containers that ended and are started again after their back-off: they wait with ``CrashLoopBackOff``."""
 
     @property
     def action(self) -> Action:
@@ -360,6 +362,7 @@ class _Containers:
         self._starts: list[StartContainer] = []
         self._resized: list[tuple[Container, ContainerView]] = []
         self._later: list[float] = []
+        self._backing_off: list[str] = []
         self._why = ""
 
     def decide(self) -> Decision:
@@ -373,10 +376,11 @@ class _Containers:
         mains = self._allowed(self._starts)
         resize = self._resize() if initialized else ()
         actions: tuple[Action, ...] = (*self._kills, *self._allowed(ephemeral), *inits, *resize, *mains)
+        backing_off = tuple(self._backing_off)
         if actions:
-            return Decision(actions=actions, why=self._reason(actions[0]))
+            return Decision(actions=actions, why=self._reason(actions[0]), backing_off=backing_off)
         default = "containers are in back-off" if self._later else "its containers run"
-        return Decision(actions=(self._clock.wait(*self._later),), why=self._why or default)
+        return Decision(actions=(self._clock.wait(*self._later),), why=self._why or default, backing_off=backing_off)
 
     # ------------------------------------------------------------------------------------------------ which to start
 
@@ -533,7 +537,7 @@ class _Containers:
         actuated = self._known.actuated.get(container.name)
         wanted = _amounts(container.resources, self._pod.spec.resources)
         had = None if actuated is None else _amounts(actuated, self._known.actuated_pod)
-        if wanted == had:
+        if wanted == had and actuated is not None and actuated.classes == container.resources.classes:
             return
         changed = set() if had is None else {name for name, kind in wanted if wanted[name, kind] != had[name, kind]}
         policies = {policy.resource_name: policy.restart_policy for policy in container.resize_policy}
@@ -543,9 +547,10 @@ class _Containers:
             self._resized.append((container, view))
 
     def _resize(self) -> tuple[Resize, ...]:
-        pod_level = self._known.actuated is not None and _amounts(
-            self._pod.spec.resources or ResourceRequirements(), None
-        ) != _amounts(self._known.actuated_pod or ResourceRequirements(), None)
+        own, actuated = self._pod.spec.resources or ResourceRequirements(), self._known.actuated_pod
+        had = actuated or ResourceRequirements()
+        changed = own.classes != had.classes or _amounts(own, None) != _amounts(had, None)
+        pod_level = self._known.actuated is not None and changed
         return (Resize(containers=tuple(self._resized)),) if self._resized or pod_level else ()
 
     # --------------------------------------------------------------------------------------------------------- times
@@ -559,6 +564,8 @@ class _Containers:
                 allowed.append(start)
                 continue
             self._later.append(moment)
+            if moment > self._clock.held.get(start.container.name, 0.0):
+                self._backing_off.append(start.container.name)
             if start.init and not is_sidecar(start.container):
                 self._why = f"init container {start.container.name} is in back-off"
                 break

@@ -7,7 +7,6 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,11 +70,14 @@ class Starter:
         self._sources = Sources()
         self._node = node
         self._listener = listener
-        self._handler = pod.spec.runtime_class_name or ""
         self._volume_images = VolumeImages(pod, node.images)
         self._pod_volumes: PodVolumes | None = None
         self._keyring: Keyring | None = None
         self._interrupted = asyncio.Event()
+
+    @property
+    def _handler(self) -> str:
+        return self._node.runtime_classes.handler_of_running(self._pod)
 
     def interrupt(self) -> None:
         """Give up what may take long (a pull) and is not worth finishing; later steps do not start."""
@@ -112,7 +114,8 @@ class Starter:
             self._listener.event(Event(type="Warning", reason="DNSConfigForming", message=problem))
         try:
             config = await self._sandbox_config(attempt, admitted, fresh=bool(class_resources.of_pod_field(self._pod)))
-            request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=self._handler)
+            handler = self._node.runtime_classes.handler(self._pod)
+            request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=handler)
             await self._node.client.runtime.RunPodSandbox(request)
         except PodkeepError as error:
             raise StepFailed(
@@ -127,6 +130,23 @@ class Starter:
         """
         await self._refresh()
         await asyncio.to_thread(self._of(admitted).refresh, self._pod, self._sources, surroundings(self._node))
+
+    async def update_classes(self, sandbox: SandboxView, admitted: Admitted) -> None:
+        """Give a sandbox that runs the classes that the pod as a whole asks for by now.
+
+        :raises PodkeepError: if the runtime refuses.
+        """
+        config = await self._sandbox_config(sandbox.attempt, admitted, fresh=True)
+        known = await self._node.client.runtime.PodSandboxStatus(
+            api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id)
+        )
+        # Nothing else may differ from what the sandbox was made with; the pod's labels may have changed since.
+        config.ClearField("labels")
+        config.labels.update(known.status.labels)
+        config.ClearField("annotations")
+        config.annotations.update(known.status.annotations)
+        request = api_pb2.UpdatePodSandboxConfigRequest(pod_sandbox_id=sandbox.id, config=config)
+        await self._node.client.runtime.UpdatePodSandboxConfig(request)
 
     async def start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
         """Pull, create and start one container, and forget the attempt before the last.
@@ -231,12 +251,19 @@ class Starter:
             variables, mounts = await asyncio.to_thread(prepare)
             agent = self._node.config.agent
             plan = ContainerPlan(
+                handler=self._handler,
                 attempt=action.attempt,
                 image_ref=had.image.ref,
                 image_user=had.image.user,
                 environment=variables,
                 mounts=mounts,
-                resources=qos.linux_resources(pod, container, self._node.memory),
+                resources=qos.linux_resources(
+                    pod,
+                    container,
+                    self._node.memory,
+                    self._node.page_sizes,
+                    cfs_quota=self._node.config.agent.cpu_cfs_quota,
+                ),
                 userns_start=admitted.userns_start,
                 classes=classes,
                 seccomp=SeccompPolicy(root=agent.seccomp_root(), is_default=agent.seccomp_default),
@@ -398,11 +425,10 @@ def _target(action: StartContainer, observed: Observed) -> str:
 
 def surroundings(node: Node) -> Surroundings:
     """Return what volumes have to know of the node."""
-    allocatable = {"cpu": str(os.cpu_count() or 1), "memory": str(node.memory)}
     return Surroundings(
         node_name=node.name,
         labels=node.labels,
-        allocatable=allocatable,
+        allocatable=node.allocatable,
         images=node.gates.enabled(IMAGE_VOLUME),
     )
 

@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,12 +24,12 @@ from typing import TypeVar
 
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.convert import names
+from podkeep.agent.metrics import POD_RESIZE_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
-from podkeep.agent.pod import teardown
+from podkeep.agent.pod import backoff, teardown
 from podkeep.agent.pod.admission import Admitted, admit
 from podkeep.agent.pod.backoff import BackOff
 from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
-from podkeep.agent.pod.log_rotation import LogRotation
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
@@ -39,6 +40,7 @@ from podkeep.agent.pod.plan import (
     KillContainer,
     Known,
     ResetContainer,
+    Resize,
     StartContainer,
     StopSandbox,
     Wait,
@@ -49,13 +51,15 @@ from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import exit_code, pod_status
 from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
-from podkeep.agent.probes.model import ProbeResult
+from podkeep.agent.probes.model import ProbeResult, full_name
 from podkeep.agent.probes.prober import PodProbes
+from podkeep.agent.resources.resizer import Running, in_order
 from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
+from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import waiting as waiting_file
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
 from podkeep.base.waiting import Containers, WaitingReason
@@ -132,7 +136,7 @@ class PodWorker:
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
         self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
-        self._back_off = BackOff()
+        self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
         self._waiting: dict[str, Waiting] = {}
         self._news = OwnNews(node.client) if shared is None else shared.news
@@ -143,6 +147,7 @@ class PodWorker:
         self._end: Finish | None = None
         self._asked: Finish | None = None
         self._conditions: tuple[PodCondition, ...] = ()
+        self._resize_after = 0.0
         self._broken_off = 0
         self._killed: dict[str, KillContainer] = {}
         self._stopper = Stopper(node.client, node.hooks, listener)
@@ -150,7 +155,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
-        self._stale = False
+        self._stale = True  # of a pod that an earlier process started it is not known
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -166,16 +171,19 @@ class PodWorker:
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise
+        await asyncio.to_thread(self._node.allocations.note, self.pod.metadata.uid)
         await self._tell()
         probes = self._node.probes.of(self.pod, self._listener, self._news.wake)
         async with self._beside as beside, probes as self._probes:
-            for work in (self._news.watch(), self._rotate_logs()):
-                beside.start(work)
+            beside.start(self._news.watch())
             if self._shared is None:
                 beside.start(self._stop_when_asked())
-            await self._loop(self._admitted)
-            await self._until_answered(self._stop_containers)
-            observed = await self._until_answered(self._observer.read)
+            try:
+                await self._loop(self._admitted)
+                await self._until_answered(self._stop_containers)
+                observed = await self._until_answered(self._observer.read)
+            finally:
+                self._node.logs.watch(self.pod.metadata.uid, ())
         await self._report(observed)
         # One whose deadline is over before a container of it has run has failed, too.
         code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
@@ -264,6 +272,9 @@ class PodWorker:
         """
         uid = parse_pod_uid(self.pod.metadata.uid)
         await teardown.settle(self._node.client, self._node.dirs, self._node.config, uid)
+        observed = await self._observer.read()
+        if observed != Observed():
+            await self._report(observed)
 
     async def remove(self) -> None:
         """Remove everything of the pod, also what an earlier process left of it; nothing happens if nothing is there.
@@ -278,8 +289,11 @@ class PodWorker:
             await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
         finally:
             if lock is not None:
-                os.close(lock)
-        self.release()
+                await asyncio.to_thread(os.close, lock)
+        admitted, self._admitted = self._admitted, None
+        if admitted is not None:
+            # The last one to close a directory that was removed waits for the disk.
+            await asyncio.to_thread(admitted.release)
 
     def release(self) -> None:
         """Let go of the pod and leave it as it is, for others to look at and remove."""
@@ -302,6 +316,7 @@ class PodWorker:
                     raise
                 continue
             self._note_probes(observed)
+            self._note_resize()
             await self._report(observed)
             await self._refresh_volumes(observed, admitted)
             now = time.time()
@@ -312,15 +327,24 @@ class PodWorker:
                 since=self._since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                known=Known(
-                    killed=self._killed, probes=self._probe_results(), previous=self._reported or self.pod.status
-                ),
+                known=self._known(),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
                 said = decision.why
-            await self._note_crash_loops(observed, now)
+            await self._note_crash_loops(decision)
             await self._act(decision, observed, admitted)
+
+    def _known(self) -> Known:
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        held = time.monotonic() < self._resize_after
+        return Known(
+            killed=self._killed,
+            probes=self._probe_results(),
+            previous=self._reported or self.pod.status,
+            actuated=None if allocation is None or held else allocation.actuated.containers,
+            actuated_pod=None if allocation is None else allocation.actuated.pod,
+        )
 
     async def _look(self) -> Observed:
         """Return the pod as the runtime has it, waiting for a runtime that is away for as long as it takes.
@@ -345,6 +369,7 @@ class PodWorker:
                 if away and self._shared is None:
                     log.warning("the runtime answers again")
                 self._observed = observed
+                self._node.logs.watch(self.pod.metadata.uid, self._running_logs())
                 return observed
 
     async def _act(self, decision: Decision, observed: Observed, admitted: Admitted) -> None:
@@ -411,18 +436,6 @@ class PodWorker:
             return False
         return now is None or now.id != observed.sandbox.id or not now.ready
 
-    async def _rotate_logs(self) -> None:
-        """Keep the logs of the pod's containers within bounds until cancelled."""
-        agent = self._node.config.agent
-        rotation = LogRotation(
-            self._reopen_log, max_size=agent.log_max_bytes(), max_files=agent.container_log_max_files
-        )
-        await rotation.run(self._running_logs)
-
-    async def _reopen_log(self, container: str) -> None:
-        request = api_pb2.ReopenContainerLogRequest(container_id=container)
-        await self._node.client.runtime.ReopenContainerLog(request)
-
     def _running_logs(self) -> list[tuple[str, Path]]:
         views = _running(self._observed).values()
         return [(view.id, self._log(view)) for view in views if view.state is State.RUNNING]
@@ -449,13 +462,21 @@ class PodWorker:
             request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
+            self._stale = False
             await self._starter.create_sandbox(action.attempt, admitted)
         elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
-            await self._starter.start_container(action, observed, admitted)
+            await self._resize_around(action.container.name)
+            await self._start_container(action, observed, admitted)
+            self._node.allocations.started(self.pod.metadata.uid, action.container.name)
+        elif isinstance(action, Resize):
+            await self._resize(action, observed, admitted)
         elif isinstance(action, KillContainer):
+            if action.replace:
+                # Another container as it were, whose ends say nothing of this one's.
+                self._back_off.succeeded(action.container.name)
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
         elif isinstance(action, ResetContainer):
@@ -463,6 +484,71 @@ class PodWorker:
             await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=action.view.id))
         else:
             raise FailedPrecondition(f"nothing carries out {action}")
+
+    async def _start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
+        metrics, kind = self._node.metrics, self._kind_of(action.container.name)
+        metrics.add(STARTED_CONTAINERS, kind)
+        try:
+            await self._starter.start_container(action, observed, admitted)
+        except StepFailed as failure:
+            metrics.add(STARTED_CONTAINERS_ERRORS, kind, failure.waiting or failure.reason)
+            raise
+
+    def _kind_of(self, container: str) -> str:
+        """Return what kind of container that is, as metrics say it."""
+        if any(item.name == container for item in self.pod.spec.init_containers):
+            return "init_container"
+        ephemeral = any(item.name == container for item in self.pod.spec.ephemeral_containers)
+        return "ephemeral_container" if ephemeral else "container"
+
+    def _note_resize(self) -> None:
+        event = self._node.allocations.finish(self.pod)
+        if event is not None:
+            self._listener.event(event)
+
+    async def _resize_around(self, container: str) -> None:
+        """Give the pod's cgroup what it was granted before a container starts that has more, or less, than before."""
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        if allocation is None or allocation.has(container):
+            return
+        try:
+            rest = await self._node.resizer.begin(self.pod, allocation.actuated, ())
+            await self._node.resizer.finish(self.pod, rest)
+        except PodkeepError as error:
+            event = self._node.allocations.fail(self.pod, error.message)
+            if event is not None:
+                self._listener.event(event)
+
+    async def _resize(self, action: Resize, observed: Observed, admitted: Admitted) -> None:
+        """Give the pod and its containers what they were granted; what fails is told and tried again after a while."""
+        uid, allocations = self.pod.metadata.uid, self._node.allocations
+        allocation = allocations.get(uid)
+        if allocation is None:
+            raise FailedPrecondition(f"nothing is known of the resources of pod {uid}")
+        pod, had = self.pod, allocation.actuated
+        started = time.monotonic()
+        running = in_order([Running(id=view.id, container=item) for item, view in action.containers], had)
+        try:
+            rest = await self._node.resizer.begin(pod, had, running)
+            for item in running:
+                with suppress(NotFound):  # it has just ended
+                    await self._node.resizer.container(pod, had, item)
+                allocations.actuated(uid, item.container.name, item.container.resources)
+            await self._node.resizer.finish(pod, rest)
+            if observed.sandbox is not None and _pod_classes(had.pod) != _pod_classes(pod.spec.resources):
+                await self._starter.update_classes(observed.sandbox, admitted)
+            allocations.pod_actuated(uid)
+        except PodkeepError as error:
+            self._resize_after = time.monotonic() + _LOOK_AGAIN
+            asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._news.wake)
+            event = allocations.fail(pod, error.message)
+            done = "false"
+        else:
+            event = allocations.finish(pod)
+            done = "true"
+        self._node.metrics.observe(POD_RESIZE_DURATION, (time.monotonic() - started) * 1e3, done)
+        if event is not None:
+            self._listener.event(event)
 
     def _held(self, now: float) -> dict[str, float]:
         """Return before which time, in the unit of ``now``, containers are not tried again."""
@@ -500,17 +586,16 @@ class PodWorker:
             # It is for onlookers alone: a full disk must not end a pod that waits.
             log.warning("what pod %s waits for cannot be noted: %s", self._admitted.uid, error)
 
-    async def _note_crash_loops(self, observed: Observed, now: float) -> None:
+    async def _note_crash_loops(self, decision: Decision) -> None:
         """Say so when a container waits for its next attempt."""
-        for container in (*self.pod.spec.init_containers, *self.pod.spec.containers):
-            latest = observed.latest(container.name)
-            delay = self._back_off.delay(container.name)
-            in_back_off = latest is not None and latest.state is State.EXITED and latest.finished_at / 1e9 + delay > now
-            if not in_back_off or container.name in self._waiting:
+        pod = full_name(self.pod)
+        for name in decision.backing_off:
+            if name in self._waiting:
                 continue
-            text = f"back-off {delay:g}s restarting failed container={container.name} pod={self.pod.metadata.name}"
-            self._listener.event(Event(type="Warning", reason="BackOff", message=text, container=container.name))
-            await self._wait_for(container.name, Waiting(reason="CrashLoopBackOff", message=text))
+            message = backoff.event_message(name, pod)
+            self._listener.event(Event(type="Warning", reason=backoff.EVENT, message=message, container=name))
+            text = backoff.waiting_message(self._back_off.delay(name), name, pod)
+            await self._wait_for(name, Waiting(reason=backoff.CRASH_LOOP, message=text))
 
     # ------------------------------------------------------------------------------------------------- the way out
 
@@ -629,6 +714,10 @@ class PodWorker:
         known = {view.id for view in ended}
         self._messages = {key: text for key, text in self._messages.items() if key in known}
 
+    def _resize_conditions(self) -> tuple[PodCondition, ...]:
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        return () if allocation is None or self._end is not None else allocation.conditions(self.pod)
+
     def _status(self, observed: Observed) -> PodStatus:
         end = self._end
         facts = StatusFacts(
@@ -642,7 +731,7 @@ class PodWorker:
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
             previous=self._reported,
-            conditions=self._conditions,
+            conditions=self._conditions + self._resize_conditions(),
         )
         return pod_status(self.pod, observed, facts)
 
@@ -668,3 +757,7 @@ def _running(observed: Observed) -> dict[str, ContainerView]:
         for name, views in observed.containers.items()
         if views and views[0].state in {State.RUNNING, State.UNKNOWN}
     }
+
+
+def _pod_classes(given: ResourceRequirements | None) -> Mapping[str, str]:
+    return {} if given is None else given.classes

@@ -63,6 +63,10 @@ class PodAllocation:
         """Whether the pod has what it was granted."""
         return resize.same(self.granted, self.actuated)
 
+    def has(self, container: str) -> bool:
+        """Return whether a container has what it was granted, or cannot be granted anything."""
+        return self.granted.containers.get(container) == self.actuated.containers.get(container)
+
     def conditions(self, pod: Pod) -> tuple[PodCondition, ...]:
         """Return what the pod's status says about it."""
         found = []
@@ -76,15 +80,18 @@ class PodAllocation:
 class Allocations:
     """The allocations of all pods of this node. Used on the event loop; a file is a few hundred bytes.
 
-    :param judge: says whether a pod that asks for more may have it.
-    :param immutable: returns the types of class resources whose class cannot change.
+    :ivar judge: says whether a pod that asks for more may have it; set by whoever has all pods.
     """
 
-    def __init__(self, dirs: PodDirs, judge: Judge, immutable: Callable[[], Immutable]) -> None:
+    def __init__(self, dirs: PodDirs, immutable: Callable[[], Immutable]) -> None:
+        """Keep allocations in the directories of pods.
+
+        :param immutable: returns the types of class resources whose class cannot change.
+        """
         self._dirs = dirs
-        self._judge = judge
         self._immutable = immutable
         self._pods: dict[str, PodAllocation] = {}
+        self.judge: Judge = _nobody_minds
 
     def take(self, pod: Pod) -> PodAllocation:
         """Return the allocation of a pod that is taken on: the one an earlier process noted, or what it asks for."""
@@ -102,7 +109,7 @@ class Allocations:
     def note(self, uid: str) -> None:
         """Keep the allocation of a pod whose directory was made, for the next process."""
         found = self._pods.get(uid)
-        if found is not None:
+        if found is not None and any(_resizable(item) for item in found.granted.containers.values()):
             self._write(uid, found)
 
     def get(self, uid: str) -> PodAllocation | None:
@@ -127,7 +134,7 @@ class Allocations:
         found = self.take(pod)
         wanted = resize.of(pod)
         generation = pod.metadata.generation
-        if resize.same(wanted, found.granted):
+        if wanted == found.granted or resize.same(wanted, found.granted):
             found.refused, found.since = None, 0.0
             return []
         refused = self._refusal(pod, found)
@@ -155,7 +162,7 @@ class Allocations:
             )
         if critical.is_static(pod):
             return Refused(kind="Infeasible", reason=resize.INFEASIBLE, message="static pods cannot be resized")
-        answer = self._judge(pod)
+        answer = self.judge(pod)
         if isinstance(answer, Rejection):
             return Refused(kind="Deferred", reason=answer.reason, message=answer.message)
         return answer
@@ -257,3 +264,12 @@ class Allocations:
             return  # the pod's directory is not made yet, or gone
         except OSError as error:
             log.warning("%s cannot be written: %s", path, error)
+
+
+def _resizable(given: ResourceRequirements) -> bool:
+    """Return whether anything of it can be changed while a pod runs: not what makes it another QoS class."""
+    return bool(given.requests or given.limits or given.classes)
+
+
+def _nobody_minds(_: Pod) -> None:
+    """Grant everything: there are no other pods."""

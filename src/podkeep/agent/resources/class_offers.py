@@ -6,6 +6,8 @@ Owns the last answer and its age. Does not own what follows from it (``class_res
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from typing import Literal
 
 from podkeep.agent.convert import class_resources
 from podkeep.agent.resources.class_resources import Offers
@@ -23,6 +25,14 @@ class ClassOffers:
         self._client = client
         self._last = Offers()
         self._until = 0.0
+
+    def immutable(self) -> Mapping[Literal["pod", "container"], frozenset[str]]:
+        """Return the types whose class cannot be changed, as the last answer had them."""
+        last = self._last
+        return {
+            "pod": frozenset(name for name, offer in last.pod.items() if offer.immutable),
+            "container": frozenset(name for name, offer in last.container.items() if offer.immutable),
+        }
 
     async def read(self, *, fresh: bool = False) -> Offers:
         """Return what the runtime offers.

@@ -32,6 +32,8 @@ class Offer:
     classes: tuple[str, ...]
     default: str = ""
     """The class that a request for ``default`` gets; empty: there is none."""
+    immutable: bool = False
+    """Whether the class of what exists cannot be changed."""
 
 
 @dataclass(frozen=True, kw_only=True)

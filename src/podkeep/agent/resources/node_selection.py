@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from podkeep.api.pod import PodSpec
-from podkeep.api.scheduling import NodeSelectorRequirement, NodeSelectorTerm, Toleration
+from podkeep.api.scheduling import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Toleration
 
 NO_EXECUTE, NO_SCHEDULE = "NoExecute", "NoSchedule"
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
@@ -33,7 +33,12 @@ def selects(spec: PodSpec, name: str, labels: Mapping[str, str]) -> bool:
     required = affinity.required_during_scheduling_ignored_during_execution if affinity is not None else None
     if required is None:
         return True
-    return any(_matches(term, name, labels) for term in required.node_selector_terms)
+    return matches(required, name, labels)
+
+
+def matches(selector: NodeSelector, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether one of the selector's terms means node ``name`` with ``labels``; also of a volume's affinity."""
+    return any(_matches(term, name, labels) for term in selector.node_selector_terms)
 
 
 def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration], effects: Iterable[str]) -> Taint | None:

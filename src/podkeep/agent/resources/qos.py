@@ -63,11 +63,17 @@ def _positive(amounts: Mapping[str, str], name: str) -> bool:
 
 
 def linux_resources(
-    pod: Pod, container: Container, memory_capacity: int, page_sizes: Collection[str] = ()
+    pod: Pod,
+    container: Container,
+    memory_capacity: int,
+    page_sizes: Collection[str] = (),
+    *,
+    cfs_quota: bool = True,
 ) -> LinuxResources:
     """Return the limits of ``container``; where it has none, the pod's as a whole apply.
 
     :param memory_capacity: bytes of memory the node has.
+    :param cfs_quota: enforce limits of CPU time.
     :param page_sizes: huge pages of the node (``2MB``), which a container gets none of unless it asks.
     """
     own = requests.pod_level(pod).limits
@@ -76,7 +82,7 @@ def linux_resources(
     cpu_request = container.resources.requests.get(requests.CPU)
     return LinuxResources(
         cpu_period_us=PERIOD_US,
-        cpu_quota_us=quota(cpu_limit),
+        cpu_quota_us=quota(cpu_limit) if cfs_quota else 0,
         cpu_shares=shares(cpu_limit if cpu_request is None else requests.amount(requests.CPU, cpu_request)),
         memory_limit_bytes=requests.amount(requests.MEMORY, limits.get(requests.MEMORY, "0")),
         oom_score_adj=oom_score_adj(pod, container, memory_capacity),

@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from podkeep.agent import node_selector, references
+from podkeep.agent import references
+from podkeep.agent.resources import node_selection
 from podkeep.agent.sources import Sources
 from podkeep.api.pod import Pod
 from podkeep.api.scheduling import NodeSelector
@@ -159,7 +160,7 @@ def require_here(volume: Volume, pod: Pod, sources: Sources, labels: Mapping[str
     persistent = _decode(raw or {}, _Volume, "")
     name, spec = persistent.metadata.name, persistent.spec
     required = None if spec.node_affinity is None else spec.node_affinity.required
-    if required is not None and not node_selector.matches(required, labels, node_name):
+    if required is not None and not node_selection.matches(required, node_name, labels):
         raise MountCheckFailed("no matching NodeSelectorTerms", step="NodeAffinity check", volume=name)
     if spec.mount_options and spec.host_path is not None:
         text = "mount options are not supported for this volume type"

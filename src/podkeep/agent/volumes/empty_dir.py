@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from podkeep.agent.resources import pod_limits
 from podkeep.agent.volumes import ownership
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
@@ -40,6 +41,9 @@ def make(pod: Pod, source: EmptyDirVolumeSource, path: Path, allocatable: Mappin
         mount_tmpfs(path, _owned(mode, group) + size)
     elif source.medium.startswith(_HUGE_PAGES):
         _mount_huge_pages(path, f"pagesize={page_size(pod, source.medium)},{_owned(mode, group)}")
+        if group is not None:
+            # The file system takes no set-group-ID bit at its mount.
+            path.chmod(ownership.mode_for_group(path.stat().st_mode, writable=True))
     else:
         _make_directory(path, mode, group)
 
@@ -96,37 +100,10 @@ def memory_limit(pod: Pod, source: EmptyDirVolumeSource, allocatable: Mapping[st
     That is the least of what the node has for pods, the pod's own memory limit, and ``sizeLimit``.
     """
     limits = [quantity.units(allocatable["memory"])] if "memory" in allocatable else []
-    limits += [_pod_memory(pod)]
+    limits.append(pod_limits.of_pod(pod).memory or 0)
     if source.size_limit is not None:
         limits.append(quantity.units(source.size_limit))
     return min((limit for limit in limits if limit > 0), default=0)
-
-
-def _pod_memory(pod: Pod) -> int:
-    """Return the memory limit of the pod's cgroup in bytes, 0 if a container has none and the pod has none."""
-    whole = _memory(pod.spec.resources.limits) if pod.spec.resources is not None else 0
-    if whole:
-        return whole
-    containers = [*pod.spec.init_containers, *pod.spec.containers]
-    amounts = {container.name: _memory(container.resources.limits) for container in containers}
-    if not all(amounts.values()):
-        return 0
-    sidecars = [container for container in pod.spec.init_containers if container.restart_policy == "Always"]
-    running = sum(amounts[container.name] for container in (*sidecars, *pod.spec.containers))
-    return max([running, *_initially(pod, amounts)]) + _memory(pod.spec.overhead)
-
-
-def _initially(pod: Pod, amounts: Mapping[str, int]) -> Iterator[int]:
-    """Yield what runs at a time while each init container runs: it, and the sidecars before it."""
-    beside = 0
-    for container in pod.spec.init_containers:
-        yield beside + amounts[container.name]
-        if container.restart_policy == "Always":
-            beside += amounts[container.name]
-
-
-def _memory(amounts: Mapping[str, str]) -> int:
-    return quantity.units(amounts["memory"]) if "memory" in amounts else 0
 
 
 def page_size(pod: Pod, medium: str) -> int:

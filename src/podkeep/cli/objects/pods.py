@@ -63,7 +63,7 @@ def _problems(status: Mapping[str, Any]) -> Iterator[Verdict]:
         if reason and reason not in _BENIGN:
             last = (container.get("lastState") or {}).get("terminated")
             ended = f"; before: {_ended(last)}" if last else ""
-            text = _joined(reason, waiting.get("message"))
+            text = _joined(waiting.get("message") or reason)
             yield Verdict(state=reason, why=f"container {container.get('name')}: {text}{ended}")
         terminated = (container.get("state") or {}).get("terminated") or {}
         if terminated.get("exitCode"):

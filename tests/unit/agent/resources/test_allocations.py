@@ -28,9 +28,9 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        self.allocations = Allocations(
-            self._dirs, self._judge, lambda: {"pod": self._immutable, "container": self._immutable}
-        )
+        immutable = {"pod": self._immutable, "container": self._immutable}
+        self.allocations = Allocations(self._dirs, lambda: immutable)  # type: ignore[arg-type, return-value]
+        self.allocations.judge = self._judge
 
     def _judge(self, wanted: Pod) -> Any:
         others = [self.allocations.allocated(one) for uid, one in self.pods.items() if uid != wanted.metadata.uid]

@@ -1,0 +1,144 @@
+"""The logs of all containers of the node, looked at by one loop: often while they grow, seldom while they do not.
+
+Owns when a log is looked at, and how many are rotated at a time. Does not own what rotating is (``log_rotation.py``).
+A log that grows is looked at again before it can double its size; one that does not, every
+``container_log_monitor_interval``. The loop runs while there are logs, and ends with the last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from podkeep.agent.pod.log_rotation import LogRotation
+from podkeep.base.config import AgentConfig
+from podkeep.base.tasks import Tasks
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+_FIRST_S = 0.25
+"""After which a new log is looked at first; then after twice as long each time, as long as it does not grow."""
+_LEAST_S = 0.1
+_TOGETHER_S = 0.1
+"""Logs that are due within this time are looked at together."""
+
+
+@dataclass(kw_only=True)
+class _Log:
+    path: Path
+    size: int = 0
+    pause: float = _FIRST_S
+    looked: float
+    due: float
+    rotating: bool = False
+
+
+class NodeLogs:
+    """Keeps the logs of this node within bounds."""
+
+    def __init__(self, client: CriClient, agent: AgentConfig) -> None:
+        self._client = client
+        self._interval = agent.container_log_monitor_interval
+        self._max_size = agent.log_max_bytes()
+        self._rotation = LogRotation(self._reopen, max_size=self._max_size, max_files=agent.container_log_max_files)
+        self._workers = asyncio.Semaphore(agent.container_log_max_workers)
+        self._pods: dict[str, dict[str, _Log]] = {}
+        self._news = asyncio.Event()
+        self._tasks = Tasks("rotating logs")
+        self._loop: asyncio.Task[None] | None = None
+
+    def watch(self, pod: str, logs: Iterable[tuple[str, Path]]) -> None:
+        """Look after the logs of the containers of a pod that run now, by their IDs, and no others of this pod.
+
+        :param pod: UID of the pod.
+        """
+        before, now = self._pods.get(pod, {}), asyncio.get_running_loop().time()
+        after = {
+            container: before.get(container) or _Log(path=path, looked=now, due=now + _FIRST_S)
+            for container, path in logs
+        }
+        if after.keys() == before.keys():
+            return
+        if after:
+            self._pods[pod] = after
+        else:
+            del self._pods[pod]
+        self._news.set()
+        if self._pods and self._loop is None:
+            self._loop = self._tasks.start(self._run())
+
+    async def close(self) -> None:
+        """Leave all logs as they are."""
+        self._pods.clear()
+        await self._tasks.close()
+        await self._rotation.close()
+
+    async def _run(self) -> None:
+        try:
+            while self._pods:
+                await self._wait()
+                now = asyncio.get_running_loop().time()
+                due = [
+                    (container, log)
+                    for logs in self._pods.values()
+                    for container, log in logs.items()
+                    if log.due <= now + _TOGETHER_S and not log.rotating
+                ]
+                sizes = await asyncio.to_thread(_sizes, [log.path for _, log in due])
+                for (container, log), size in zip(due, sizes, strict=True):
+                    self._looked(container, log, size, now)
+        finally:
+            self._loop = None
+
+    async def _wait(self) -> None:
+        """Wait until a log is due, or there are others."""
+        self._news.clear()
+        times = [log.due for logs in self._pods.values() for log in logs.values() if not log.rotating]
+        left = None if not times else max(min(times) - asyncio.get_running_loop().time(), 0.0)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._news.wait(), left)
+
+    def _looked(self, container: str, log: _Log, size: int, now: float) -> None:
+        elapsed, grown = max(now - log.looked, 1e-3), size - log.size
+        log.pause = pause(size, grown / elapsed, before=log.pause, max_size=self._max_size, interval=self._interval)
+        log.size, log.looked, log.due = size, now, now + log.pause
+        if size >= self._max_size:
+            log.rotating = True
+            self._tasks.start(self._rotate(container, log))
+
+    async def _rotate(self, container: str, log: _Log) -> None:
+        try:
+            async with self._workers:
+                await self._rotation.look(container, log.path)
+        finally:
+            log.rotating, log.size = False, 0
+            log.looked = asyncio.get_running_loop().time()
+            log.due = log.looked + _LEAST_S
+            self._news.set()
+
+    async def _reopen(self, container: str) -> None:
+        await self._client.runtime.ReopenContainerLog(api_pb2.ReopenContainerLogRequest(container_id=container))
+
+
+def pause(size: int, rate: float, *, before: float, max_size: int, interval: float) -> float:
+    """Return after how many seconds a log is looked at again.
+
+    :param rate: bytes a second by which it grew since it was looked at last.
+    :param before: seconds that were waited this time.
+    """
+    if rate <= 0:
+        return min(before * 2, interval)
+    return min(max((max_size - size) / rate / 2, _LEAST_S), interval)
+
+
+def _sizes(paths: Iterable[Path]) -> list[int]:
+    found = []
+    for path in paths:
+        try:
+            found.append(path.stat(follow_symlinks=False).st_size)
+        except OSError:
+            found.append(0)
+    return found

@@ -1,0 +1,212 @@
+"""Binds claims to volumes that an administrator made (kube-controller-manager: persistent-volume-binder).
+
+A claim gets the volume that it names, or the smallest that fits: class, access modes, mode, labels and size. Both
+then name each other, and the phases of both say so. A claim whose class waits for its first consumer is bound once a
+pod refers to it. No volume is made, emptied or removed: one whose claim is gone is Released, and Failed if it was to be
+deleted with the claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from podkeep.apiserver.controllers.controller import (
+    NOTHING,
+    Change,
+    Item,
+    Patch,
+    Plan,
+    revised,
+    service_account,
+)
+from podkeep.apiserver.meta import selectors
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.storage.records import Key
+from podkeep.base import quantity
+
+CLAIMS, VOLUMES, CLASSES, PODS = "persistentvolumeclaims", "persistentvolumes", "storage.k8s.io/storageclasses", "pods"
+_BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"
+_COMPLETED = "pv.kubernetes.io/bind-completed"
+_WAITS = "WaitForFirstConsumer"
+Value = Mapping[str, Any]
+
+
+class VolumeBinder:
+    """The controller. It remembers nothing: claims and volumes say all."""
+
+    name = "persistent-volume-binder"
+    user = service_account(name)
+    resources = frozenset({CLAIMS, VOLUMES, CLASSES, PODS})
+
+    def __init__(self) -> None:
+        self._claims: dict[Key, None] = {}
+
+    def observe(self, change: Change) -> Iterator[Item]:
+        """Return claims and volumes that may not be what they should be."""
+        key = change.key
+        if key.resource == CLAIMS:
+            if change.is_deletion:
+                self._claims.pop(key, None)
+            else:
+                self._claims[key] = None
+                yield key
+            volume = change.value.get("spec", {}).get("volumeName", "")
+            if volume:
+                yield Key(VOLUMES, "", volume)
+        elif key.resource == VOLUMES:
+            if not change.is_deletion:
+                yield key
+            yield from list(self._claims)
+        elif key.resource == PODS and not change.is_deletion:
+            for name in claims_of(change.value):
+                claim = Key(CLAIMS, key.namespace, name)
+                if claim in self._claims:
+                    yield claim
+        elif key.resource == CLASSES:
+            yield from list(self._claims)
+
+    def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
+        """Return the next write that a claim or a volume lacks."""
+        assert isinstance(item, Key)
+        value = lister.get(*item)
+        if value is None:
+            return NOTHING
+        return _volume(value, lister) if item.resource == VOLUMES else _claim(value, lister)
+
+
+def claims_of(pod: Value) -> Iterator[str]:
+    """Yield the names of the claims that a pod refers to."""
+    for volume in pod.get("spec", {}).get("volumes", ()):
+        if "persistentVolumeClaim" in volume:
+            yield volume["persistentVolumeClaim"].get("claimName", "")
+        elif "ephemeral" in volume:
+            yield f"{pod['metadata']['name']}-{volume['name']}"
+
+
+def _claim(claim: Value, lister: Lister) -> Plan:
+    if "deletionTimestamp" in claim["metadata"]:
+        return NOTHING
+    spec, status = claim.get("spec", {}), claim.get("status", {})
+    name = spec.get("volumeName", "")
+    volume = lister.get(VOLUMES, "", name) if name else _found(claim, lister)
+    if volume is None:
+        lost = bool(name) and _COMPLETED in claim["metadata"].get("annotations", {})
+        return _phase(CLAIMS, claim, "Lost" if lost else "Pending")
+    if not _may_have(volume, claim) or (volume["spec"].get("claimRef") is None and not fits(volume, claim)):
+        return _phase(CLAIMS, claim, "Pending")
+    if volume["spec"].get("claimRef", {}).get("uid") != claim["metadata"]["uid"]:
+        # First the volume's side: of two claims that want it, one write succeeds.
+        return Plan(writes=[_patch(VOLUMES, volume, {"spec": {"claimRef": reference(claim)}})])
+    if name != volume["metadata"]["name"] or _COMPLETED not in claim["metadata"].get("annotations", {}):
+        annotations = {_COMPLETED: "yes"} | ({} if name else {_BOUND_BY_US: "yes"})
+        change = {"metadata": {"annotations": annotations}, "spec": {"volumeName": volume["metadata"]["name"]}}
+        return Plan(writes=[_patch(CLAIMS, claim, change)])
+    wanted = {
+        "phase": "Bound",
+        "accessModes": volume["spec"].get("accessModes", []),
+        "capacity": {"storage": volume["spec"].get("capacity", {}).get("storage", "0")},
+    }
+    if all(status.get(field) == value for field, value in wanted.items()):
+        return NOTHING
+    return Plan(writes=[_patch(CLAIMS, claim, {"status": wanted}, subresource="status")])
+
+
+def reference(claim: Value) -> dict[str, str]:
+    """Return ``claimRef`` of the volume that a claim gets."""
+    metadata = claim["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "uid": metadata["uid"],
+    }
+
+
+def _volume(volume: Value, lister: Lister) -> Plan:
+    held = volume["spec"].get("claimRef")
+    if held is None or not held.get("uid"):
+        return _phase(VOLUMES, volume, "Available")
+    claim = lister.get(CLAIMS, held.get("namespace", ""), held.get("name", ""))
+    if claim is not None and claim["metadata"]["uid"] == held["uid"]:
+        own = claim.get("spec", {}).get("volumeName", "") == volume["metadata"]["name"]
+        return _phase(VOLUMES, volume, "Bound") if own else NOTHING
+    if volume["spec"].get("persistentVolumeReclaimPolicy", "Retain") != "Delete":
+        return _phase(VOLUMES, volume, "Released")
+    name = volume["metadata"]["name"]
+    why = f'Error getting deleter volume plugin for volume "{name}": no deletable volume plugin matched'
+    return _phase(VOLUMES, volume, "Failed", message=why)
+
+
+def _found(claim: Value, lister: Lister) -> Value | None:
+    """Return the volume for a claim that names none: one that is kept for it, or the smallest that fits."""
+    volumes = [volume for volume in lister.list(VOLUMES) if _may_have(volume, claim)]
+    kept = [volume for volume in volumes if volume["spec"].get("claimRef")]
+    if kept:
+        return kept[0]
+    if _waits(claim, lister):
+        return None
+    fitting = [volume for volume in volumes if fits(volume, claim)]
+    return min(fitting, key=lambda volume: (_size(volume), volume["metadata"]["name"]), default=None)
+
+
+def _waits(claim: Value, lister: Lister) -> bool:
+    kind = lister.get(CLASSES, "", _class(claim))
+    if kind is None or kind.get("volumeBindingMode") != _WAITS:
+        return False
+    metadata = claim["metadata"]
+    return all(metadata["name"] not in claims_of(pod) for pod in lister.list(PODS, metadata["namespace"]))
+
+
+def _may_have(volume: Value, claim: Value) -> bool:
+    """Return whether a volume is free for a claim: nobody else has it, or it is to be had by nobody else."""
+    held = volume["spec"].get("claimRef")
+    if held is None:
+        return "deletionTimestamp" not in volume["metadata"]
+    metadata = claim["metadata"]
+    same = (held.get("namespace"), held.get("name")) == (metadata["namespace"], metadata["name"])
+    return same and held.get("uid", "") in ("", metadata["uid"])
+
+
+def fits(volume: Value, claim: Value) -> bool:
+    """Return whether a volume has what a claim asks for."""
+    has, asks = volume["spec"], claim.get("spec", {})
+    if has.get("volumeMode", "Filesystem") != asks.get("volumeMode", "Filesystem") or _class(volume) != _class(claim):
+        return False
+    if not set(asks.get("accessModes", ())) <= set(has.get("accessModes", ())):
+        return False
+    selector = selectors.of_object(asks.get("selector"))
+    if selector is not None and not selector.matches(volume["metadata"].get("labels", {})):
+        return False
+    wanted = asks.get("resources", {}).get("requests", {}).get("storage", "0")
+    return bool(_size(volume) >= quantity.parse(wanted))
+
+
+def _size(volume: Value) -> Any:
+    return quantity.parse(volume["spec"].get("capacity", {}).get("storage", "0"))
+
+
+def _class(value: Value) -> str:
+    annotated = value["metadata"].get("annotations", {}).get("volume.beta.kubernetes.io/storage-class", "")
+    return str(annotated or value.get("spec", {}).get("storageClassName", ""))
+
+
+def _phase(resource: str, value: Value, phase: str, message: str = "") -> Plan:
+    status = value.get("status", {})
+    if status.get("phase") == phase and status.get("message", "") == message:
+        return NOTHING
+    change = {"status": {"phase": phase} | ({"message": message} if resource == VOLUMES else {})}
+    return Plan(writes=[_patch(resource, value, change, subresource="status")])
+
+
+def _patch(resource: str, value: Value, change: Mapping[str, Any], subresource: str = "") -> Patch:
+    metadata = value["metadata"]
+    return Patch(
+        resource=resource,
+        namespace=metadata.get("namespace", ""),
+        name=metadata["name"],
+        patch=revised(value, change),
+        subresource=subresource,
+    )

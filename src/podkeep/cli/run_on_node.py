@@ -1,0 +1,342 @@
+"""``podkeep run`` where a node runs: its API gets the objects, its agent runs the pods, and this shows what they write.
+
+Owns: what is created and removed again, and when a run is over. Does not own: printing (``run_output``), requests
+(``client``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.cli.core.output import echo_error, echo_json, echo_line
+from podkeep.cli.objects import following, kinds
+from podkeep.cli.objects.apply import apply, place
+from podkeep.cli.objects.get import typed_name
+from podkeep.cli.objects.manifests import Written
+from podkeep.cli.objects.reach import Api
+from podkeep.cli.run_output import PodOutput, RunOutput
+
+if TYPE_CHECKING:
+    from podkeep.client.resources import Resource
+
+_MANAGER = "podkeep-run"
+_CANNOT_START = frozenset(
+    (
+        "CreateContainerConfigError",
+        "CreateContainerError",
+        "ErrImageNeverPull",
+        "ErrImagePull",
+        "ImageInspectError",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "RunContainerError",
+    )
+)
+"""Reasons of a container that waits which end a run without ``--retry``."""
+_BENIGN = frozenset(("ContainerCreating", "PodInitializing", "CrashLoopBackOff"))
+_REMOVAL_S = 600.0
+"""How long removing may take, beyond the grace period of a pod."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """How to run. ``detached``: leave all behind at once; ``keep``: leave what has ended."""
+
+    detached: bool = False
+    keep: bool = False
+    retry: bool = False
+    form: str = "table"
+
+
+@dataclass
+class _Pod:
+    """A pod of this run, as it was created, and what is known of it."""
+
+    value: dict[str, Any]
+    output: PodOutput
+    logs: dict[str, int] = field(default_factory=dict)
+    """The newest attempt of each container whose log is shown."""
+    gone: bool = False
+
+    @property
+    def name(self) -> str:
+        return str(self.value["metadata"]["name"])
+
+    @property
+    def namespace(self) -> str:
+        return str(self.value["metadata"]["namespace"])
+
+    @property
+    def uid(self) -> str:
+        return str(self.value["metadata"]["uid"])
+
+
+async def run(api: Api, written: Sequence[Written], pod_logs: Path, wish: Wish) -> int:
+    """Create what the files say, follow the pods to their end, and remove what was created.
+
+    :param pod_logs: where this node's containers log.
+    :returns: the exit status: of the signal that ended this command, or of the container that failed first.
+    :raises ApiError: if the API refuses an object; what was created before is removed again.
+    :raises PodkeepError: if a pod cannot be started.
+    """
+    this = _Run(api, pod_logs, wish)
+    try:
+        await this.create(written)
+        if wish.detached:
+            this.tell_created()
+            return 0
+        status = await this.follow()
+    except BaseException:
+        await this.remove()
+        raise
+    await this.remove()
+    return status
+
+
+class _Run:
+    def __init__(self, api: Api, pod_logs: Path, wish: Wish) -> None:
+        self._api, self._pod_logs, self._wish = api, pod_logs, wish
+        self._pods: list[_Pod] = []
+        self._made: list[tuple[Resource, str, str, str]] = []
+        """What else was created: resource, namespace, name, UID."""
+        self._signal = 0
+        self._interrupted = asyncio.Event()
+        self._failure: PodkeepError | None = None
+        self._said: set[tuple[str, str]] = set()
+        self._out: RunOutput | None = None
+
+    async def create(self, written: Sequence[Written]) -> None:
+        """Create the objects: what pods refer to before the pods."""
+        wanted = [item for item in written if item.kind == "Pod"]
+        containers = sum(_count(item.value) for item in wanted)
+        json = self._wish.form == "json"
+        out = RunOutput(
+            stdout=(sys.stderr if json else sys.stdout).fileno(),
+            stderr=sys.stderr.fileno(),
+            prefixed=containers > 1,
+        )
+        self._out = out
+        for item in written:
+            if item.kind != "Pod":
+                await self._apply(item)
+        from podkeep.client.resources import PODS
+
+        for item in wanted:
+            namespace = place(self._api, item, namespaced=True)
+            body = {**item.value, "metadata": {**item.value["metadata"], "namespace": namespace}}
+            try:
+                query = {"fieldManager": _MANAGER, "fieldValidation": "Strict"}
+                value = await self._api.client.create(PODS, body, namespace, query=query)
+            except PodkeepError as error:
+                raise _of(error, item.where, item.name) from error
+            self._pods.append(_Pod(value, out.pod(item.name if len(wanted) > 1 else "")))
+
+    async def _apply(self, item: Written) -> None:
+        resource = kinds.of_object(await self._api.kinds(), item.api_version, item.kind)
+        try:
+            what, value = await apply(self._api, item, {"fieldManager": _MANAGER, "fieldValidation": "Strict"})
+        except PodkeepError as error:
+            error.message = f"{item.where}: {error.message}"
+            raise
+        if what == "created":
+            metadata = value["metadata"]
+            self._made.append((resource, metadata.get("namespace", ""), metadata["name"], metadata["uid"]))
+
+    def tell_created(self) -> None:
+        """Say what was created: names that other verbs take."""
+        if self._wish.form == "json":
+            echo_json([pod.value for pod in self._pods])
+            return
+        for resource, namespace, name, _ in self._made:
+            echo_line(f"{typed_name(resource)}/{name} created{f' in {namespace}' if namespace else ''}")
+        for pod in self._pods:
+            echo_line(f"pod/{pod.name} created in {pod.namespace}")
+
+    async def follow(self) -> int:
+        """Show what the pods write until all have ended; return the exit status."""
+        assert self._out is not None
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
+                loop.add_signal_handler(number, self._end, number)
+        showing: asyncio.Future[Any] = asyncio.ensure_future(self._out.follow())
+        ends: asyncio.Future[Any] = asyncio.gather(*map(self._to_its_end, self._pods))
+        interrupted: asyncio.Future[Any] = asyncio.ensure_future(self._interrupted.wait())
+        try:
+            await asyncio.wait({ends, interrupted, showing}, return_when=asyncio.FIRST_COMPLETED)
+            if self._interrupted.is_set() or self._failure is not None or (showing.done() and not ends.done()):
+                await self._delete_pods()
+            await ends
+            for pod in self._pods:
+                pod.output.finish()
+            await asyncio.wait({showing}, timeout=1.0 if self._signal else None)
+        finally:
+            for pod in self._pods:
+                pod.output.give_up()
+            for task in (showing, ends, interrupted):
+                task.cancel()
+            await asyncio.gather(showing, ends, interrupted, return_exceptions=True)
+        if self._wish.form == "json":
+            values = [pod.value for pod in self._pods]
+            echo_json(values[0] if len(values) == 1 else {"apiVersion": "v1", "kind": "List", "items": values})
+        if self._failure is not None:
+            raise self._failure
+        if self._signal:
+            return 128 + self._signal
+        return exit_status([pod.value for pod in self._pods])
+
+    def _end(self, number: int) -> None:
+        if self._signal and self._interrupted.is_set():
+            asyncio.get_running_loop().create_task(self._delete_pods(grace=0)).add_done_callback(
+                lambda task: task.exception()
+            )
+            return
+        self._signal = number
+        if sys.stderr.isatty():
+            echo_line("stopping; Ctrl-C again to kill", err=True)
+        self._interrupted.set()
+
+    async def _to_its_end(self, pod: _Pod) -> None:
+        """Return when a pod has ended or is gone; of one that cannot start, all are ended."""
+        from podkeep.client.resources import PODS
+
+        async with aclosing(following.states(self._api.client, PODS, pod.name, pod.namespace)) as states:
+            async for state in states:
+                if state is None or state["metadata"]["uid"] != pod.uid:
+                    pod.gone = True
+                    break
+                pod.value = state
+                self._show(pod)
+                if state.get("status", {}).get("phase") in ("Succeeded", "Failed"):
+                    break
+        pod.output.finish()
+
+    def _show(self, pod: _Pod) -> None:
+        status = pod.value.get("status") or {}
+        for key in ("initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses"):
+            for told in status.get(key) or ():
+                self._show_container(pod, told)
+        for condition in status.get("conditions") or ():
+            if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+                pod.output.waiting("", str(condition.get("reason", "")), str(condition.get("message", "")))
+
+    def _show_container(self, pod: _Pod, told: Mapping[str, Any]) -> None:
+        name, state = str(told.get("name", "")), told.get("state") or {}
+        if told.get("containerID") and ("running" in state or "terminated" in state or told.get("lastState")):
+            newest = int(told.get("restartCount") or 0)
+            for attempt in range(pod.logs.get(name, -1) + 1, newest + 1):
+                path = self._log(pod, name, attempt)
+                if path.exists():
+                    pod.output.started(name, attempt, path)
+                    pod.logs[name] = attempt
+        waiting = state.get("waiting") or {}
+        reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
+        if not reason or reason in _BENIGN:
+            return
+        if reason in _CANNOT_START and not self._wish.retry and self._failure is None:
+            where = f"{pod.name}/{name}" if len(self._pods) > 1 or _count(pod.value) > 1 else ""
+            self._failure = FailedPrecondition(
+                ": ".join(part for part in (where, reason, message) if part),
+                hint="with --retry it is tried again, as the node does",
+            )
+            self._interrupted.set()
+        elif self._wish.retry:
+            pod.output.waiting(name, reason, message)
+
+    def _log(self, pod: _Pod, container: str, attempt: int) -> Path:
+        """Return where a container logs (CRI: log_directory and log_path, as a kubelet names them)."""
+        return self._pod_logs / f"{pod.namespace}_{pod.name}_{pod.uid}" / container / f"{attempt}.log"
+
+    async def _delete_pods(self, grace: int | None = None) -> None:
+        from podkeep.client.errors import ApiError
+        from podkeep.client.resources import PODS
+
+        for pod in self._pods:
+            try:
+                await self._api.client.delete(PODS, pod.name, pod.namespace, grace=grace, uid=pod.uid)
+            except ApiError as error:
+                if not (error.not_found or error.conflict):
+                    raise
+
+    async def remove(self) -> None:
+        """Remove what was created, the newest first; what cannot be removed is told."""
+        if self._wish.keep and self._failure is None:
+            return
+        try:
+            await self._delete_pods()
+            async with asyncio.timeout(_REMOVAL_S):
+                for pod in self._pods:
+                    await self._gone(pod)
+            for resource, namespace, name, uid in reversed(self._made):
+                await self._delete(resource, namespace, name, uid)
+        except PodkeepError as error:
+            echo_error(error)
+        except TimeoutError:
+            echo_line("podkeep: pods are still being removed: `podkeep get pods` shows them", err=True)
+
+    async def _gone(self, pod: _Pod) -> None:
+        from podkeep.client.resources import PODS
+
+        if pod.gone:
+            return
+        async with aclosing(following.states(self._api.client, PODS, pod.name, pod.namespace)) as states:
+            async for state in states:
+                if state is None or state["metadata"]["uid"] != pod.uid:
+                    return
+
+    async def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
+        from podkeep.client.errors import ApiError
+
+        try:
+            await self._api.client.delete(resource, name, namespace, uid=uid, propagation="Background")
+        except ApiError as error:
+            if not (error.not_found or error.conflict):
+                raise
+
+
+def _of(error: PodkeepError, where: str, name: str) -> PodkeepError:
+    from podkeep.client.errors import ApiError
+
+    error.message = f"{where}: {error.message}"
+    if isinstance(error, ApiError) and error.already_exists:
+        error.hint = f"`podkeep delete pod {name}` removes it; `podkeep apply` changes it"
+    return error
+
+
+def _count(pod: Mapping[str, Any]) -> int:
+    spec = pod.get("spec") or {}
+    return sum(len(spec.get(key) or ()) for key in ("containers", "initContainers") if isinstance(spec.get(key), list))
+
+
+def exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
+    """Return the exit status of the container that failed first; 1 if a pod failed without one; else 0.
+
+    How a sidecar ended makes no difference, nor does any container of a pod that succeeded.
+    """
+    failed: list[tuple[str, int]] = []
+    without = False
+    for pod in pods:
+        status = pod.get("status") or {}
+        if status.get("phase") == "Succeeded":
+            continue
+        init = (pod.get("spec") or {}).get("initContainers") or ()
+        sidecars = {item.get("name") for item in init if item.get("restartPolicy") == "Always"}
+        own = [
+            (str(ended.get("finishedAt") or ""), int(ended["exitCode"]))
+            for key in ("initContainerStatuses", "containerStatuses")
+            for told in status.get(key) or ()
+            if told.get("name") not in sidecars
+            and (ended := (told.get("state") or {}).get("terminated"))
+            and ended.get("exitCode")
+        ]
+        failed += own
+        without = without or (status.get("phase") == "Failed" and not own)
+    return min(failed)[1] if failed else int(without)

@@ -1,0 +1,65 @@
+"""The feature gate ImageVolume of an agent: off, on, off again, with pods that wait and pods that run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.manifests import image_volume, mount, pod, shell
+from agent.test_run_image_volumes import push
+from node.test_pod_volumes import log_of
+
+from support.registry import Registry
+from support.running_node import RunningNode
+
+OFF = ("agent.feature_gates.ImageVolume=false",)
+NO_PLUGIN = 'for volume "volume" err=no volume plugin matched'
+
+
+def reader(image: str, data: str, name: str) -> dict[str, Any]:
+    """Return a pod that says what is in an image volume, and runs on."""
+    container = shell(image, "cat /volume/file; sleep 1000", volumeMounts=[mount()])
+    return pod(container, name=name, volumes=[image_volume(data)], restartPolicy="Always")
+
+
+def reasons(node: RunningNode, name: str) -> dict[str, str]:
+    """Return the last message of each reason among a pod's events."""
+    return {event["reason"]: event["message"] for event in node.events(name)}
+
+
+def container_of(node: RunningNode, name: str) -> tuple[str, int]:
+    status = node.running(name)["status"]["containerStatuses"][0]
+    return status["containerID"], status["restartCount"]
+
+
+def restart(node: RunningNode, settings: tuple[str, ...]) -> None:
+    node.end_agent()
+    node.settings = settings
+    node.start_agent()
+
+
+@pytest.mark.requirement("V86", "V87", "V89", "V93")
+def test_up_down_up(own_node: RunningNode, image: str, registry: Registry, tmp_path: Path) -> None:
+    """Off: nothing is pulled and the pod waits. On: it starts as it is. Off again: it runs on, new ones wait."""
+    data = push(registry, tmp_path / "data", "gate-volume:1", "data")
+    own_node.settings = OFF
+    with own_node as node:
+        node.apply(reader(image, data, "first"))
+        node.until(lambda: "FailedMount" in reasons(node, "first"), "FailedMount")
+        assert reasons(node, "first")["FailedMount"].endswith(NO_PLUGIN)
+        assert "Pulling" not in reasons(node, "first")
+        restart(node, ())
+        first = container_of(node, "first")
+        node.until(lambda: log_of(node, "first") == "data", "the volume's content")
+        restart(node, OFF)
+        node.apply(reader(image, data, "second"))
+        node.until(lambda: "FailedMount" in reasons(node, "second"), "FailedMount")
+        assert container_of(node, "first") == first
+        restart(node, ())
+        node.running("second")
+        assert container_of(node, "first") == first
+        for name in ("first", "second"):
+            node.delete(name)
+            node.gone(name)
+        assert node.left_behind() == []

@@ -1,0 +1,100 @@
+"""Static pods: run from files, shown in the API as mirror pods."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.manifests import pod, shell
+
+from support.running_node import RunningNode, is_ready
+
+NAME = "web-node-1"
+HASH, MIRROR, SOURCE = (f"kubernetes.io/config.{word}" for word in ("hash", "mirror", "source"))
+
+
+@pytest.fixture
+def manifests(own_node: RunningNode) -> Path:
+    """The directory of static pods of a node that is not started yet."""
+    directory = own_node.daemon.base / "manifests"
+    directory.mkdir()
+    own_node.settings += (f"agent.static_pod_path={directory}",)
+    return directory
+
+
+@pytest.fixture
+def static_node(own_node: RunningNode, manifests: Path) -> Iterator[RunningNode]:
+    """A node that runs with that directory; fails a test that leaves something of a pod on it."""
+    with own_node as running:
+        yield running
+        for file in manifests.iterdir():
+            file.unlink()
+        running.until(lambda: running.left_behind() == [], "nothing left")
+        running.until(lambda: not running.ask("GET", "/api/v1/pods")["items"], "no mirror left")
+
+
+def manifest(image: str, **environment: str) -> str:
+    """Return a manifest of a pod that runs until it is removed."""
+    script = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+    env = [{"name": name, "value": value} for name, value in environment.items()]
+    return json.dumps(pod(shell(image, script, env=env), restartPolicy="Always"))
+
+
+def annotations(found: dict[str, Any]) -> dict[str, str]:
+    """Return the annotations of an object."""
+    value: dict[str, str] = found["metadata"]["annotations"]
+    return value
+
+
+def test_a_static_pod_runs_and_is_mirrored(static_node: RunningNode, manifests: Path, image: str) -> None:
+    """A file is a pod, its mirror has its status and comes back; another content is another pod; no file, no pod."""
+    node = static_node
+    (manifests / ".web.json.swp").write_text(manifest(image))
+    (manifests / "broken.yaml").write_text("kind: Pod\nspec: [")
+    (manifests / "web.json").write_text(manifest(image))
+    first = node.running(NAME)
+    assert annotations(first)[HASH] == annotations(first)[MIRROR]
+    assert annotations(first)[SOURCE] == "file"
+    (owner,) = first["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"]) == ("Node", "node-1")
+    assert [item["metadata"]["name"] for item in node.ask("GET", "/api/v1/pods")["items"]] == [NAME]
+
+    node.delete(NAME)
+    again = node.pod(NAME, lambda found: is_ready(found) and differs(found, first), "mirrored again")
+    assert again["status"]["containerStatuses"] == first["status"]["containerStatuses"]
+
+    (manifests / "web.json").write_text(manifest(image, SEEN="later"))
+    changed = node.pod(NAME, lambda found: is_ready(found) and annotations(found)[HASH] != annotations(first)[HASH], "")
+    assert container(changed) != container(first)
+    (manifests / "web.json").unlink()
+    node.gone(NAME)
+    node.until(lambda: node.left_behind() == [], "nothing left")
+
+
+def test_static_pods_need_no_api(own_node: RunningNode, manifests: Path, image: str) -> None:
+    """They run while the API is away, over a restart of the agent too, and are shown when it is there."""
+    node = own_node
+    (manifests / "web.json").write_text(manifest(image))
+    with node:
+        before = container(node.running(NAME))
+        node.end_agent()
+        node.api.stop()
+        node.start_agent(serves="its containers run")
+        node.api.start()
+        assert container(node.running(NAME)) == before
+        (manifests / "web.json").unlink()
+        node.until(lambda: node.left_behind() == [], "nothing left")
+
+
+def container(found: dict[str, Any]) -> str:
+    """Return the ID of a pod's container."""
+    value: str = found["status"]["containerStatuses"][0]["containerID"]
+    return value
+
+
+def differs(found: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether an object is another one of the same name."""
+    return bool(found["metadata"]["uid"] != other["metadata"]["uid"])

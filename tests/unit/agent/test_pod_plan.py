@@ -1,0 +1,434 @@
+"""What a node decides about a pod: tables of situations, as those of kubelet's computePodActions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from podkeep.agent.convert.container import container_hash
+from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod.plan import (
+    CreateSandbox,
+    Finish,
+    KillContainer,
+    Known,
+    ResetContainer,
+    Resize,
+    StartContainer,
+    StopSandbox,
+    Wait,
+    decide,
+)
+from podkeep.agent.probes.model import ProbeResult
+from podkeep.api import manifest
+from podkeep.api.containers import ResourceRequirements
+from podkeep.api.pod import Pod
+from podkeep.api.status import (
+    ContainerState,
+    ContainerStateRunning,
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    ContainerStatus,
+    PodStatus,
+)
+
+NOW = 1_000_000.0
+READY = SandboxView(id="s0", ready=True, attempt=0, created_at=1, ips=("10.0.0.2",))
+DEAD = replace(READY, ready=False)
+PROBE = {"exec": {"command": ["true"]}}
+
+
+def make(policy: str = "Always", *containers: dict[str, Any], inits: Any = (), **spec: Any) -> Pod:
+    """Return a pod; without ``containers`` it has ``a``, ``b`` and ``c``."""
+
+    def named(given: dict[str, Any]) -> dict[str, Any]:
+        return {"image": "i:1"} | given
+
+    given = containers or tuple({"name": name} for name in "abc")
+    document = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "web", "uid": "u1"},
+        "spec": {
+            "restartPolicy": policy,
+            "initContainers": [named(item) for item in inits],
+            "containers": [named(item) for item in given],
+        }
+        | spec,
+    }
+    (pod,) = manifest.parse(yaml.safe_dump(document), source="f").pods
+    return pod
+
+
+def view(name: str, state: State, code: int = 0, attempt: int = 0, **more: Any) -> ContainerView:
+    ended = int(NOW * 1e9) if state is State.EXITED else 0
+    base = ContainerView(
+        id=f"{name}{attempt}",
+        name=name,
+        sandbox_id="s0",
+        attempt=attempt,
+        state=state,
+        exit_code=code,
+        started_at=1,
+        finished_at=ended,
+    )
+    return replace(base, **more)
+
+
+def runs(*names: str) -> list[ContainerView]:
+    return [view(name, State.RUNNING) for name in names]
+
+
+def ended(*names: str, code: int = 0) -> list[ContainerView]:
+    return [view(name, State.EXITED, code) for name in names]
+
+
+def seen(*views: ContainerView, sandbox: SandboxView | None = READY, others: tuple[SandboxView, ...] = ()) -> Observed:
+    """Return what the runtime has; of a container's attempts the newest comes first."""
+    containers: dict[str, tuple[ContainerView, ...]] = {}
+    for item in views:
+        containers[item.name] = (*containers.get(item.name, ()), item)
+    return Observed(sandboxes=(*((sandbox,) if sandbox else ()), *others), containers=containers)
+
+
+def told(action: object) -> str:
+    """Return an action in a word or two."""
+    match action:
+        case StopSandbox():
+            return f"stop {action.sandbox.id}"
+        case CreateSandbox():
+            return f"sandbox {action.attempt}"
+        case StartContainer():
+            return f"start {action.container.name} {action.attempt}"
+        case KillContainer():
+            return f"kill {action.view.id} {action.reason or '-'}"
+        case ResetContainer():
+            return f"reset {action.view.id}"
+        case Resize():
+            return f"resize {' '.join(container.name for container, _ in action.containers)}"
+        case Finish():
+            return f"finish {'failed' if action.failed else 'well'}"
+        case Wait():
+            return "wait"
+    raise AssertionError(action)
+
+
+def ask(pod: Pod, observed: Observed, *, known: Known = Known(), delay: float = 0.0) -> list[str]:  # noqa: B008
+    """Return the actions of a decision."""
+    decision = decide(pod, observed, now=NOW, since=NOW, delay=lambda _: delay, known=known)
+    assert decision.why
+    return [told(action) for action in decision.actions]
+
+
+@pytest.mark.parametrize(
+    ("policy", "observed", "expected"),
+    [
+        ("Always", seen(*runs("a", "b", "c")), ["wait"]),
+        ("Always", seen(sandbox=None), ["sandbox 0"]),
+        ("Always", seen(), ["start a 0", "start b 0", "start c 0"]),
+        ("Always", seen(*ended("a", "b"), *runs("c")), ["start a 1", "start b 1"]),
+        ("OnFailure", seen(*ended("a"), *ended("b", code=1), *runs("c")), ["start b 1"]),
+        ("OnFailure", seen(view("a", State.CREATED), *runs("b", "c")), ["start a 1"]),
+        ("Never", seen(*ended("a"), *ended("b", code=1), *runs("c")), ["wait"]),
+        ("Never", seen(*ended("a"), *ended("b", code=1), *ended("c")), ["finish failed"]),
+        ("Always", seen(*runs("a", "b", "c"), sandbox=DEAD), ["stop s0"]),
+        ("Always", seen(*ended("a", "b", "c"), sandbox=DEAD), ["sandbox 1"]),
+        ("OnFailure", seen(*ended("a"), *ended("b", "c", code=137), sandbox=DEAD), ["sandbox 1"]),
+        ("OnFailure", seen(*ended("a"), *ended("b", "c", code=137)), ["start b 1", "start c 1"]),
+        ("OnFailure", seen(*ended("a", "b", "c"), sandbox=DEAD), ["finish well"]),
+        ("Never", seen(*ended("a", "b", "c"), sandbox=DEAD), ["finish well"]),
+        ("Never", seen(sandbox=DEAD), ["sandbox 1"]),
+        ("Never", seen(*ended("a", code=137), sandbox=DEAD), ["finish failed"]),
+        ("Always", seen(view("a", State.UNKNOWN), *runs("b", "c")), ["kill a0 Unknown"]),
+        ("Never", seen(view("a", State.UNKNOWN), *runs("b", "c")), ["kill a0 Unknown"]),
+        # Of two sandboxes the newest is kept.
+        (
+            "Always",
+            seen(*runs("a", "b", "c"), sandbox=replace(READY, id="s1", attempt=1), others=(READY,)),
+            ["stop s0"],
+        ),
+        (
+            "Always",
+            seen(*runs("a", "b", "c"), sandbox=replace(READY, id="s1", attempt=1), others=(DEAD,)),
+            ["stop s0"],
+        ),
+    ],
+)
+def test_containers_and_sandbox(policy: str, observed: Observed, expected: list[str]) -> None:
+    assert ask(make(policy), observed) == expected
+
+
+def started(*containers: str, **results: ProbeResult) -> dict[str, ProbeResult]:
+    return {f"{name}0": result for name, result in results.items()}
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+@pytest.mark.parametrize(
+    ("probe", "result", "reason", "words"),
+    [
+        ("livenessProbe", ProbeResult(live=False), "LivenessProbe", "failed liveness probe"),
+        ("startupProbe", ProbeResult(started=False), "StartupProbe", "failed startup probe"),
+    ],
+)
+def test_a_probe_that_failed_kills_the_container(
+    policy: str, probe: str, result: ProbeResult, reason: str, words: str
+) -> None:
+    pod = make(policy, {"name": "a", probe: PROBE | {"terminationGracePeriodSeconds": 7}}, {"name": "b"})
+    decision = decide(
+        pod, seen(*runs("a", "b")), now=NOW, since=NOW, delay=lambda _: 0.0, known=Known(probes={"a0": result})
+    )
+    (action,) = decision.actions
+    assert isinstance(action, KillContainer)
+    again = "" if policy == "Never" else ", will be restarted"
+    assert action.message == f"Container a {words}{again}"
+    assert (action.reason, action.grace, action.replace) == (reason, 7, False)
+
+
+def test_a_probe_without_an_answer_kills_nothing() -> None:
+    pod = make("Always", {"name": "a", "livenessProbe": PROBE, "startupProbe": PROBE})
+    assert ask(pod, seen(*runs("a")), known=Known(probes={"a0": ProbeResult()})) == ["wait"]
+    assert ask(pod, seen(*runs("a")), known=Known(probes={"a0": ProbeResult(started=True, live=True)})) == ["wait"]
+    # What another attempt was found to be does not count.
+    assert ask(pod, seen(*runs("a")), known=Known(probes={"a7": ProbeResult(live=False)})) == ["wait"]
+
+
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+def test_a_changed_image_replaces_the_container_whatever_its_policy(policy: str) -> None:
+    pod = make(policy)
+    hashes = {container.name: container_hash(container) for container in pod.spec.containers}
+    same = [replace(item, hash=hashes[item.name]) for item in runs("b", "c")]
+    old = replace(runs("a")[0], hash="0")
+    decision = decide(pod, seen(old, *same), now=NOW, since=NOW, delay=lambda _: 0.0)
+    (kill,) = decision.actions
+    assert isinstance(kill, KillContainer)
+    assert kill.message == "Container a definition changed, will be restarted"
+    known = Known(killed={"a0": kill})
+    assert ask(pod, seen(old, *same), known=known) == ["wait"]
+    gone = replace(old, state=State.EXITED, exit_code=0, finished_at=int(NOW * 1e9))
+    assert ask(pod, seen(gone, *same), known=known) == ["start a 1"]
+
+
+def test_resources_are_no_part_of_what_a_container_is_replaced_for() -> None:
+    small, large = (make("Always", {"name": "a", "resources": {"limits": {"cpu": cpu}}}) for cpu in ("1", "2"))
+    assert container_hash(small.spec.containers[0]) == container_hash(large.spec.containers[0])
+
+
+def test_an_unknown_container_is_started_once_it_was_killed() -> None:
+    pod, lost = make(), view("a", State.UNKNOWN)
+    decision = decide(pod, seen(lost, *runs("b", "c")), now=NOW, since=NOW, delay=lambda _: 0.0)
+    kill = decision.action
+    assert isinstance(kill, KillContainer)
+    assert kill.message == 'Container is in "unknown" state, try killing it before restart'
+    assert ask(pod, seen(lost, *runs("b", "c")), known=Known(killed={"a0": kill})) == ["start a 1"]
+
+
+INITS = ({"name": "i"}, {"name": "j"}, {"name": "k"})
+
+
+@pytest.mark.parametrize(
+    ("policy", "observed", "expected"),
+    [
+        ("Always", seen(sandbox=None), ["sandbox 0"]),
+        ("Always", seen(), ["start i 0"]),
+        ("Always", seen(*runs("i")), ["wait"]),
+        ("Always", seen(*ended("i")), ["start j 0"]),
+        ("Always", seen(*ended("i", "j", "k")), ["start a 0", "start b 0", "start c 0"]),
+        # The first of them may have been removed.
+        ("Always", seen(*ended("k")), ["start a 0", "start b 0", "start c 0"]),
+        ("Always", seen(*ended("k", code=1)), ["start k 1"]),
+        ("OnFailure", seen(*ended("i", "j"), *ended("k", code=1)), ["start k 1"]),
+        ("Never", seen(*ended("i", "j"), *ended("k", code=1)), ["finish failed"]),
+        ("Always", seen(view("k", State.CREATED)), ["start k 1"]),
+        ("Always", seen(view("k", State.UNKNOWN)), ["kill k0 Unknown"]),
+        # One of the containers runs: what init containers have done is not looked at.
+        ("Always", seen(*runs("a", "b", "c")), ["wait"]),
+        ("Always", seen(*ended("i", "j"), *ended("k", code=1), *runs("a", "b", "c")), ["wait"]),
+        # In a new sandbox all run again.
+        ("Always", seen(*(replace(item, sandbox_id="s9") for item in ended("i", "j", "k", "a"))), ["start i 1"]),
+    ],
+)
+def test_init_containers(policy: str, observed: Observed, expected: list[str]) -> None:
+    assert ask(make(policy, inits=INITS), observed) == expected
+
+
+SIDES = (
+    {"name": "i", "restartPolicy": "Always", "startupProbe": PROBE},
+    {"name": "j"},
+    {"name": "k", "restartPolicy": "Always", "livenessProbe": PROBE},
+)
+UP = ProbeResult(started=True, ready=True, live=True)
+
+
+@pytest.mark.parametrize("policy", ["Always", "Never"])
+@pytest.mark.parametrize(
+    ("views", "probes", "expected"),
+    [
+        ([], {}, ["start i 0"]),
+        (runs("i"), {}, ["wait"]),
+        (runs("i"), {"i0": ProbeResult(started=False)}, ["kill i0 StartupProbe"]),
+        (runs("i"), {"i0": UP}, ["start j 0"]),
+        ([*runs("i"), *ended("j")], {"i0": UP}, ["start k 0"]),
+        ([*runs("i"), *ended("j"), *runs("k")], {"i0": UP}, ["start a 0", "start b 0", "start c 0"]),
+        # The sidecar before the one that runs is started again, too.
+        ([*ended("i"), *ended("j"), *runs("k", "a", "b", "c")], {}, ["start i 1"]),
+        ([*ended("j"), *ended("i", "k"), *runs("a", "b", "c")], {}, ["start i 1", "start k 1"]),
+        (runs("a", "b", "c"), {}, ["start i 0", "start k 0"]),
+        ([*runs("i", "k", "a", "b", "c")], {"i0": UP, "k0": ProbeResult(live=False)}, ["kill k0 LivenessProbe"]),
+    ],
+)
+def test_sidecars(policy: str, views: list[ContainerView], probes: Any, expected: list[str]) -> None:
+    assert ask(make(policy, inits=SIDES), seen(*views), known=Known(probes=probes)) == expected
+
+
+def test_sidecars_keep_no_pod_alive() -> None:
+    pod = make("OnFailure", inits=SIDES)
+    done = seen(*ended("i"), *ended("j"), *runs("k"), *ended("a", "b", "c"))
+    assert ask(pod, done) == ["finish well"]
+
+
+def test_ephemeral_containers_are_started_once_and_before_init_containers() -> None:
+    pod = make("Always", inits=INITS, ephemeralContainers=[{"name": "e", "image": "i", "targetContainerName": "a"}])
+    assert ask(pod, seen()) == ["start e 0", "start i 0"]
+    (first, _) = decide(pod, seen(), now=NOW, since=NOW, delay=lambda _: 0.0).actions
+    assert isinstance(first, StartContainer)
+    assert (first.kind, first.target) == ("ephemeral container", "a")
+    for state in State:
+        assert ask(pod, seen(view("e", state), *runs("a", "b", "c"))) == ["wait"]
+    before = PodStatus(ephemeral_container_statuses=(status("e", terminated=0),))
+    assert ask(pod, seen(*runs("a", "b", "c")), known=Known(previous=before)) == ["wait"]
+
+
+def rule(action: str, operator: str, *codes: int) -> dict[str, Any]:
+    return {"action": action, "exitCodes": {"operator": operator, "values": list(codes)}}
+
+
+@pytest.mark.parametrize(
+    ("policy", "own", "rules", "code", "expected"),
+    [
+        ("Never", "Always", [], 0, "start a 1"),
+        ("Always", "Never", [], 1, "finish failed"),
+        ("Always", "OnFailure", [], 0, "finish well"),
+        ("Never", "OnFailure", [], 1, "start a 1"),
+        ("Never", "Never", [rule("Restart", "In", 42)], 42, "start a 1"),
+        ("Never", "Never", [rule("Restart", "In", 42)], 1, "finish failed"),
+        ("Never", "Never", [rule("Restart", "NotIn", 42)], 42, "finish failed"),
+        ("Never", "Never", [rule("Restart", "NotIn", 42)], 0, "start a 1"),
+        ("Never", "Never", [rule("Restart", "In", 1), rule("RestartAllContainers", "In", 1)], 1, "start a 1"),
+        ("Never", "Never", [rule("RestartAllContainers", "In", 1)], 1, "reset a0"),
+    ],
+)
+def test_policies_and_rules_of_containers(
+    policy: str, own: str, rules: list[dict[str, Any]], code: int, expected: str
+) -> None:
+    pod = make(policy, {"name": "a", "restartPolicy": own, "restartPolicyRules": rules})
+    assert ask(pod, seen(*ended("a", code=code))) == [expected]
+
+
+def test_init_containers_have_policies_and_rules_too() -> None:
+    never = {"name": "i", "restartPolicy": "Never", "restartPolicyRules": [rule("Restart", "In", 42)]}
+    assert ask(make("Always", inits=(never,)), seen(*ended("i", code=42))) == ["start i 1"]
+    assert ask(make("Always", inits=(never,)), seen(*ended("i", code=1))) == ["finish failed"]
+
+
+def test_everything_is_reset_and_what_triggered_it_last() -> None:
+    trigger = {"name": "a", "restartPolicy": "Never", "restartPolicyRules": [rule("RestartAllContainers", "In", 88)]}
+    pod = make("Never", trigger, {"name": "b"}, inits=({"name": "i"},))
+    attempts = (view("a", State.EXITED, 88, 1), view("a", State.EXITED, 3, 0))
+    observed = seen(*attempts, *runs("b"), *ended("i"))
+    assert ask(pod, observed) == ["reset a0", "reset b0", "reset i0", "reset a1"]
+    # Once it is gone all start again, with counts that go on.
+    before = PodStatus(
+        init_container_statuses=(status("i", waiting="RestartingAllContainers", restarts=1),),
+        container_statuses=(status("a", terminated=88, restarts=1), status("b", terminated=137)),
+    )
+    known = Known(previous=before)
+    assert ask(pod, seen(), known=known) == ["start i 1"]
+    assert ask(pod, seen(*ended("i")), known=known) == ["start a 2", "start b 1"]
+
+
+def status(name: str, *, terminated: int | None = None, waiting: str = "", restarts: int = 0) -> ContainerStatus:
+    state = ContainerState(running=ContainerStateRunning())
+    if terminated is not None:
+        state = ContainerState(terminated=ContainerStateTerminated(exit_code=terminated))
+    if waiting:
+        state = ContainerState(waiting=ContainerStateWaiting(reason=waiting))
+    return ContainerStatus(name=name, state=state, ready=False, restart_count=restarts, image="i:1", image_id="")
+
+
+@pytest.mark.parametrize(
+    ("policy", "last", "expected"),
+    [
+        ("Always", status("a", restarts=4), ["start a 5"]),
+        ("Always", status("a", terminated=0, restarts=4), ["start a 5"]),
+        ("Always", status("a", waiting="CrashLoopBackOff", restarts=4), ["start a 4"]),
+        ("Never", status("a", restarts=0), ["start a 1"]),
+        ("Never", status("a", terminated=0), ["finish well"]),
+        ("Never", status("a", terminated=2), ["finish failed"]),
+        ("OnFailure", status("a", terminated=2), ["start a 1"]),
+    ],
+)
+def test_what_the_runtime_forgot_is_in_the_last_status(policy: str, last: ContainerStatus, expected: list[str]) -> None:
+    known = Known(previous=PodStatus(container_statuses=(last,)))
+    assert ask(make(policy, {"name": "a"}), seen(), known=known) == expected
+
+
+LARGE = {"limits": {"cpu": "2", "memory": "64Mi"}}
+
+
+@pytest.mark.parametrize(
+    ("policies", "actuated", "expected"),
+    [
+        ({}, {"limits": {"cpu": "2000m", "memory": "67108864"}}, ["wait"]),
+        ({}, {"limits": {"cpu": "1", "memory": "64Mi"}}, ["resize a"]),
+        ({}, None, ["resize a"]),
+        ({"cpu": "NotRequired"}, {"limits": {"cpu": "1", "memory": "64Mi"}}, ["resize a"]),
+        ({"cpu": "RestartContainer"}, {"limits": {"cpu": "1", "memory": "64Mi"}}, ["kill a0 Resize"]),
+        ({"memory": "RestartContainer"}, {"limits": {"cpu": "1", "memory": "64Mi"}}, ["resize a"]),
+        ({"memory": "RestartContainer"}, {"limits": {"cpu": "2", "memory": "32Mi"}}, ["kill a0 Resize"]),
+    ],
+)
+def test_resize_of_a_container(policies: dict[str, str], actuated: Any, expected: list[str]) -> None:
+    resize = [{"resourceName": name, "restartPolicy": policy} for name, policy in policies.items()]
+    pod = make("Always", {"name": "a", "resources": LARGE, "resizePolicy": resize})
+    had = {} if actuated is None else {"a": ResourceRequirements(**(actuated | {"requests": actuated["limits"]}))}
+    assert ask(pod, seen(*runs("a")), known=Known(actuated=had)) == expected
+    assert ask(pod, seen(*runs("a"))) == ["wait"]
+
+
+def test_resize_of_a_pod_as_a_whole() -> None:
+    pod = make("Always", {"name": "a"})
+    whole = ResourceRequirements(limits={"cpu": "2"})
+    pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resources=whole))
+    had = {"a": ResourceRequirements()}
+    old = Known(actuated=had, actuated_pod=ResourceRequirements(limits={"cpu": "1"}))
+    assert ask(pod, seen(*runs("a")), known=old)[-1].startswith("resize")
+    same = Known(actuated=had, actuated_pod=pod.spec.resources)
+    assert ask(pod, seen(*runs("a")), known=same) == ["wait"]
+
+
+def killed(item: ContainerView, pod: Pod) -> KillContainer:
+    return KillContainer(view=item, container=pod.spec.containers[0], reason="LivenessProbe", message="m", grace=1)
+
+
+@pytest.mark.parametrize(("ago", "expected"), [(60.0, ["start a 2"]), (5.0, ["wait"])])
+def test_a_container_that_was_killed_waits_only_if_it_did_not_run_for_long(ago: float, expected: list[str]) -> None:
+    """The delay counts from the end before that one, as in a kubelet, which starts it right after the kill."""
+    pod = make("Always", {"name": "a"})
+    last = view("a", State.EXITED, 137, 1)
+    first = view("a", State.EXITED, 137, 0, finished_at=int((NOW - ago) * 1e9))
+    known = Known(killed={"a1": killed(last, pod)})
+    assert ask(pod, seen(last, first), known=known, delay=10.0) == expected
+    assert ask(pod, seen(last, first), delay=10.0) == ["wait"]
+
+
+def test_only_containers_that_are_started_again_are_in_back_off() -> None:
+    pod = make("OnFailure")
+    observed = seen(*ended("a"), *ended("b", code=1), *runs("c"))
+    decision = decide(pod, observed, now=NOW, since=NOW, delay=lambda _: 10.0)
+    assert (decision.action, decision.backing_off) == (Wait(until=NOW + 10), ("b",))
+    held = decide(pod, observed, now=NOW, since=NOW, delay=lambda _: 0.0, held={"b": NOW + 5})
+    assert (held.action, held.backing_off) == (Wait(until=NOW + 5), ())

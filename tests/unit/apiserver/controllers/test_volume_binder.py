@@ -1,0 +1,179 @@
+"""Claims and volumes that find each other: a table of what there is, and what comes of it."""
+
+from __future__ import annotations
+
+import copy
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from podkeep.apiserver.controllers.controller import Change, Item, Patch
+from podkeep.apiserver.controllers.volume_binder import CLAIMS, CLASSES, PODS, VOLUMES, VolumeBinder
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from support.admission import Objects
+
+NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+Found = tuple[str, dict[str, Any]]
+
+
+def claim(name: str = "data", *, size: str = "1Gi", **spec: Any) -> Found:
+    whole = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}} | spec
+    return CLAIMS, {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}"}, "spec": whole}
+
+
+def volume(name: str = "pv", *, size: str = "1Gi", labels: dict[str, str] | None = None, **spec: Any) -> Found:
+    whole = {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "capacity": {"storage": size}} | spec
+    return VOLUMES, {"metadata": {"name": name, "uid": f"uid-{name}", "labels": labels or {}}, "spec": whole}
+
+
+def waiting_class(name: str = "slow") -> Found:
+    return CLASSES, {"metadata": {"name": name}, "volumeBindingMode": "WaitForFirstConsumer"}
+
+
+def pod(claim_name: str) -> Found:
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": claim_name}}]
+    return PODS, {"metadata": {"name": "p", "namespace": "default"}, "spec": {"volumes": volumes}}
+
+
+def merged(value: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
+    """Return what a merge patch makes of a value."""
+    result = dict(value)
+    for key, item in patch.items():
+        result[key] = merged(result.get(key) or {}, item) if isinstance(item, dict) else item
+    return result
+
+
+class Api:
+    """Objects, and the controller that is told of each of them until it writes nothing more."""
+
+    def __init__(self, *objects: Found) -> None:
+        self.objects = [(resource, copy.deepcopy(value)) for resource, value in objects]
+        for _, value in self.objects:
+            value["metadata"]["resourceVersion"] = "1"
+        self.controller = VolumeBinder()
+        self.writes = 0
+
+    def settle(self) -> Api:
+        queue = [item for found in self.objects for item in self.tell(found)]
+        while queue:
+            item = queue.pop(0)
+            for write in self.controller.reconcile(item, Objects(*self.objects), NOW).writes:
+                assert isinstance(write, Patch)
+                self.writes += 1
+                assert self.writes < 50, "it never ends"
+                queue += self.apply(write)
+        return self
+
+    def tell(self, found: Found, kind: EventType = EventType.MODIFIED) -> list[Item]:
+        resource, value = found
+        key = Key(resource, value["metadata"].get("namespace", ""), value["metadata"]["name"])
+        change = Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)
+        return list(self.controller.observe(change))
+
+    def apply(self, write: Patch) -> list[Item]:
+        for index, (resource, value) in enumerate(self.objects):
+            if (resource, value["metadata"]["name"]) == (write.resource, write.name):
+                patch = dict(write.patch)
+                revision = patch["metadata"].pop("resourceVersion")
+                assert revision == value["metadata"]["resourceVersion"]
+                new = merged(value, patch)
+                new["metadata"]["resourceVersion"] = str(int(revision) + 1)
+                self.objects[index] = (resource, new)
+                return self.tell(self.objects[index])
+        raise AssertionError(write)
+
+    def remove(self, resource: str, name: str) -> Api:
+        gone = next(item for item in self.objects if (item[0], item[1]["metadata"]["name"]) == (resource, name))
+        self.objects.remove(gone)
+        self.tell(gone, EventType.DELETED)
+        return self.settle()
+
+    def phases(self) -> dict[str, str]:
+        return {
+            value["metadata"]["name"]: value.get("status", {}).get("phase", "")
+            for resource, value in self.objects
+            if resource in (CLAIMS, VOLUMES)
+        }
+
+    def of(self, name: str) -> dict[str, Any]:
+        return next(value for _, value in self.objects if value["metadata"]["name"] == name)
+
+
+def test_a_claim_and_a_volume_name_each_other() -> None:
+    api = Api(claim(), volume(size="2Gi")).settle()
+    assert api.phases() == {"data": "Bound", "pv": "Bound"}
+    assert api.of("data")["spec"]["volumeName"] == "pv"
+    assert api.of("data")["status"]["capacity"] == {"storage": "2Gi"}
+    assert api.of("data")["metadata"]["annotations"] == {
+        "pv.kubernetes.io/bind-completed": "yes",
+        "pv.kubernetes.io/bound-by-controller": "yes",
+    }
+    assert api.of("pv")["spec"]["claimRef"] == {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": "default",
+        "name": "data",
+        "uid": "uid-data",
+    }
+    before = api.writes
+    assert api.settle().writes == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "volumes", "chosen"),
+    [
+        ({}, [volume("big", size="9Gi"), volume("fits", size="2Gi"), volume("small", size="512Mi")], "fits"),
+        ({"storageClassName": "fast"}, [volume("a"), volume("b", storageClassName="fast")], "b"),
+        ({"accessModes": ["ReadWriteMany"]}, [volume("a"), volume("b", accessModes=["ReadWriteMany"])], "b"),
+        ({"volumeMode": "Block"}, [volume("a"), volume("b", volumeMode="Block")], "b"),
+        ({"selector": {"matchLabels": {"disk": "ssd"}}}, [volume("a"), volume("b", labels={"disk": "ssd"})], "b"),
+        ({"volumeName": "b"}, [volume("a"), volume("b", size="9Gi")], "b"),
+        ({}, [volume("a"), volume("b", claimRef={"namespace": "default", "name": "data"}, size="9Gi")], "b"),
+        ({}, [volume("a", claimRef={"namespace": "default", "name": "other", "uid": "x"}), volume("b")], "b"),
+    ],
+)
+def test_which_volume_a_claim_gets(wanted: dict[str, Any], volumes: list[Found], chosen: str) -> None:
+    api = Api(claim(**wanted), *volumes).settle()
+    assert api.of("data")["spec"].get("volumeName") == chosen
+    assert api.phases()["data"] == api.phases()[chosen] == "Bound"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "volumes"),
+    [
+        ({}, []),
+        ({"size": "2Gi"}, [volume()]),
+        ({"volumeName": "pv"}, [volume(claimRef={"namespace": "default", "name": "other", "uid": "x"})]),
+        ({"volumeName": "pv", "size": "2Gi"}, [volume()]),
+        ({}, [volume(claimRef={"namespace": "default", "name": "data", "uid": "former"})]),
+    ],
+)
+def test_a_claim_that_waits(wanted: dict[str, Any], volumes: list[Found]) -> None:
+    assert Api(claim(**wanted), *volumes).settle().phases()["data"] == "Pending"
+
+
+def test_one_of_two_claims_gets_the_only_volume() -> None:
+    phases = Api(claim("a"), claim("b"), volume()).settle().phases()
+    assert sorted((phases["a"], phases["b"])) == ["Bound", "Pending"]
+
+
+def test_a_class_may_wait_for_the_first_pod() -> None:
+    kind = {"storageClassName": "slow"}
+    assert Api(claim(**kind), volume(**kind), waiting_class()).settle().phases()["data"] == "Pending"
+    assert Api(claim(**kind), volume(**kind), waiting_class(), pod("other")).settle().phases()["data"] == "Pending"
+    assert Api(claim(**kind), volume(**kind), waiting_class(), pod("data")).settle().phases()["data"] == "Bound"
+
+
+@pytest.mark.parametrize(("policy", "phase"), [("Retain", "Released"), ("Delete", "Failed")])
+def test_a_volume_whose_claim_is_gone(policy: str, phase: str) -> None:
+    """Nobody else gets it: what is on it is the former claim's."""
+    api = Api(claim(), volume(persistentVolumeReclaimPolicy=policy)).settle().remove(CLAIMS, "data")
+    assert api.phases() == {"pv": phase}
+    api.objects.append(Api(claim("new")).objects[0])
+    assert api.settle().phases() == {"pv": phase, "new": "Pending"}
+
+
+def test_a_claim_whose_volume_is_gone_is_lost() -> None:
+    assert Api(claim(), volume()).settle().remove(VOLUMES, "pv").phases() == {"data": "Lost"}

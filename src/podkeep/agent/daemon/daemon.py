@@ -18,7 +18,7 @@ import msgspec
 
 from podkeep.agent import kubelet_configuration
 from podkeep.agent.certificates import bootstrap
-from podkeep.agent.certificates.manager import CertificateManager, client_certificate
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate, serving_certificate
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
@@ -39,7 +39,7 @@ from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import ApiObjects
 from podkeep.agent.resources import allocatable, machine, predicates
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
-from podkeep.agent.server.server import KubeletServer
+from podkeep.agent.server.server import KubeletServer, serving_store
 from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
@@ -205,6 +205,9 @@ class _Agent:
             shown = partial(kubelet_configuration.in_force, node.config)
             server = KubeletServer(node, client, self._manager, configuration=shown)
             port = (await stack.enter_async_context(server)).port
+            if agent.server_tls_bootstrap and not agent.tls_cert_file:
+                wanted = serving_certificate(node.name, (node.name,), node.host_ips)
+                tasks.start(CertificateManager(serving_store(agent), wanted, server.look).run(client))
         state = RuntimeState(node.client, agent.node_status_max_images)
         reporter = NodeReporter(client, settings_of(node, port), state, self._sensors(), self.recorder)
         self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")

@@ -101,12 +101,14 @@ class Users:
     pods: Callable[[], Iterable[Pod]]
     pulling: Callable[[], Collection[str]]
     volumes: bool = True
+    handler: Callable[[Pod], str] = lambda pod: pod.spec.runtime_class_name or ""
+    """Returns the runtime handler of a pod."""
     forget: Callable[[str], None] = lambda _: None
 
     def wanted(self) -> set[tuple[str, str]]:
         """Return references with runtime handlers, as :func:`wanted_by` does."""
         pulled = {(name, "") for name in self.pulling()}
-        return pulled.union(*(wanted_by(pod, volumes=self.volumes) for pod in self.pods()))
+        return pulled.union(*(wanted_by(pod, self.handler(pod), volumes=self.volumes) for pod in self.pods()))
 
 
 class ImageGarbage:
@@ -332,14 +334,13 @@ class ImageGarbage:
         return await asyncio.to_thread(self._disk, answer.image_filesystems[0].fs_id.mountpoint)
 
 
-def wanted_by(pod: Pod, *, volumes: bool) -> set[tuple[str, str]]:
+def wanted_by(pod: Pod, handler: str = "", *, volumes: bool) -> set[tuple[str, str]]:
     """Return the references, each with the runtime handler, of the images that a pod needs until it is over; pure.
 
     :param volumes: whether those of its volumes count (feature gate ImageVolume).
     """
     if pod.status.phase in _OVER:
         return set()
-    handler = pod.spec.runtime_class_name or ""
     images = {container.image for container in (*pod.spec.init_containers, *pod.spec.containers)}
     images |= {container.image for container in pod.spec.ephemeral_containers}
     if volumes:

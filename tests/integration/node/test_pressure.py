@@ -9,8 +9,8 @@ from agent.manifests import mount, pod, shell
 from support.running_node import RunningNode
 
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
-MUCH = "1000Ti"
-"""Of memory, which no machine has."""
+MUCH = "99%"
+"""Of memory, which no machine that runs anything has free."""
 
 
 def forever(image: str, name: str, **spec: Any) -> dict[str, Any]:
@@ -60,3 +60,31 @@ def test_a_volume_beyond_its_limit_evicts_its_pod(node: RunningNode, image: str)
     assert evicted["status"]["reason"] == "Evicted"
     assert evicted["status"]["message"] == 'Usage of EmptyDir volume "data" exceeds the limit "1Mi". '
     node.running("other")
+
+
+def test_a_critical_pod_takes_the_place_of_another(node: RunningNode, image: str) -> None:
+    """A critical pod for which there is no room runs, and the pod that had to go is Failed with upstream's words."""
+    most = int(node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"])
+    large, small = {"requests": {"cpu": str(most)}}, {"requests": {"cpu": "10m"}}
+    node.apply(pod(shell(image, FOREVER, resources=large), name="large", restartPolicy="Always"))
+    node.running("large")
+
+    critical = {"priorityClassName": "system-node-critical", "restartPolicy": "Always"}
+    node.apply(pod(shell(image, FOREVER, resources=small), name="critical", **critical))
+
+    ended = node.phase("large", "Failed")
+    assert (ended["status"]["reason"], ended["status"]["message"]) == (
+        "Preempting",
+        "Preempted in order to admit critical pod",
+    )
+    (target,) = [item for item in ended["status"]["conditions"] if item["type"] == "DisruptionTarget"]
+    assert target["message"] == "Pod was preempted by Kubelet to accommodate a critical pod."
+    node.running("critical")
+
+
+def test_a_pod_with_hardly_any_memory_runs(node: RunningNode, image: str) -> None:
+    """What the runtime itself needs beside containers is not taken from the limit of the pod."""
+    limits = {"limits": {"cpu": "100m", "memory": "2Mi"}}
+    node.apply(pod(shell(image, FOREVER, resources=limits), name="small", restartPolicy="Always"))
+
+    assert node.running("small")["status"]["containerStatuses"][0]["restartCount"] == 0

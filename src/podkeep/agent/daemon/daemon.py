@@ -176,7 +176,7 @@ class _Agent:
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._statuses = StatusManager(client, node.metrics)
-        self._objects = ApiObjects(client)
+        self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
         self._manager = PodManager(
@@ -198,6 +198,8 @@ class _Agent:
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
+                handler=node.runtime_classes.handler_of_running,
+                forget=node.images.forget,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,
@@ -231,6 +233,7 @@ class _Agent:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
+        self._objects.start()
         stack.push_async_callback(self._manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         port = 0

@@ -136,7 +136,7 @@ class PodWorker:
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
         self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
-        self._back_off = BackOff()
+        self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
         self._waiting: dict[str, Waiting] = {}
         self._news = OwnNews(node.client) if shared is None else shared.news
@@ -155,7 +155,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
-        self._stale = False
+        self._stale = True  # of a pod that an earlier process started it is not known
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -289,8 +289,11 @@ class PodWorker:
             await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
         finally:
             if lock is not None:
-                os.close(lock)
-        self.release()
+                await asyncio.to_thread(os.close, lock)
+        admitted, self._admitted = self._admitted, None
+        if admitted is not None:
+            # The last one to close a directory that was removed waits for the disk.
+            await asyncio.to_thread(admitted.release)
 
     def release(self) -> None:
         """Let go of the pod and leave it as it is, for others to look at and remove."""
@@ -459,6 +462,7 @@ class PodWorker:
             request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
+            self._stale = False
             await self._starter.create_sandbox(action.attempt, admitted)
         elif isinstance(action, StartContainer):
             previous = action.previous
@@ -470,6 +474,9 @@ class PodWorker:
         elif isinstance(action, Resize):
             await self._resize(action, observed, admitted)
         elif isinstance(action, KillContainer):
+            if action.replace:
+                # Another container as it were, whose ends say nothing of this one's.
+                self._back_off.succeeded(action.container.name)
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
         elif isinstance(action, ResetContainer):

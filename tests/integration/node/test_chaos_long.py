@@ -1,0 +1,119 @@
+"""Applies, edits, deletions and killed daemons, at random: in the end what is wanted is what is there."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from typing import Any
+
+from agent.manifests import pod, shell
+
+from support.running_node import RunningNode, is_ready
+
+STEPS = 150
+"""Of one run; the seed is in the test's output when it fails."""
+SLEEPS = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+
+
+class Chaos:
+    """Random steps on one node, and what must be there after them."""
+
+    def __init__(self, node: RunningNode, image: str, seed: int) -> None:
+        self._node, self._image = node, image
+        self._random = random.Random(seed)
+        self._count = 0
+        self.forever: set[str] = set()
+        self.done: set[str] = set()
+        self.said: list[str] = []
+
+    def step(self) -> None:
+        """Do one thing."""
+        steps: list[tuple[Callable[[], None], int]] = [
+            (self._apply, 10),
+            (self._job, 4),
+            (self._delete, 6),
+            (self._force, 2),
+            (self._replace, 2),
+            (self._label, 4),
+            (self._kill_agent, 2),
+            (self._kill_runtime, 1),
+            (self._kill_api, 1),
+        ]
+        (step,) = self._random.choices([item for item, _ in steps], [weight for _, weight in steps])
+        self.said.append(step.__name__)
+        step()
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"pod-{self._count}"
+
+    def _apply(self, name: str = "") -> None:
+        name = name or self._name()
+        spec: dict[str, Any] = {"volumes": [{"name": "v", "emptyDir": {}}]}
+        if self._random.random() < 0.3:
+            spec["hostUsers"] = False
+        if self._random.random() < 0.3:
+            spec["initContainers"] = [shell(self._image, "true", "init")]
+        container = shell(self._image, SLEEPS, volumeMounts=[{"name": "v", "mountPath": "/v"}])
+        self._node.apply(pod(container, name=name, restartPolicy="Always", **spec))
+        self.forever.add(name)
+
+    def _job(self) -> None:
+        name = self._name()
+        self._node.apply(pod(shell(self._image, "sleep 0.2"), name=name))
+        self.done.add(name)
+
+    def _one(self, names: set[str]) -> str:
+        return self._random.choice(sorted(names)) if names else ""
+
+    def _delete(self, **options: Any) -> str:
+        name = self._one(self.forever | self.done)
+        if name:
+            self._node.delete(name, **options)
+            self.forever.discard(name)
+            self.done.discard(name)
+        return name
+
+    def _force(self) -> None:
+        self._delete(gracePeriodSeconds=0)
+
+    def _replace(self) -> None:
+        if name := self._delete(gracePeriodSeconds=0):
+            self._apply(name)
+
+    def _label(self) -> None:
+        if name := self._one(self.forever):
+            self._node.patch(name, {"metadata": {"labels": {"step": str(len(self.said))}}})
+
+    def _kill_agent(self) -> None:
+        self._node.end_agent(signal.SIGKILL)
+        self._node.start_agent()
+
+    def _kill_runtime(self) -> None:
+        self._node.daemon.kill()
+        self._node.daemon.start()
+
+    def _kill_api(self) -> None:
+        self._node.api.stop(signal.SIGKILL)
+        self._node.api.start()
+
+    def is_settled(self) -> bool:
+        """Return whether every pod is as it is to be, and there is no other."""
+        found = {item["metadata"]["name"]: item for item in self._node.ask("GET", "/api/v1/pods")["items"]}
+        if found.keys() != self.forever | self.done:
+            return False
+        succeeded = (found[name]["status"].get("phase") == "Succeeded" for name in self.done)
+        return all(is_ready(found[name]) for name in self.forever) and all(succeeded)
+
+
+def test_desired_is_actual_whatever_happened(node: RunningNode, image: str) -> None:
+    """After random steps every pod is as it is to be; the fixture sees that nothing is left when they are deleted."""
+    seed = random.randrange(1 << 32)
+    chaos = Chaos(node, image, seed)
+    for _ in range(STEPS):
+        chaos.step()
+    node.until(chaos.is_settled, f"settled after {seed}: {chaos.said}")
+    uids = {item["metadata"]["uid"] for item in node.ask("GET", "/api/v1/pods")["items"]}
+    kubelet = node.daemon.base / "kubelet" / "pods"
+    node.until(lambda: {path.name for path in kubelet.iterdir()} == uids, f"no other pod on the node after {seed}")

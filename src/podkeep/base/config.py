@@ -263,6 +263,8 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     bootstrap_kubeconfig: str = ""
     """File with a token by which the node asks its cluster for a certificate, if ``kubeconfig`` is not there yet
     (kubelet: --bootstrap-kubeconfig)."""
+    server_tls_bootstrap: bool = False
+    """Ask the cluster for the certificate of the node's endpoints, and renew it (kubelet: serverTLSBootstrap)."""
     static_pod_path: str = ""
     """Directory or file of static pods; empty: none."""
     register_node: bool = True

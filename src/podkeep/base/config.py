@@ -310,6 +310,12 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A CredentialProviderConfig, or a directory of them (kubelet: --image-credential-provider-config)."""
     image_credential_provider_bin_dir: str = ""
     """Where the programs of the plugins are (kubelet: --image-credential-provider-bin-dir)."""
+    image_pull_credentials_verification_policy: Literal[
+        "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"
+    ] = "NeverVerifyPreloadedImages"
+    """Which images that are here a pod must have access to (kubelet: imagePullCredentialsVerificationPolicy)."""
+    preloaded_images_verification_allowlist: tuple[str, ...] = ()
+    """Repositories that ``NeverVerifyAllowlistedImages`` is about (kubelet: preloadedImagesVerificationAllowlist)."""
     image_gc_high_threshold_percent: int = 85
     """Usage of the images' file system from which on unused images are removed; 100: never."""
     image_gc_low_threshold_percent: int = 80

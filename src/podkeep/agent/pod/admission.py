@@ -220,7 +220,10 @@ async def _require_classes(pod: Pod, node: Node) -> None:
 
 async def _require_user_namespaces(pod: Pod, node: Node) -> None:
     """Ask the runtime whether the pod's handler can give it a user namespace (KEP-127, version skew)."""
-    handler = pod.spec.runtime_class_name or ""
+    try:
+        handler = node.runtime_classes.handler(pod)
+    except FailedPrecondition as error:
+        raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
     answer = await node.client.runtime.Status(api_pb2.StatusRequest())
     for known in answer.runtime_handlers:
         if known.name == handler and known.features.user_namespaces:

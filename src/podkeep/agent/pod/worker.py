@@ -33,6 +33,8 @@ from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFa
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
+    SANDBOX_CHANGED,
+    SANDBOX_CHANGED_MESSAGE,
     Action,
     CreateSandbox,
     Decision,
@@ -376,7 +378,11 @@ class PodWorker:
         action = decision.action
         if isinstance(action, Finish):
             self._end = action
+            if action.reason:
+                self._listener.event(Event(type="Normal", reason=action.reason, message=action.message))
             return
+        if isinstance(action, CreateSandbox) and action.attempt > 0:
+            self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         if isinstance(action, Wait):
             await self._news.wait(None if action.until is None else max(action.until - time.time(), 0.0))
             return

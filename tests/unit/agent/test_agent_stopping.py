@@ -178,13 +178,14 @@ def test_a_hook_that_fails_is_said_without_what_it_printed(tmp_path: Path) -> No
     ]
 
 
-def test_without_a_grace_period_no_hook_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at_once", "seconds"), [(False, 2), (True, 0)])
+def test_without_a_grace_period_no_hook_runs(tmp_path: Path, at_once: bool, seconds: int) -> None:
     wanted = pod(container("main", **hook("true")))
 
     async def scenario(runtime: Runtime, stopper: Stopper) -> None:
-        await stopper.stop_pod(wanted, targets(wanted), Grace(0))
+        await stopper.stop_pod(wanted, targets(wanted), Grace(0, at_once=at_once))
 
-    assert stopped(tmp_path, scenario).calls == ["stop main 0", "main ended"]
+    assert stopped(tmp_path, scenario).calls == [f"stop main {seconds}", "main ended"]
 
 
 @pytest.mark.parametrize(("seconds", "again"), [(5, "stop main 5"), (1, "stop main 2"), (0, "stop main 0")])

@@ -45,6 +45,7 @@ from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder
@@ -54,6 +55,11 @@ from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
 
 log = logging.getLogger(__name__)
+
+_THREADS = 256
+"""Blocking steps at a time."""
+_THREADS_OF_ONE = 8
+"""Of them those for one pod, one name that a probe looks up, or none of these: what hangs keeps out no others."""
 
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
@@ -90,6 +96,7 @@ class _Size:
 async def _serve(config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:

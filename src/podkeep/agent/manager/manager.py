@@ -36,6 +36,7 @@ from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
 
 log = logging.getLogger(__name__)
 
@@ -258,6 +259,10 @@ class PodManager:
     # ------------------------------------------------------------------------------------------------------ one pod
 
     async def _live(self, life: _Life, before: Sequence[_Life]) -> None:
+        with working_for(life.pod.metadata.uid):
+            await self._live_on(life, before)
+
+    async def _live_on(self, life: _Life, before: Sequence[_Life]) -> None:
         try:
             for other in before:
                 await other.over.wait()

@@ -45,12 +45,15 @@ def grace_of(pod: Pod, container: Container | None = None, failed: Kind | None =
 
 
 class Grace:
-    """How long something may still take. It only gets shorter; 0 means at once, without the minimum."""
+    """How long something may still take. It only gets shorter.
 
-    def __init__(self, seconds: float) -> None:
+    :param at_once: not even the minimum is left: somebody does not want to wait.
+    """
+
+    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
         self._end = asyncio.get_running_loop().time() + seconds
         self._changed = asyncio.Event()
-        self.at_once = seconds <= 0
+        self.at_once = at_once
 
     @property
     def left(self) -> float:
@@ -58,7 +61,7 @@ class Grace:
         return max(self._end - asyncio.get_running_loop().time(), 0.0)
 
     def shorten(self, seconds: float) -> None:
-        """Let no more than ``seconds`` be left from now on."""
+        """Let no more than ``seconds`` be left from now on; 0: nothing, nor the minimum."""
         end = asyncio.get_running_loop().time() + seconds
         if end < self._end or (seconds <= 0 and not self.at_once):
             self._end = min(self._end, end)

@@ -621,7 +621,8 @@ class PodWorker:
         if not running:
             return
         if self._ending is None:
-            self._ending = Grace(grace_of(self.pod) if self._grace is None else self._grace)
+            seconds = grace_of(self.pod) if self._grace is None else self._grace
+            self._ending = Grace(seconds, at_once=self._grace == 0)
         stopping = asyncio.ensure_future(self._stopper.stop_pod(self.pod, running, self._ending))
         try:
             while not stopping.done():

@@ -69,9 +69,9 @@ class Grace:
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
-    async def changed(self) -> None:
-        """Return when it got shorter."""
-        await self._changed.wait()
+    def changed(self) -> Coroutine[Any, Any, Any]:
+        """Return what returns when it gets shorter than it is at this call."""
+        return self._changed.wait()
 
     async def over(self) -> None:
         """Return when nothing is left."""
@@ -158,21 +158,22 @@ class Stopper:
     async def _stop(self, target: Target, grace: Grace) -> None:
         """Stop one container, sooner when the grace period gets shorter meanwhile."""
         attempts: set[asyncio.Task[None]] = set()
+        waiting: set[asyncio.Task[Any]] = set()
         try:
             while True:
                 seconds = 0 if grace.at_once else max(math.ceil(grace.left), MINIMUM_GRACE_S)
                 attempts.add(asyncio.ensure_future(self._request(target.id, seconds)))
                 changed = asyncio.ensure_future(grace.changed())
+                waiting.add(changed)
                 await asyncio.wait({*attempts, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
                 ended = next((attempt for attempt in attempts if attempt.done()), None)
                 if ended is not None:
                     ended.result()
                     return
         finally:
-            for attempt in attempts:
-                attempt.cancel()
-            await asyncio.gather(*attempts, return_exceptions=True)
+            for task in (*attempts, *waiting):
+                task.cancel()
+            await asyncio.gather(*attempts, *waiting, return_exceptions=True)
 
     async def _request(self, container: str, seconds: int) -> None:
         try:

@@ -10,9 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
+from podkeep.agent import metrics as counted
 from podkeep.agent.convert import names
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.pod.news import News
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.base.tasks import Tasks
@@ -33,14 +36,26 @@ Picture = dict[str, frozenset[tuple[str, int]]]
 """For each pod, the IDs of its sandboxes and containers with their states."""
 
 
-class RuntimeEvents:
-    """Wakes workers when something happens to their pod at the runtime."""
+async def _nothing() -> None:
+    return
 
-    def __init__(self, client: CriClient) -> None:
-        self._client = client
+
+class RuntimeEvents:
+    """Wakes workers when something happens to their pod at the runtime.
+
+    :param returned: called when a runtime answers again after it was away, before any worker is woken: it may be
+        another one.
+    """
+
+    def __init__(
+        self, client: CriClient, metrics: AgentMetrics, returned: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        self._client, self._metrics = client, metrics
+        self._returned = returned
         self._news: dict[str, News] = {}
         self._picture: Picture = {}
         self._follows = False
+        self._broken_off = False
         self._relist = asyncio.Event()
         self._answered = time.monotonic()
         self.away: PodkeepError | None = None
@@ -66,8 +81,8 @@ class RuntimeEvents:
         async with Tasks("following the runtime's events") as tasks:
             tasks.start(self._stream())
             while True:
-                await self._look()
                 self._relist.clear()
+                await self._look()
                 try:
                     pause = RELIST_S if self._follows else RELIST_WITHOUT_EVENTS_S
                     await asyncio.wait_for(self._relist.wait(), pause)
@@ -75,20 +90,29 @@ class RuntimeEvents:
                     continue
 
     async def _stream(self) -> None:
+        pause = RECONNECT_S
         while True:
+            began = time.monotonic()
             try:
                 await self._follow()
             except Unimplemented:
                 return
             except PodkeepError as error:
+                self._metrics.add(counted.EVENT_STREAM_ERRORS)
                 log.debug("no events: %s", error.message)
-            self._follows = False
-            await asyncio.sleep(RECONNECT_S if self.away is None else RELIST_WITHOUT_EVENTS_S)
+            finally:
+                self._follows = False
+            self._broken_off = True
+            self._relist.set()
+            lasted = time.monotonic() - began > RELIST_S
+            pause = RECONNECT_S if lasted else min(pause * 2, RELIST_WITHOUT_EVENTS_S)
+            await asyncio.sleep(pause)
 
     async def _follow(self) -> None:
         events = self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest())
         async with aclosing(events):  # type: ignore[type-var]
             self._follows = True
+            self._metrics.add(counted.EVENT_STREAM_STARTS)
             # What happened before the stream began is seen by a relist.
             self._relist.set()
             async for event in events:
@@ -99,20 +123,32 @@ class RuntimeEvents:
                     self._relist.set()
 
     async def _look(self) -> None:
+        started = time.monotonic()
         try:
             picture = await self._list()
+            if self._broken_off or self.away is not None:
+                await self._returned()
+                self._broken_off = False
         except PodkeepError as error:
             if self.away is None:
                 log.warning("%s; pods run on, trying again until there is an answer", error)
             self.away = error
             return
-        self._answered = time.monotonic()
+        self._measure(started)
         back, self.away = self.away is not None, None
         if back:
             log.warning("the runtime answers again")
         for uid in changed(self._picture, picture) if not back else [*self._news]:
             self.wake(uid)
         self._picture = picture
+
+    def _measure(self, started: float) -> None:
+        """Note that the runtime was listed, from ``started`` until now."""
+        now = time.monotonic()
+        self._metrics.observe(counted.PLEG_RELIST_DURATION, now - started)
+        self._metrics.observe(counted.PLEG_RELIST_INTERVAL, now - self._answered)
+        self._metrics.set(counted.PLEG_LAST_SEEN, time.time())
+        self._answered = now
 
     async def _list(self) -> Picture:
         runtime = self._client.runtime

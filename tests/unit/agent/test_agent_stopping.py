@@ -13,7 +13,7 @@ import pytest
 from podkeep.agent.pod.events import Event
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, prerequisites
 from podkeep.agent.probes.hooks import HookFailed, Hooks
-from podkeep.agent.probes.model import Kind, Target
+from podkeep.agent.probes.model import Target
 from podkeep.api.containers import Container, HTTPGetAction, LifecycleHandler, SleepAction, TCPSocketAction
 from podkeep.api.pod import Pod
 from podkeep.base.errors import Internal, NotFound
@@ -113,25 +113,11 @@ def test_what_ends_before_a_sidecar(running: str, expected: dict[str, list[str]]
     assert prerequisites(wanted, running.split()) == expected
 
 
-PROBE = {"tcpSocket": {"port": "1"}, "terminationGracePeriodSeconds": 7}
-
-
-@pytest.mark.parametrize(
-    ("deletion", "spec", "failed", "expected"),
-    [
-        (None, 30, None, 30),
-        (None, None, None, 2),
-        (5, 30, None, 5),
-        (None, 30, Kind.LIVENESS, 7),
-        (None, 30, Kind.STARTUP, 30),
-        (5, 30, Kind.LIVENESS, 5),
-    ],
-)
-def test_grace_periods(deletion: int | None, spec: int | None, failed: Kind | None, expected: int) -> None:
+@pytest.mark.parametrize(("deletion", "spec", "expected"), [(None, 30, 30), (None, None, 2), (5, 30, 5), (0, 30, 0)])
+def test_grace_periods(deletion: int | None, spec: int | None, expected: int) -> None:
     metadata = {} if deletion is None else {"deletionGracePeriodSeconds": deletion}
     fields = {} if spec is None else {"terminationGracePeriodSeconds": spec}
-    wanted = pod(container(livenessProbe=PROBE), metadata=metadata, **fields)
-    assert grace_of(wanted, wanted.spec.containers[0], failed) == expected
+    assert grace_of(pod(metadata=metadata, **fields)) == expected
 
 
 def test_hooks_of_all_run_at_once_and_sidecars_stop_last(tmp_path: Path) -> None:

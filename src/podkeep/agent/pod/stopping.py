@@ -15,7 +15,7 @@ from typing import Any
 from podkeep.agent.pod.events import Event, PodListener
 from podkeep.agent.pod.observed import ContainerView
 from podkeep.agent.probes.hooks import HookFailed, Hooks
-from podkeep.agent.probes.model import Kind, Target, full_name, spec_of
+from podkeep.agent.probes.model import Target, full_name
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.base.errors import NotFound
@@ -28,17 +28,13 @@ MINIMUM_GRACE_S = 2
 """What a container has between its stop signal and SIGKILL even if hooks took the grace period up (kubelet)."""
 
 
-def grace_of(pod: Pod, container: Container | None = None, failed: Kind | None = None) -> int:
-    """Return the seconds that a container of ``pod`` gets for its end.
+def grace_of(pod: Pod) -> int:
+    """Return the seconds that ``pod`` gets for its end; a deletion's own period wins.
 
-    A deletion's own period wins over everything, that of the probe because of which ``container`` is killed over the
-    pod's (KEP-2238).
+    What a container gets that is killed because of a probe is in ``plan.kill_grace``.
     """
     if pod.metadata.deletion_grace_period_seconds is not None:
         return pod.metadata.deletion_grace_period_seconds
-    probe = spec_of(container, failed) if container is not None and failed is not None else None
-    if probe is not None and probe.termination_grace_period_seconds is not None:
-        return probe.termination_grace_period_seconds
     if pod.spec.termination_grace_period_seconds is not None:
         return pod.spec.termination_grace_period_seconds
     return MINIMUM_GRACE_S

@@ -37,6 +37,7 @@ VERBS = {
     "attach": Verb("podkeep.cli.pods.attach", "Show what a container writes, and write to it."),
     "classes": Verb("podkeep.cli.classes.command", "List QoS classes, change those of pods, check their files."),
     "config": Verb("podkeep.cli.diagnosis.config", "Check and show the configuration."),
+    "cp": Verb("podkeep.cli.pods.cp", "Copy files into a container, or out of it."),
     "delete": Verb("podkeep.cli.objects.delete", "Delete objects of the Kubernetes API."),
     "describe": Verb("podkeep.cli.objects.describe", "Describe objects of the Kubernetes API, and what happened."),
     "doctor": Verb("podkeep.cli.diagnosis.doctor", "Say what this machine lacks, and the command that fixes it."),
@@ -54,6 +55,7 @@ VERBS = {
     "run": Verb("podkeep.cli.run", "Run the pods of a manifest until they end."),
     "runtime": Verb("podkeep.cli.runtime", "Serve the CRI socket."),
     "status": Verb("podkeep.cli.status", "Say how this node is: daemons, pods, and what is wrong."),
+    "top": Verb("podkeep.cli.pods.top", "Show what pods use of CPU and memory."),
     "wait": Verb("podkeep.cli.objects.wait", "Wait until a condition of objects holds."),
 }
 

@@ -317,16 +317,25 @@ def _count(pod: Mapping[str, Any]) -> int:
 
 
 def exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
-    """Return the exit status of the container that failed first; 1 if a pod failed without one; else 0."""
+    """Return the exit status of the container that failed first; 1 if a pod failed without one; else 0.
+
+    How a sidecar ended makes no difference, nor does any container of a pod that succeeded.
+    """
     failed: list[tuple[str, int]] = []
     without = False
     for pod in pods:
         status = pod.get("status") or {}
+        if status.get("phase") == "Succeeded":
+            continue
+        init = (pod.get("spec") or {}).get("initContainers") or ()
+        sidecars = {item.get("name") for item in init if item.get("restartPolicy") == "Always"}
         own = [
             (str(ended.get("finishedAt") or ""), int(ended["exitCode"]))
             for key in ("initContainerStatuses", "containerStatuses")
             for told in status.get(key) or ()
-            if (ended := (told.get("state") or {}).get("terminated")) and ended.get("exitCode")
+            if told.get("name") not in sidecars
+            and (ended := (told.get("state") or {}).get("terminated"))
+            and ended.get("exitCode")
         ]
         failed += own
         without = without or (status.get("phase") == "Failed" and not own)

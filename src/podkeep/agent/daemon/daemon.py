@@ -48,6 +48,7 @@ from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder
@@ -55,25 +56,33 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 
+_THREADS, _THREADS_OF_ONE = 32, 4
+"""For blocking steps; and of them for one pod, whose volumes may hang."""
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
 
 
 def serve(
-    config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None] = lambda _: None
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None] = lambda _: None,
+    certify: Callable[[], object] | None = None,
 ) -> None:
     """Run the node's pods until SIGTERM or SIGINT.
 
     :param settings: how the API is reached.
     :param mount_namespace: inode of the mount namespace that this process is in.
     :param on_ready: told in words when pods are followed.
+    :param certify: see :class:`KubeletServer`.
     :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
-    asyncio.run(_serve(config, settings, mount_namespace, on_ready))
+    asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
 
 
 @dataclass(kw_only=True)
@@ -100,9 +109,16 @@ class _Size:
         )
 
 
-async def _serve(config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None]) -> None:
+async def _serve(
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None],
+    certify: Callable[[], object] | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
@@ -113,8 +129,9 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         node = this_node(runtime, config)
         stack.push_async_callback(node.logs.close)
         here = _Here(runtime, mount_namespace, stop)
-        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), RuntimeEvents(runtime, here.check))
-        registered = await agent.start(stack)
+        events = RuntimeEvents(runtime, node.metrics, here.check)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
+        registered = await agent.start(stack, certify)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -162,7 +179,7 @@ class _Agent:
         self._events = events
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
-        self._statuses = StatusManager(client)
+        self._statuses = StatusManager(client, node.metrics)
         self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
@@ -186,6 +203,7 @@ class _Agent:
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
                 handler=node.runtime_classes.handler_of_running,
+                forget=node.images.forget,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,
@@ -215,7 +233,7 @@ class _Agent:
             report_status=self._wake_reporter,
         )
 
-    async def start(self, stack: AsyncExitStack) -> asyncio.Event:
+    async def start(self, stack: AsyncExitStack, certify: Callable[[], object] | None = None) -> asyncio.Event:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
@@ -225,7 +243,8 @@ class _Agent:
         port = 0
         if agent.enable_server:
             shown = partial(kubelet_configuration.in_force, node.config)
-            server = KubeletServer(node, client, self._manager, configuration=shown)
+            checks = [Check("syncloop", self._events.unhealthy)]
+            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks, certify=certify)
             port = (await stack.enter_async_context(server)).port
         reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
         self._reporter = reporter

@@ -94,7 +94,8 @@ Key = tuple[str, str]
 class Users:
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
-    ``volumes`` says whether images of volumes count (feature gate ImageVolume).
+    ``volumes`` says whether images of volumes count (feature gate ImageVolume); ``forget`` is told of each image that
+    was removed, on a thread.
     """
 
     pods: Callable[[], Iterable[Pod]]
@@ -102,6 +103,7 @@ class Users:
     volumes: bool = True
     handler: Callable[[Pod], str] = lambda pod: pod.spec.runtime_class_name or ""
     """Returns the runtime handler of a pod."""
+    forget: Callable[[str], None] = lambda _: None
 
     def wanted(self) -> set[tuple[str, str]]:
         """Return references with runtime handlers, as :func:`wanted_by` does."""
@@ -321,6 +323,7 @@ class ImageGarbage:
         log.info("removing image %s, %d bytes", image.id, image.size)
         await self._client.images.RemoveImage(api_pb2.RemoveImageRequest(image=spec))
         self._records.pop((image.id, image.handler), None)
+        await asyncio.to_thread(self._users.forget, image.id)
         self._metrics.add(IMAGES_COLLECTED, reason)
         return True
 

@@ -161,7 +161,13 @@ def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Comman
     if config.node.api:
         name = node_name(config.agent)
         found.append(Command(name="api", argv=[*start, "--set", f"api.node={name}", "api"]))
+        pki = Path(config.api.root) / "pki"
         agent += ["--set", f"agent.kubeconfig={own_kubeconfig(config.api.root)}"]
+        if not config.agent.tls_cert_file:
+            agent += ["--set", f"agent.tls_cert_file={pki / 'kubelet-serving.crt'}"]
+            agent += ["--set", f"agent.tls_private_key_file={pki / 'kubelet-serving.key'}"]
+        if not config.agent.authentication.x509.client_ca_file:
+            agent += ["--set", f"agent.authentication.x509.client_ca_file={pki / 'ca.crt'}"]
     found.append(Command(name="agent", argv=[*agent, "agent"], after=tuple(command.name for command in found)))
     return found
 

@@ -22,7 +22,7 @@ class Kind:
 
     def is_called(self, name: str) -> bool:
         """Return whether a name in lower case, without a group, is one of its."""
-        return name in {self.resource.name, self.singular, self.resource.kind.lower(), *self.short_names}
+        return bool(name) and name in {self.resource.name, self.singular, self.resource.kind.lower(), *self.short_names}
 
 
 def discovered(answer: Any) -> list[Kind]:

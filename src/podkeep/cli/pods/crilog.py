@@ -8,17 +8,23 @@ from podkeep.agent.log_reader import Record
 
 
 class Printer:
-    """Writes records to the stream they came from, with their times in front if asked."""
+    """Writes records to the stream they came from, with their times in front if asked.
 
-    def __init__(self, stdout: IO[bytes], stderr: IO[bytes], *, timestamps: bool = False) -> None:
+    :param prefix: what stands in front of each line.
+    """
+
+    def __init__(self, stdout: IO[bytes], stderr: IO[bytes], *, timestamps: bool = False, prefix: bytes = b"") -> None:
+        self._prefix = prefix
         self._outputs = {b"stdout": stdout, b"stderr": stderr}
         self._timestamps = timestamps
         self._within_line: set[bytes] = set()
 
     def write(self, record: Record) -> None:
         output = self._outputs[record.stream]
-        if self._timestamps and record.stream not in self._within_line:
-            output.write(record.time + b" ")
+        if record.stream not in self._within_line:
+            output.write(self._prefix)
+            if self._timestamps:
+                output.write(record.time + b" ")
         output.write(record.text)
         if record.partial:
             self._within_line.add(record.stream)

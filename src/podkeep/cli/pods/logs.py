@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import FailedPrecondition, NotFound
-from podkeep.cli.core import connection
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.cli.core import completion, connection
+from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line
-from podkeep.cli.pods.targets import Target, container_status, find_target, target_arguments
+from podkeep.cli.pods.targets import Target, container_status, find_target, namespace_option
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
-    from podkeep.agent.log_reader import LogReader
+    from podkeep.agent.log_reader import LogReader, Record
     from podkeep.base.config import Config
     from podkeep.cli.pods.crilog import Printer
     from podkeep.cri.client import CriClient
@@ -26,47 +32,225 @@ _POLL_LOG = 0.1
 _POLLS_PER_STATUS = 5
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """Which records are shown, and how. ``since``: nanoseconds since 1970, 0: from the beginning."""
+
+    follow: bool
+    previous: bool
+    tail: int | None
+    timestamps: bool
+    since: int
+
+
+def _wanted(*, since: str, since_time: str, **same: Any) -> _Wanted:
+    if since and since_time:
+        raise click.UsageError("--since and --since-time do not go together")
+    moment = 0
+    if since:
+        moment = time.time_ns() - int(duration(since) * 1e9)
+    elif since_time:
+        moment = _moment(since_time)
+    return _Wanted(since=moment, **same)
+
+
+def duration(text: str) -> float:
+    """Return the seconds in ``90s``, ``5m`` or ``1h30m``.
+
+    :raises InvalidArgument: if it is no such time.
+    """
+    if not re.fullmatch(r"(?:\d+(?:\.\d+)?(?:ms|[dhms]))+", text, flags=re.ASCII):
+        raise InvalidArgument(f"--since={text}: not a duration", hint="write it like 90s, 5m or 1h30m")
+    units = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"(\d+(?:\.\d+)?)(ms|[dhms])", text))
+
+
+def _moment(text: str) -> int:
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError as error:
+        raise InvalidArgument(f"--since-time={text}: not a time", hint="write it like 2026-01-31T12:00:00Z") from error
+    return int((found if found.tzinfo else found.astimezone()).timestamp() * 1e9)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Chosen:
+    """Whose logs: of a pod, or of all that a selector means."""
+
+    pod: str
+    container: str | None
+    namespace: str
+    selector: str
+    all_containers: bool
+
+    def check(self) -> None:
+        if bool(self.pod) == bool(self.selector):
+            raise click.UsageError("name a pod, or give -l")
+        if self.container and self.all_containers:
+            raise click.UsageError("-c does not go with --all-containers")
+
+
+def _chosen(*, pod: str | None, **same: Any) -> _Chosen:
+    name, _, container = (pod or "").partition("/")
+    same["container"] = same["container"] or container or None
+    return _Chosen(pod=name, **same)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """A log. ``identity``: of its container."""
+
+    pod: str
+    container: str
+    identity: str
+    path: Path
+
+
 @click.command(name="logs")
-@target_arguments(running=False)
+@click.argument("pod", required=False, metavar="[POD[/CONTAINER]]", shell_complete=completion.all_targets)
+@click.option("-c", "--container", metavar="NAME", help="Container.", shell_complete=completion.containers)
+@namespace_option
+@click.option("-l", "--selector", default="", metavar="LABELS", help="Of all pods with these labels, such as app=web.")
+@click.option("--all-containers", is_flag=True, help="Of all containers of the pods.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the container ends.")
 @click.option("-p", "--previous", is_flag=True, help="The attempt before the newest one.")
 @click.option("--tail", type=click.IntRange(min=0), metavar="N", help="Only the last N lines of what is there.")
+@click.option("--since", default="", metavar="TIME", help="Only what is newer, such as 5m.")
+@click.option("--since-time", default="", metavar="MOMENT", help="Only what is newer, such as 2026-01-31T12:00:00Z.")
 @click.option("--timestamps", is_flag=True, help="Put the time of each line in front of it.")
+@bundle("chosen", _chosen, "pod", "container", "namespace", "selector", "all_containers")
+@bundle("wanted", _wanted, "follow", "previous", "tail", "since", "since_time", "timestamps")
 @pass_invocation
-def command(
-    invocation: Invocation, target: Target, follow: bool, previous: bool, tail: int | None, timestamps: bool
-) -> None:
-    """Print the log of a container.
+def command(invocation: Invocation, chosen: _Chosen, wanted: _Wanted) -> None:
+    """Print the logs of containers; of several with their names in front of each line.
 
     What the container wrote to its standard error goes to standard error. Of a log that was rotated this is the
     newest file, as with kubectl; the older ones are beside it. With -f it goes on in the next.
-    """
-    from podkeep.agent.log_reader import LogReader
-    from podkeep.cli.pods.crilog import Printer
 
-    printer = Printer(sys.stdout.buffer, sys.stderr.buffer, timestamps=timestamps)
+    \b
+    Examples:
+      podkeep logs web
+      podkeep logs web/main -f --since 5m
+      podkeep logs -l app=web --all-containers --tail 20
+    """
+    chosen.check()
 
     async def show(client: CriClient) -> None:
-        identity, path = await _locate(client, invocation.config, target)
-        if previous:
-            path = previous_attempt(path)
-        elif follow:
-            await _wait_for_log(client, identity, path)
-        reader = LogReader(path, tail=tail)
-        try:
-            await _print(client, identity, reader, printer, follow=follow and not previous)
-        finally:
-            reader.close()
+        if not chosen.selector and not chosen.all_containers:
+            target = Target(pod=chosen.pod, namespace=chosen.namespace, container=chosen.container)
+            sources = [await _locate(client, invocation.config, target)]
+        else:
+            sources = await _several(client, chosen)
+        prefixed = len(sources) > 1
+        work = [_show(client, source, wanted, prefixed=prefixed) for source in sources]
+        if wanted.follow and not wanted.previous:
+            await asyncio.gather(*work)
+            return
+        for each in work:
+            await each
 
     connection.run(invocation, show)
 
 
-async def _locate(client: CriClient, config: Config, target: Target) -> tuple[str, Path]:
+async def _several(client: CriClient, chosen: _Chosen) -> list[_Source]:
+    """Return the logs of the containers that are meant: of each the newest attempt; those without a log are left out.
+
+    :raises NotFound: if there is none.
+    """
+    labels = _labels(chosen.selector) if chosen.selector else {}
+    sandboxes = (await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())).items
+    pods = {
+        item.id: item.metadata.name
+        for item in sandboxes
+        if item.metadata.namespace == chosen.namespace
+        and (item.metadata.name == chosen.pod or not chosen.pod)
+        and all(item.labels.get(key) == value for key, value in labels.items())
+    }
+    listed = (await client.runtime.ListContainers(api_pb2.ListContainersRequest())).containers
+    newest: dict[tuple[str, str], api_pb2.Container] = {}
+    for item in sorted(listed, key=lambda item: (item.metadata.attempt, item.created_at)):
+        if item.pod_sandbox_id in pods and chosen.container in (None, item.metadata.name):
+            newest[pods[item.pod_sandbox_id], item.metadata.name] = item
+    found = []
+    for (pod, name), item in sorted(newest.items()):
+        path = (await container_status(client, item.id)).log_path
+        if path and (chosen.all_containers or chosen.container or not _is_one_of_several(newest, pod, name)):
+            found.append(_Source(pod=pod, container=name, identity=item.id, path=Path(path)))
+    if not found:
+        what = f"pod {chosen.pod}" if chosen.pod else f"pods with {chosen.selector}"
+        raise NotFound(
+            f"no containers of {what} in namespace {chosen.namespace}", hint="`podkeep ps -a` lists all pods"
+        )
+    return found
+
+
+def _is_one_of_several(newest: Mapping[tuple[str, str], object], pod: str, name: str) -> bool:
+    """Say whether a pod has others before this container: without --all-containers one of each pod is shown."""
+    return name != min(other for of, other in newest if of == pod)
+
+
+def _labels(selector: str) -> dict[str, str]:
+    """Return the labels of a selector of equalities.
+
+    :raises InvalidArgument: if it is another one.
+    """
+    found = {}
+    for part in selector.split(","):
+        key, separator, value = part.replace("==", "=").partition("=")
+        if not separator or not key.strip() or key.endswith("!"):
+            raise InvalidArgument(f"-l {selector}: {part!r} is not KEY=VALUE", hint="write it like app=web,tier=front")
+        found[key.strip()] = value.strip()
+    return found
+
+
+async def _show(client: CriClient, source: _Source, wanted: _Wanted, *, prefixed: bool) -> None:
+    from podkeep.agent.log_reader import LogReader
+    from podkeep.cli.pods.crilog import Printer
+
+    prefix = f"[{source.pod}/{source.container}] ".encode() if prefixed else b""
+    printer = Printer(sys.stdout.buffer, sys.stderr.buffer, timestamps=wanted.timestamps, prefix=prefix)
+    path = source.path
+    if wanted.previous:
+        path = previous_attempt(path)
+    elif wanted.follow:
+        await _wait_for_log(client, source.identity, path)
+    reader = LogReader(path, tail=wanted.tail)
+    try:
+        await _print(
+            client, source.identity, reader, _Since(printer, wanted.since), follow=wanted.follow and not wanted.previous
+        )
+    finally:
+        reader.close()
+
+
+class _Since:
+    """Passes on the records from a moment on; times of a log only grow, so the first one decides for all after it."""
+
+    def __init__(self, printer: Printer, since: int) -> None:
+        self._printer, self._since = printer, since
+        self.flush = printer.flush
+
+    def write(self, record: Record) -> None:
+        if self._since:
+            if _nanoseconds(record.time) < self._since:
+                return
+            self._since = 0
+        self._printer.write(record)
+
+
+def _nanoseconds(moment: bytes) -> int:
+    try:
+        return int(datetime.fromisoformat(moment.decode().replace("Z", "+00:00")).timestamp() * 1e9)
+    except ValueError:
+        return 0
+
+
+async def _locate(client: CriClient, config: Config, target: Target) -> _Source:
     found = await find_target(client, config, target)
     status = await container_status(client, found.id)
     if not status.log_path:
         raise FailedPrecondition(f"container {found.metadata.name} of pod {target.pod} was made without a log")
-    return found.id, Path(status.log_path)
+    return _Source(pod=target.pod, container=found.metadata.name, identity=found.id, path=Path(status.log_path))
 
 
 def previous_attempt(path: Path) -> Path:
@@ -86,7 +270,7 @@ async def _wait_for_log(client: CriClient, identity: str, path: Path) -> None:
         await asyncio.sleep(_POLL_LOG)
 
 
-async def _print(client: CriClient, identity: str, reader: LogReader, printer: Printer, *, follow: bool) -> None:
+async def _print(client: CriClient, identity: str, reader: LogReader, printer: _Since, *, follow: bool) -> None:
     if not follow:
         # What is there now: a container may write faster than anybody reads.
         if there := reader.to_read():

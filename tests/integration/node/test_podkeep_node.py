@@ -1,0 +1,241 @@
+"""``podkeep node``: three daemons under one supervisor, and the command line of the node that they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.container_mounts import ContainerMounts
+from support.daemon import Daemon
+from support.registry import Registry
+from support.running_node import own_base
+from support.timeout import TIMEOUT_S
+
+READY = "all daemons serve"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "node"
+
+
+class Node:
+    """A ``podkeep node`` with directories and ports of its own."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        self.run = daemon.base / "node"
+        self.log: list[str] = []
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self, *options: str, until: str = READY) -> None:
+        """Start it and wait until it says ``until``."""
+        self.process = subprocess.Popen(self.daemon.command("node", *options), stderr=subprocess.PIPE, text=True)
+        stream = self.process.stderr
+        assert stream is not None
+        for line in stream:
+            self.log.append(line)
+            if until in line:
+                break
+        else:
+            raise AssertionError(f"podkeep node ended: {''.join(self.log)}")
+        threading.Thread(target=self.log.extend, args=[stream], daemon=True).start()
+
+    def end(self, number: int = signal.SIGTERM) -> None:
+        """End it."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(TIMEOUT_S)
+            self.process = None
+
+    def daemons(self) -> dict[str, dict[str, Any]]:
+        """Return what it tells of its daemons, by name."""
+        told = json.loads((self.run / "node.json").read_bytes())
+        return {item["name"]: item for item in told["daemons"]}
+
+    def podkeep(self, *arguments: str, status: int | None = 0, stdin: str = "") -> str:
+        """Run a verb; return what it printed, with its errors if it is to fail."""
+        done = subprocess.run(
+            self.daemon.command(*arguments), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+        )
+        assert status is None or done.returncode == status, (done.stdout, done.stderr, self.log[-30:])
+        return done.stdout + (done.stderr if status != 0 else "")
+
+    def until(self, condition: Callable[[], Any], what: str) -> Any:
+        """Return the first true value of ``condition``."""
+        deadline = time.monotonic() + TIMEOUT_S
+        while not (value := condition()):
+            assert time.monotonic() < deadline, f"never came: {what}\n{''.join(self.log[-50:])}"
+            time.sleep(0.02)
+        return value
+
+
+@pytest.fixture
+def node(open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[Node]:
+    """A node of the test's own, not started."""
+    base = own_base(open_directory)
+    extra = f"""
+port = 0
+node_name = "node-1"
+[node]
+run = "{base / "node"}"
+[api]
+root = "{base / "api"}"
+unix_socket = "{base / "api.sock"}"
+address = "127.0.0.1:{20000 + os.getpid() % 10000}"
+[registries."{registry.host}"]
+insecure = true
+"""
+    found = Node(Daemon(base, extra=extra, mounts=mounts_of_containers))
+    yield found
+    if found.process is not None:
+        found.podkeep("delete", "pods", "--all", "-A", status=None)
+        found.end()
+    found.daemon.end()
+
+
+def manifest(name: str, image: str, script: str, restart: str = "Always") -> str:
+    """Return a pod of one container, as JSON."""
+    container = {"name": "main", "image": image, "command": ["sh", "-c", script]}
+    spec = {"containers": [container], "restartPolicy": restart, "terminationGracePeriodSeconds": 0}
+    return json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": {"app": name}}, "spec": spec}
+    )
+
+
+def test_a_pod_runs_on_whatever_is_killed(node: Node, image: str) -> None:
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "echo started; exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    container = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"][0][
+        "containerID"
+    ]
+    for name in ("agent", "api", "runtime"):
+        before = node.daemons()[name]
+        os.kill(before["pid"], signal.SIGKILL)
+        again = node.until(
+            lambda name=name, pid=before["pid"]: (
+                (item := node.daemons()[name])["state"] == "ready" and item["pid"] != pid and item
+            ),
+            f"{name} serves again",
+        )
+        assert again["restarts"] == 1
+    assert [line for line in node.log if "killed by SIGKILL" in line] != []
+    assert len([line for line in node.log if "killed by SIGKILL" in line]) == 3, "each is told once"
+
+    def is_same() -> bool:
+        status = json.loads(node.podkeep("get", "pod/web", "-o", "json", status=None) or "{}").get("status", {})
+        told = status.get("containerStatuses", [{}])[0]
+        return bool(told.get("ready")) and told.get("containerID") == container
+
+    node.until(is_same, "the same container is ready")
+    assert node.podkeep("logs", "web") == "started\n"
+
+
+def test_a_second_node_is_refused_and_pods_outlive_the_first(node: Node, image: str) -> None:
+    node.start()
+    said = node.podkeep("node", status=1)
+    assert "is in use by another process" in said
+    assert "a node runs already" in said
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    node.end()
+    ends = [line for line in node.log if "supervisor stopping" in line]
+    assert [line.split()[-1] for line in ends] == ["agent", "api", "runtime"], "in this order"
+    assert "start it with `podkeep node`" in node.podkeep("status", status=1)
+    node.start()
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    told = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"][0]
+    assert told["restartCount"] == 0
+
+
+def test_the_daemons_of_a_killed_supervisor_end_and_the_next_one_serves(node: Node) -> None:
+    node.start()
+    pids = [item["pid"] for item in node.daemons().values()]
+    node.end(signal.SIGKILL)
+    node.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "its daemons are gone")
+    node.start()
+    assert {item["state"] for item in node.daemons().values()} == {"ready"}
+
+
+def test_a_daemon_that_cannot_start_says_why_once(node: Node) -> None:
+    api = node.daemon.base / "api"
+    api.mkdir()
+    (api / "pki").write_text("in the way")
+    node.start(until="api cannot start")
+    node.until(lambda: node.daemons()["api"]["restarts"] >= 2, "it was tried again")
+    assert len([line for line in node.log if "api cannot start" in line]) == 1
+    assert node.podkeep("status", status=1).startswith("node node-1: api cannot start: ")
+    (api / "pki").unlink()
+    node.until(lambda: node.daemons()["agent"]["state"] == "ready", "all serve")
+    assert [line for line in node.log if "api serves again" in line] != []
+
+
+def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> None:
+    node.start()
+    node.until(lambda: node.podkeep("status", status=None).startswith("node node-1: Ready\n"), "all is well")
+    node.podkeep("apply", "-f", "-", stdin=manifest("bad", image, "exit 3"))
+    said = node.until(
+        lambda: (text := node.podkeep("status", status=None)) and "CrashLoopBackOff" in text and text, "it is told"
+    )
+    assert said.startswith("node node-1: Ready; 1 pod not well\n")
+    assert re.search(r"default +bad +CrashLoopBackOff .*container main: back-off .*; before: exit status 3", said)
+    first = node.podkeep("describe", "pod", "bad").splitlines()[0]
+    assert first.startswith("pod/bad in default: CrashLoopBackOff: container main: back-off ")
+
+
+def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, image: str) -> None:
+    node.start()
+    files = node.daemon.base / "manifests"
+    files.mkdir()
+    (files / "one.yaml").write_text(manifest("one", image, "echo out; echo err >&2; exit 5", "Never"))
+    (files / "two.yaml").write_text(manifest("two", image, "echo second", "Never"))
+    done = subprocess.run(
+        node.daemon.command("run", str(files / "one.yaml"), str(files / "two.yaml")),
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 5
+    assert sorted(done.stdout.splitlines()) == ["[one/main] out", "[two/main] second"]
+    assert "[one/main] err" in done.stderr
+    assert "No resources found" in node.podkeep("get", "pods", status=None) or node.podkeep("get", "pods") == ""
+    node.podkeep("run", "-d", str(files / "two.yaml"))
+    node.podkeep("wait", "pod/two", "--for=jsonpath={.status.phase}=Succeeded", "--timeout", "1m")
+    assert node.podkeep("delete", "pod", "two") == "pod/two deleted\n"
+
+
+def test_files_go_in_and_come_out(node: Node, image: str) -> None:
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    tree = node.daemon.base / "tree"
+    (tree / "d").mkdir(parents=True)
+    (tree / "d" / "f").write_bytes(os.urandom(300_000))
+    node.podkeep("cp", str(tree), "web:/tmp")
+    node.podkeep("exec", "web", "--", "ln", "-s", "/etc/passwd", "/tmp/tree/link")
+    node.podkeep("cp", "web:/tmp/tree", str(node.daemon.base / "back"))
+    assert (node.daemon.base / "back/d/f").read_bytes() == (tree / "d/f").read_bytes()
+    assert not (node.daemon.base / "back/link").is_symlink()
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_examples_run(node: Node, image: str, path: Path) -> None:
+    text = path.read_text().replace("localhost/busybox:demo", image)
+    file = node.daemon.base / path.name
+    file.write_text(text.replace("/var/tmp/podkeep-example", str(node.daemon.base / "host")))
+    node.start()
+    if path.stem == "web":
+        node.podkeep("apply", "-f", str(file))
+        node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+        assert "hello from a ConfigMap" in node.podkeep("exec", "web", "--", "wget", "-qO-", "http://127.0.0.1:8080")
+        node.podkeep("delete", "-f", str(file))
+    else:
+        assert node.podkeep("run", str(file)) != ""

@@ -1,0 +1,108 @@
+"""Copying out of a container: whatever is in its archive, nothing lands elsewhere."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.cli.pods.cp import Remote, remote, unpack
+from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
+
+
+def member(
+    name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"x", link: str = "", mode: int = 0o644
+) -> tuple[tarfile.TarInfo, bytes]:
+    """Return an entry of an archive."""
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = kind, link, mode
+    info.size = len(data) if kind == tarfile.REGTYPE else 0
+    return info, data
+
+
+def reader(*members: tuple[tarfile.TarInfo, bytes]) -> TarReader:
+    """Return a reader of an archive of them."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w") as archive:
+        for info, data in members:
+            archive.addfile(info, io.BytesIO(data))
+    file.seek(0)
+    return TarReader(ByteSource(lambda: file.read(1000)))
+
+
+def test_files_and_directories(tmp_path: Path) -> None:
+    skipped: list[str] = []
+    members = (member("./d", tarfile.DIRTYPE), member("./d/e/f", data=b"deep", mode=0o4755), member("./d/g"))
+    assert unpack(reader(*members), b"d", tmp_path / "there", skipped) == 3
+    assert (tmp_path / "there/e/f").read_bytes() == b"deep"
+    assert (tmp_path / "there/e/f").stat().st_mode & 0o7777 == 0o755, "no set-user-ID comes out"
+    assert skipped == []
+
+
+def test_a_file_replaces_what_is_there_and_not_what_a_link_names(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("kept")
+    (tmp_path / "file").symlink_to(victim)
+    unpack(reader(member("./f", data=b"new")), b"f", tmp_path / "file", [])
+    assert victim.read_text() == "kept"
+    assert (tmp_path / "file").read_text() == "new"
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "./f/../../x", "../x", "./other", "..", "."])
+def test_an_entry_that_belongs_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidArgument, match="belongs elsewhere"):
+        unpack(reader(member(name)), b"f", tmp_path / "f", [])
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
+def test_links_and_devices_are_left_out(tmp_path: Path, kind: bytes) -> None:
+    skipped: list[str] = []
+    unpack(
+        reader(member("./d", tarfile.DIRTYPE), member("./d/x", kind, link="/etc/passwd")), b"d", tmp_path / "d", skipped
+    )
+    assert os.listdir(tmp_path / "d") == []
+    assert len(skipped) == 1
+    assert skipped[0].startswith("d/x: a ")
+
+
+def test_nothing_is_written_through_a_link_that_is_there(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d/sub").symlink_to(outside)
+    with pytest.raises(InvalidArgument, match="no directory"):
+        unpack(reader(member("./d/sub/f")), b"d", tmp_path / "d", [])
+    assert os.listdir(outside) == []
+
+
+def test_what_is_no_archive(tmp_path: Path) -> None:
+    pieces = [b"not an archive" * 100, b""]
+    with pytest.raises(TarError):
+        unpack(TarReader(ByteSource(lambda: pieces.pop(0))), b"f", tmp_path / "f", [])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("web:/a/b", Remote(pod="web", namespace="default", path=PurePosixPath("/a/b"), is_directory=False)),
+        ("shop/web:/a/", Remote(pod="web", namespace="shop", path=PurePosixPath("/a"), is_directory=True)),
+        ("web:a:b", Remote(pod="web", namespace="default", path=PurePosixPath("a:b"), is_directory=False)),
+        ("./a:b", None),
+        ("/a:b", None),
+        ("plain", None),
+    ],
+)
+def test_remote(text: str, expected: Remote | None) -> None:
+    assert remote(text, "default") == expected
+
+
+def test_a_remote_needs_a_path() -> None:
+    check: Callable[[], object] = lambda: remote("web:", "default")  # noqa: E731 - one call
+    with pytest.raises(PodkeepError, match="the path in the container is missing"):
+        check()

@@ -1,0 +1,59 @@
+"""Options of ``podkeep logs``, and the arithmetic of ``podkeep top``."""
+
+from __future__ import annotations
+
+import pytest
+
+from podkeep.base.errors import InvalidArgument
+from podkeep.cli.pods import logs, top
+from podkeep.cri.v1 import api_pb2
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("1h30m", 5400), ("1d", 86400), ("500ms", 0.5), ("1.5s", 1.5)]
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert logs.duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "5", "m", "-5m", "5 m", "٣s"])
+def test_no_durations(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="not a duration"):
+        logs.duration(text)
+
+
+def test_labels() -> None:
+    assert logs._labels("app=web,tier==front, x=") == {"app": "web", "tier": "front", "x": ""}
+    for text in ("app", "app!=web", "=x", "app in (a)"):
+        with pytest.raises(InvalidArgument, match="is not KEY=VALUE"):
+            logs._labels(text)
+
+
+def _cpu(moment: int, used: int, rate: int = 0) -> api_pb2.CpuUsage:
+    return api_pb2.CpuUsage(
+        timestamp=moment,
+        usage_core_nano_seconds=api_pb2.UInt64Value(value=used),
+        usage_nano_cores=api_pb2.UInt64Value(value=rate),
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        (_cpu(0, 0), _cpu(10**9, 5 * 10**8), 500),
+        (_cpu(0, 10**9), _cpu(10**9, 0), 0),
+        (_cpu(5, 0), _cpu(5, 7, 25 * 10**7), 250),
+        (None, _cpu(5, 7, 10**9), 1000),
+    ],
+)
+def test_millicores(before: api_pb2.CpuUsage | None, after: api_pb2.CpuUsage, expected: int) -> None:
+    assert top.millicores(before, after) == expected
+
+
+def test_rows_are_ordered_by_what_is_asked() -> None:
+    rows = [
+        top.Usage(namespace="n", pod=pod, container="", cpu=cpu, memory=memory)
+        for pod, cpu, memory in (("b", 1, 30), ("a", 2, 10), ("c", 1, 20))
+    ]
+    names = {sort: [row.pod for row in top.ordered(rows, sort)] for sort in ("cpu", "memory", "name")}
+    assert names == {"cpu": ["a", "b", "c"], "memory": ["b", "c", "a"], "name": ["a", "b", "c"]}

@@ -1,0 +1,99 @@
+"""Supervising a node's daemons: back-off, reasons, output; and the systemd unit."""
+
+from __future__ import annotations
+
+import configparser
+from pathlib import Path
+
+import pytest
+
+from podkeep.base import service
+from podkeep.cli.core import supervised
+from podkeep.cli.node import report, unit
+from podkeep.cli.node.child import Output
+from podkeep.cli.node.restarts import Failures, Reason, reason
+
+
+def test_back_off_doubles_to_half_a_minute_and_begins_anew_after_a_minute_of_service() -> None:
+    failures, delays = Failures(), []
+    for _ in range(7):
+        failures = failures.after(None)
+        delays.append(failures.delay_s)
+    assert delays == [1, 2, 4, 8, 16, 30, 30]
+    assert failures.after(5.0).delay_s == 30, "that was no good start"
+    assert failures.after(60.0).delay_s == 1
+    assert Failures(10**6).delay_s == 30
+
+
+@pytest.mark.parametrize(
+    ("lines", "status", "expected"),
+    [
+        (["noise", "podkeep: no crun", "hint: install it"], 1, Reason("no crun", "install it")),
+        (["podkeep: first", "hint: of the first", "podkeep: second"], 1, Reason("second")),
+        (["hint: of nothing"], 2, Reason("ended with exit status 2")),
+        ([], 0, Reason("ended with exit status 0")),
+        (["podkeep: said before"], -9, Reason("killed by SIGKILL")),
+        ([], -63, Reason("killed by signal 63")),
+    ],
+)
+def test_reason(lines: list[str], status: int, expected: Reason) -> None:
+    assert reason(lines, status) == expected
+
+
+def test_output_has_the_name_of_the_daemon_in_front_and_is_held_when_told() -> None:
+    written: list[str] = []
+    output = Output("api", written.append)
+    output.feed(b"one\ntw")
+    output.feed(b'o\n{"level":"info"}\n\x1b[2Jevil\n')
+    assert written == ["api: one", "api: two", '{"level":"info"}', "api: \\x1b[2Jevil"]
+    output.begin(hold=True)
+    output.feed(b"held\nwithout an end")
+    output.end()
+    assert written[4:] == []
+    output.release()
+    assert written[4:] == ["api: held", "api: without an end"]
+    assert list(output.last) == ["held", "without an end"]
+
+
+def test_output_keeps_little_of_a_line_without_an_end() -> None:
+    written: list[str] = []
+    output = Output("api", written.append)
+    for _ in range(100):
+        output.feed(b"x" * 65536)
+    output.end()
+    assert [len(line) for line in written] == [len("api: ") + (16 << 10)]
+
+
+def test_a_daemon_is_told_nothing_that_systemd_told_its_supervisor() -> None:
+    told = {"PATH": "/bin", "NOTIFY_SOCKET": "/run/systemd/notify", "WATCHDOG_PID": "1", "LISTEN_FDS": "1"}
+    environment = supervised.environment(told, notify="/run/own", watchdog_s=60)
+    assert environment.pop("PODKEEP_SUPERVISOR").isdecimal()
+    assert environment == {"PATH": "/bin", "NOTIFY_SOCKET": "/run/own", "WATCHDOG_USEC": "60000000"}
+
+
+def test_what_a_daemon_says_of_itself() -> None:
+    assert service.parse(b"READY=1\nSTATUS=serving a=b") == {"READY": "1", "STATUS": "serving a=b"}
+    assert service.parse(b"\xff\nnothing") == {}
+
+
+def test_a_report_is_read_only_while_the_node_runs(tmp_path: Path) -> None:
+    told = report.NodeReport(pid=1, kubeconfig="/a", embedded=True)
+    report.write(tmp_path, told)
+    assert report.read(tmp_path) is None
+    from podkeep.base import lockfile
+
+    lockfile.acquire(tmp_path / report.LOCK)
+    assert report.read(tmp_path) == told
+    (tmp_path / report.FILE).write_text("damaged")
+    assert report.read(tmp_path) is None
+
+
+def test_unit() -> None:
+    text = unit.unit(["/opt/pod keep/podkeep"], ["--config", "/etc/100%.toml"])
+    parser = configparser.RawConfigParser(strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    assert parser["Service"]["ExecStart"] == '"/opt/pod keep/podkeep" --config "/etc/100%%.toml" node'
+    assert parser["Service"]["Type"] == "notify"
+    assert parser["Service"]["KillMode"] == "process", "containers outlive it"
+    assert parser["Install"]["WantedBy"] == "multi-user.target"

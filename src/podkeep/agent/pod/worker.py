@@ -185,7 +185,7 @@ class PodWorker:
                 await self._until_answered(self._stop_containers)
                 observed = await self._until_answered(self._observer.read)
             finally:
-                self._node.logs.watch(self.pod.metadata.uid, ())
+                await self._node.logs.forget(self.pod.metadata.uid)
         await self._report(observed)
         # One whose deadline is over before a container of it has run has failed, too.
         code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
@@ -519,7 +519,9 @@ class PodWorker:
             return
         try:
             rest = await self._node.resizer.begin(self.pod, allocation.actuated, ())
-            await self._node.resizer.finish(self.pod, rest)
+            # As long as another container has more than it was granted, so must the pod.
+            if all(allocation.has(name) for name in allocation.granted.containers if name != container):
+                await self._node.resizer.finish(self.pod, rest)
         except PodkeepError as error:
             event = self._node.allocations.fail(self.pod, error.message)
             if event is not None:

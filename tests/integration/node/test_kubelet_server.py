@@ -29,6 +29,15 @@ from support.timeout import TIMEOUT_S
 TALK = "echo one; echo two >&2; echo three; trap exit TERM; while :; do sleep 0.1; done"
 
 
+KUBELET_CONFIGURATION = """
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+maxPods: 77
+cpuManagerPolicy: static
+authentication: {webhook: {cacheTTL: 1m0s}}
+"""
+
+
 class Kubelet:
     """A client of a node's kubelet: the API's own certificate, one of ``user``, or a token."""
 
@@ -79,7 +88,10 @@ class Kubelet:
 def node(open_directory: Path, registry: Registry) -> Iterator[RunningNode]:
     """One node for all of these tests: starting it takes longer than any of them."""
     extra = f'[registries."{registry.host}"]\ninsecure = true\n'
-    with RunningNode(Daemon(own_base(open_directory), extra=extra)) as running:
+    base = own_base(open_directory)
+    configuration = base / "kubelet.yaml"
+    configuration.write_text(KUBELET_CONFIGURATION)
+    with RunningNode(Daemon(base, extra=extra), options=("--config", str(configuration))) as running:
         yield running
 
 
@@ -248,8 +260,25 @@ def test_pods_health_and_configuration_are_told(node: RunningNode, kubelet: Kube
     assert [item["name"] for item in running["spec"]["containers"]] == ["main"]
     assert kubelet.ask("/healthz") == (200, "ok")
     assert kubelet.ask("/healthz/ping") == (200, "ok")
-    assert kubelet.json("/configz")["kubeletconfig"]["maxPods"] == 110
     assert kubelet.ask(f"/run/default/{talker}/main?cmd=echo+hi", "POST") == (200, "hi\n")
+
+
+def test_a_kubelet_configuration_file_is_in_force(node: RunningNode, kubelet: Kubelet) -> None:
+    """Its fields are settings, ``/configz`` shows them, and what means nothing here is told once."""
+    shown = kubelet.json("/configz")["kubeletconfig"]
+    assert shown["maxPods"] == 77
+    assert shown["authentication"]["webhook"] == {"enabled": True, "cacheTTL": "1m0s"}
+    assert node.ask("GET", "/api/v1/nodes/node-1")["status"]["capacity"]["pods"] == "77"
+    told = [line for line in node.log if "mean nothing here" in line]
+    assert [line.rpartition(": ")[2].strip() for line in told] == ["cpuManagerPolicy"]
+
+
+def test_a_kubelet_configuration_with_an_unknown_field_is_refused(node: RunningNode, tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.yaml"
+    path.write_text(KUBELET_CONFIGURATION + "maxPodz: 1\n")
+    done = node.daemon.run("agent", "--config", str(path))
+    assert done.returncode != 0
+    assert f"{path}: maxPodz: unknown field" in done.stderr
 
 
 @pytest.mark.requirement("U106")

@@ -281,6 +281,45 @@ def test_a_kubelet_configuration_with_an_unknown_field_is_refused(node: RunningN
     assert f"{path}: maxPodz: unknown field" in done.stderr
 
 
+@pytest.mark.requirement("V99", "V100")
+def test_image_volumes_in_use_are_seen_under_both_names(node: RunningNode, kubelet: Kubelet, image: str) -> None:
+    """A pod with an image volume raises the counts of requests and mounts, upstream's names and the seed's alike."""
+    pairs = (
+        ("kubelet_image_volume_requested_total", "image_volume_requested_total"),
+        ("kubelet_image_volume_mounted_succeed_total", "image_volume_mounted_success_total"),
+    )
+    before = kubelet.samples("/metrics")
+    using = pod(shell(image, "sleep 1000"), name="with-image")
+    using["spec"]["volumes"] = [{"name": "tools", "image": {"reference": image}}]
+    using["spec"]["containers"][0]["volumeMounts"] = [{"name": "tools", "mountPath": "/tools"}]
+    node.apply(using)
+    node.running("with-image")
+    after = kubelet.samples("/metrics")
+    for upstream, seed in pairs:
+        assert after[upstream][0][1] == before[upstream][0][1] + 1
+        assert after[seed] == after[upstream]
+    assert "image_volume_mounted_error 0" in kubelet.ask("/metrics")[1].splitlines()
+    node.delete("with-image")
+    node.gone("with-image")
+
+
+def test_an_agent_with_user_namespaces_is_healthy(node: RunningNode, kubelet: Kubelet, image: str) -> None:
+    """The node is healthy, and stays so while a pod has a user namespace of its own, which is counted."""
+    assert kubelet.ask("/healthz") == (200, "ok")
+    started = kubelet.samples("/metrics")["kubelet_started_user_namespaced_pods_total"][0][1]
+    node.apply(pod(shell(image, "sleep 1000"), name="own-users", hostUsers=False))
+    node.running("own-users")
+    assert kubelet.ask("/healthz?verbose")[1].splitlines() == [
+        "[+]ping ok",
+        "[+]log ok",
+        "[+]syncloop ok",
+        "healthz check passed",
+    ]
+    assert kubelet.samples("/metrics")["kubelet_started_user_namespaced_pods_total"][0][1] == started + 1
+    node.delete("own-users")
+    node.gone("own-users")
+
+
 @pytest.mark.requirement("U106")
 def test_pods_that_cannot_run_are_desired_and_not_running(node: RunningNode, kubelet: Kubelet, image: str) -> None:
     """A pod with a user namespace that cannot be started widens the gap between desired and running pods."""

@@ -27,6 +27,7 @@ ALLOWED = {
         "agent/server/collector.py",
         "agent/server/disk.py",
         "agent/user_namespaces/blocks.py",
+        "agent/images/pull_records.py",
         "agent/volumes/empty_dir.py",
         "agent/volumes/setup.py",
         "agent/volumes/sub_path.py",

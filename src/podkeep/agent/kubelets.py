@@ -68,15 +68,24 @@ class KnownKubelets:
         self._config = config
         self._found: list[Kubelet] = []
         self._until = 0.0
+        self._lock = asyncio.Lock()
 
     async def require_apart(self) -> list[Kubelet]:
         """Return the kubelets that run, if none of them uses a directory or a cgroup of the agent.
 
         :raises FailedPrecondition: naming the setting, the directory and the kubelet.
         """
-        if time.monotonic() >= self._until:
-            self._found = await asyncio.to_thread(require_apart, self._config)
-            self._until = time.monotonic() + _MAX_AGE_S
+        found = await self.found()
+        for refusal in conflicts(self._config, found):
+            raise refusal
+        return found
+
+    async def found(self) -> list[Kubelet]:
+        """Return the kubelets that run."""
+        async with self._lock:
+            if time.monotonic() >= self._until:
+                self._found = await asyncio.to_thread(find, self._config)
+                self._until = time.monotonic() + _MAX_AGE_S
         return self._found
 
 

@@ -1,6 +1,6 @@
 """The agent's metrics, under the names that a kubelet has for them (kubelet: ``pkg/kubelet/metrics``).
 
-Who does a thing counts it: ``metrics.observe(POD_WORKER_DURATION, seconds, "sync")``. Names that the enhancement
+Who does a thing counts it: ``metrics.observe(RUN_SANDBOX_DURATION, seconds, handler)``. Names that the enhancement
 proposals print otherwise than kubelet are aliases.
 """
 
@@ -21,9 +21,6 @@ METRICS_PROVIDER = gauge("kubelet_metrics_provider", "Where statistics of contai
 # pods
 CONTAINERS_PER_POD = histogram(
     "kubelet_containers_per_pod_count", "Containers of each pod that was taken on.", buckets=(1, 2, 4, 8, 16)
-)
-POD_WORKER_DURATION = histogram(
-    "kubelet_pod_worker_duration_seconds", "Time of one sync of a pod: create, update or sync.", "operation_type"
 )
 POD_WORKER_START_DURATION = histogram(
     "kubelet_pod_worker_start_duration_seconds", "Time from first seeing a pod to the start of its worker."
@@ -51,18 +48,9 @@ RUNNING_CONTAINERS = gauge(
 )
 DESIRED_PODS = gauge("kubelet_desired_pods", "Pods that the node is to run; static ones apart.", "static")
 ACTIVE_PODS = gauge("kubelet_active_pods", "Pods that count for admission; static ones apart.", "static")
-MIRROR_PODS = gauge("kubelet_mirror_pods", "Mirror pods that the API has of this node's static pods.")
-WORKING_PODS = gauge(
-    "kubelet_working_pods",
-    "Pods that have a worker, by what it does (sync, terminating, terminated) and whether a source has the pod.",
-    "lifecycle",
-    "config",
-    "static",
-)
 ORPHANED_RUNTIME_PODS = counter(
     "kubelet_orphaned_runtime_pods_total", "Pods that only the runtime knew, and that were ended."
 )
-RESTARTED_PODS = counter("kubelet_restarted_pods_total", "Pods that came again under a UID that had ended.", "static")
 STARTED_PODS = counter("kubelet_started_pods_total", "Sandboxes that were asked for.")
 STARTED_PODS_ERRORS = counter("kubelet_started_pods_errors_total", "Sandboxes that could not be made.")
 STARTED_USERNS_PODS = counter(
@@ -93,13 +81,7 @@ MANAGED_EPHEMERAL_CONTAINERS = gauge(
     "kubelet_managed_ephemeral_containers", "Ephemeral containers of the pods of this node."
 )
 ADMISSION_REJECTIONS = counter("kubelet_admission_rejections_total", "Pods that were not taken on.", "reason")
-PREEMPTIONS = counter(
-    "kubelet_preemptions", "Pods that were ended to make room for a critical one.", "preemption_signal"
-)
 EVICTIONS = counter("kubelet_evictions", "Pods that were evicted, by signal.", "eviction_signal")
-EVICTION_STATS_AGE = histogram(
-    "kubelet_eviction_stats_age_seconds", "Age of the statistics that an eviction was decided on.", "eviction_signal"
-)
 SHUTDOWN_START = gauge("kubelet_graceful_shutdown_start_time_seconds", "When the last shutdown of the node began.")
 SHUTDOWN_END = gauge("kubelet_graceful_shutdown_end_time_seconds", "When the last shutdown of the node ended.")
 
@@ -141,18 +123,11 @@ RUN_SANDBOX_ERRORS = counter(
 PLEG_RELIST_DURATION = histogram("kubelet_pleg_relist_duration_seconds", "Time to list what the runtime has.")
 PLEG_RELIST_INTERVAL = histogram("kubelet_pleg_relist_interval_seconds", "Time between two lists.")
 PLEG_LAST_SEEN = gauge("kubelet_pleg_last_seen_seconds", "When the runtime was listed last, in seconds since 1970.")
-PLEG_DISCARD_EVENTS = counter("kubelet_pleg_discard_events", "News of the runtime that were lost.")
 EVENT_STREAM_ERRORS = counter(
     "kubelet_evented_pleg_connection_error_count", "Streams of the runtime's events that broke."
 )
 EVENT_STREAM_STARTS = counter(
     "kubelet_evented_pleg_connection_success_count", "Streams of the runtime's events that began."
-)
-EVENT_STREAM_LATENCY = histogram(
-    "kubelet_evented_pleg_connection_latency_seconds", "Time from an event in the runtime to the agent having it."
-)
-CGROUP_DURATION = histogram(
-    "kubelet_cgroup_manager_duration_seconds", "Time of an operation on a cgroup of pods.", "operation_type"
 )
 
 # images and volumes
@@ -187,28 +162,13 @@ IMAGE_VOLUMES_FAILED = counter(
     "Image volumes that could not be mounted.",
     aliases=("image_volume_mounted_error",),
 )
-ORPHAN_VOLUMES = gauge("kubelet_orphan_pod_cleaned_volumes", "Directories of pods that are gone, in the last sweep.")
-ORPHAN_VOLUME_ERRORS = gauge("kubelet_orphan_pod_cleaned_volumes_errors", "Of these, those that could not be removed.")
 
 # resize
-CONTAINER_RESIZES = counter(
-    "kubelet_container_requested_resizes_total",
-    "Resizes of containers that were asked for.",
-    "resource",
-    "requirement",
-    "operation",
-)
 POD_RESIZE_DURATION = histogram(
     "kubelet_pod_resize_duration_milliseconds", "Time of a pod's resize.", "success", buckets=_RESIZE_MS
 )
 POD_PENDING_RESIZES = gauge("kubelet_pod_pending_resizes", "Resizes that wait: Deferred or Infeasible.", "reason")
-POD_INFEASIBLE_RESIZES = counter(
-    "kubelet_pod_infeasible_resizes_total", "Resizes that the node cannot do.", "reason_detail"
-)
 POD_RESIZES_IN_PROGRESS = gauge("kubelet_pod_in_progress_resizes", "Resizes that are being done.")
-POD_DEFERRED_RESIZES_ACCEPTED = counter(
-    "kubelet_pod_deferred_accepted_resizes_total", "Resizes that had to wait and are done now.", "retry_trigger"
-)
 
 # the server
 HTTP_REQUESTS = counter(
@@ -238,10 +198,8 @@ WEBSOCKET_STREAMS = counter(
 
 PROBES = (PROBE_TOTAL, PROBE_DURATION)
 """Served at ``/metrics/probes``."""
-KUBELET: tuple[Metric, ...] = tuple(
-    value for value in list(globals().values()) if isinstance(value, Metric) and value not in PROBES
-)
-"""Served at ``/metrics``."""
+ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""All of them; what is counted somewhere is 0 from the start, as in a kubelet, if it has no labels."""
 
 _SIZES = (
     (100 << 30, "GT100GB"),
@@ -268,4 +226,4 @@ class AgentMetrics(Metrics):
     """All metrics of one agent."""
 
     def __init__(self) -> None:
-        super().__init__(KUBELET)
+        super().__init__(metric for metric in ALL if metric not in PROBES)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podkeep.agent import runtime_calls
 from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.plugins import CredentialPlugins
+from podkeep.agent.images.pull_records import PullRecords, Verification
 from podkeep.agent.images.puller import Images, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
@@ -23,6 +24,7 @@ from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
+from podkeep.agent.runtime_classes import RuntimeClasses
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
@@ -60,9 +62,9 @@ class Node:
     dns: ResolvConf
     hosts_file: str
     kubelets: KnownKubelets
-    admissions: asyncio.Lock = field(default_factory=asyncio.Lock)
-    """Held while a pod is taken on: they come one by one, in their order."""
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
+
+    runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""
     api_labels: dict[str, str] = field(default_factory=dict)
@@ -84,10 +86,12 @@ class Node:
 def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:
     """Return the node this process runs on.
 
-    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), or a
-        feature gate is not known, or more is reserved than the machine has.
+    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), a
+        feature gate is not known, more is reserved than the machine has, or a setting is out of range.
     """
+    config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     addresses, metrics = host_ips(), AgentMetrics()
+    client.observe = runtime_calls.observer(metrics)
     pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
     plugins = CredentialPlugins.of(config.agent)
     size = allocatable.allocatable(machine.capacity(Path(config.agent.root), config.agent.max_pods), config.agent)
@@ -98,7 +102,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         allocations=Allocations(dirs, offers.immutable),
         resizer=Resizer(client, config, memory, sizes),
         logs=NodeLogs(client, config.agent),
-        images=Images(client, show_pull, limit=pulls, plugins=plugins, metrics=metrics),
+        images=Images(client, show_pull, limit=pulls, plugins=plugins, records=_pull_records(config), metrics=metrics),
         class_offers=offers,
         probes=Probes(client, addresses, metrics),
         hooks=Hooks(client, metrics),
@@ -116,6 +120,13 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         metrics=metrics,
         allocatable=allocatable.texts(size),
     )
+
+
+def _pull_records(config: Config) -> PullRecords:
+    agent = config.agent
+    allowed = agent.preloaded_images_verification_allowlist
+    verification = Verification(policy=agent.image_pull_credentials_verification_policy, allowed=allowed)
+    return PullRecords(Path(agent.root) / "image_manager", verification)
 
 
 def node_name(config: Config) -> str:

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 
 from podkeep.agent import references
 from podkeep.agent.references import References
+from podkeep.agent.runtime_classes import RuntimeClasses
 from podkeep.agent.sources import Claim, Key, Sources, TokenKey, failure_key
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
@@ -150,17 +151,29 @@ class ApiObjects:
     """Reads for the pods of a node. ``on_change`` is called with the UID of a pod whose snapshot would be another one.
 
     :param on_change: wakes the pod's worker; must not block.
+    :param runtime_classes: is told the classes that the API has, from :meth:`start` or the first pod on that names one.
     """
 
-    def __init__(self, client: Client, on_change: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        on_change: Callable[[str], None] = lambda _: None,
+        *,
+        runtime_classes: RuntimeClasses | None = None,
+    ) -> None:
         self._client = client
         self.on_change = on_change
         self._tasks = Tasks("reading objects of pods")
         self._watched: dict[Ref, tuple[_One[Any], asyncio.Task[None]]] = {}
         self._pods: dict[str, _User] = {}
         self._services = _All(lambda: None)
-        self._runtime_classes = _All(lambda: None)
+        self._runtime_classes = _All(self._know_classes)
+        self.runtime_classes = runtime_classes or RuntimeClasses()
         self._following: set[str] = set()
+
+    def start(self) -> None:
+        """Follow RuntimeClasses from now on: they are asked for before a pod is taken on."""
+        self._follow(RUNTIME_CLASSES, self._runtime_classes)
 
     async def read(self, pod: Pod) -> Sources:
         """Return a snapshot of what ``pod`` refers to. What cannot be read now is in its ``failures``, with the reason.
@@ -177,7 +190,7 @@ class ApiObjects:
                 self._tokens(pod, user, wanted.tokens, failures),
                 self._claims(pod, user, wanted.claims, failures),
                 self._services_of(pod, failures),
-                self._runtime_class_of(pod, failures),
+                self._runtime_class_of(pod),
             )
         if self._pods.get(pod.metadata.uid) is not user:
             # Released meanwhile: nothing is kept of it.
@@ -323,14 +336,15 @@ class ApiObjects:
                 "services have not yet been read at least once, cannot construct envvars"
             )
 
-    async def _runtime_class_of(self, pod: Pod, failures: dict[str, str]) -> None:
-        name = pod.spec.runtime_class_name
-        if not name:
-            return
-        self._follow(RUNTIME_CLASSES, self._runtime_classes)
-        await _all_set([self._runtime_classes.synced])
-        if not self._runtime_classes.synced.is_set():
-            failures[failure_key("runtimeclass", name)] = NOT_SYNCED.format("runtimeclass")
+    async def _runtime_class_of(self, pod: Pod) -> None:
+        """Have the RuntimeClass of a pod known, if it names one; that takes a second at most."""
+        if pod.spec.runtime_class_name:
+            self._follow(RUNTIME_CLASSES, self._runtime_classes)
+            await _all_set([self._runtime_classes.synced])
+
+    def _know_classes(self) -> None:
+        found = self._runtime_classes.items
+        self.runtime_classes.know({name: str(item.get("handler", "")) for (_, name), item in found.items()})
 
     def _follow(self, resource: Resource, into: _All) -> None:
         if resource.name not in self._following:
@@ -344,18 +358,12 @@ class ApiObjects:
         services = {
             key: item for key, item in self._services.items.items() if key[0] == namespace or key == _KUBERNETES
         }
-        classes = {
-            name: str(item.get("handler", ""))
-            for (_, name), item in self._runtime_classes.items.items()
-            if name == pod.spec.runtime_class_name
-        }
         return Sources(
             config_maps=self._values(CONFIG_MAPS, namespace, wanted.config_maps),
             secrets=self._values(SECRETS, namespace, wanted.secrets),
             tokens={key: token.text for key, token in user.tokens.items()},
             claims={(namespace, name): claim for name, (_, claim) in user.claims.items()},
             services=services,
-            runtime_classes=classes,
             failures=failures,
         )
 

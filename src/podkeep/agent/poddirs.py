@@ -11,10 +11,11 @@ made is left alone (but for their ``userns`` files, which ``userns`` respects).
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import os
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from podkeep.kernel.files.removal import remove_tree, unmount
 from podkeep.kernel.mount import mountinfo
 
 LOCK_NAME = ".podkeep.lock"
+_LOCK_PAUSE_S = 0.01
 _IDENTITY = "pod.json"
 _DELETION = "deletion-grace-period"
 
@@ -111,6 +113,7 @@ class PodDirs:
     def __init__(self, root: Path, runtime: str) -> None:
         self._root = root
         self._runtime = os.path.realpath(runtime.removeprefix("unix://"))
+        self._order = asyncio.Lock()
         self.pods = root / "pods"
 
     @classmethod
@@ -127,6 +130,20 @@ class PodDirs:
             yield
         finally:
             os.close(fd)
+
+    @asynccontextmanager
+    async def held(self) -> AsyncIterator[None]:
+        """Hold the lock of the agent's root without blocking the event loop, in the order of those who wait here.
+
+        Not on a thread: one that waits cannot be cancelled, and when all threads wait, none is left for who holds it.
+        """
+        async with self._order:
+            while (lock := self.try_lock()) is None:  # noqa: ASYNC110 - the kernel sends no event
+                await asyncio.sleep(_LOCK_PAUSE_S)
+            try:
+                yield
+            finally:
+                os.close(lock)
 
     def try_lock(self) -> int | None:
         """Return a descriptor that holds the lock of the agent's root until closed, ``None`` if somebody holds it."""

@@ -44,8 +44,6 @@ class Sources:
     claims: Mapping[Key, Claim] = field(default_factory=dict)
     services: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
     """As their JSON: those of the pod's namespace, and ``default/kubernetes``."""
-    runtime_classes: Mapping[str, str] | None = None
-    """The handler of the pod's RuntimeClass by its name; ``None``: there is no API, and names are handlers."""
     failures: Mapping[str, str] = field(default_factory=dict)
 
     def config_map(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
@@ -112,19 +110,6 @@ class Sources:
             raise FailedPrecondition(why)
         return self.claims.get((namespace, name), Claim())
 
-    def runtime_handler(self, name: str) -> str:
-        """Return the handler of a RuntimeClass; none for no name.
-
-        :raises FailedPrecondition: if it could not be read, or there is none of that name, in a kubelet's words.
-        """
-        if not name or self.runtime_classes is None:
-            return name
-        why = self.failures.get(failure_key("runtimeclass", name))
-        if why is None and name in self.runtime_classes:
-            return self.runtime_classes[name]
-        why = why or f'runtimeclass.node.k8s.io "{name}" not found'
-        raise FailedPrecondition(f"failed to lookup RuntimeClass {name}: {why}")
-
     def known_services(self) -> Mapping[Key, Mapping[str, Any]]:
         """Return :attr:`services`.
 
@@ -148,7 +133,7 @@ class Sources:
 def failure_key(kind: str, name: str) -> str:
     """Return the key in ``Sources.failures`` of an object of the pod's namespace, or of a token by its audience.
 
-    :param kind: ``configmap``, ``secret``, ``token``, ``persistentvolumeclaim``, ``runtimeclass``; ``service`` with no
+    :param kind: ``configmap``, ``secret``, ``token``, ``persistentvolumeclaim``, ``service`` with no
         name, for all of them.
     """
     return f"{kind}/{name}"

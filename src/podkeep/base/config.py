@@ -223,6 +223,25 @@ class AuthorizationConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_
     webhook: AccessWebhookConfig = AccessWebhookConfig()
 
 
+class CrashLoopBackOffConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.crash_loop_back_off]``: waits of containers that end again and again (kubelet: crashLoopBackOff)."""
+
+    max_container_restart_period: float = 300.0
+    """Seconds; the first wait is 10, or this if it is less, and each next one twice as long."""
+
+    def longest(self) -> float:
+        """Return the longest wait in seconds.
+
+        :raises InvalidArgument: if it is out of range.
+        """
+        if not 1 <= self.max_container_restart_period <= 300:
+            raise InvalidArgument(
+                "agent.crash_loop_back_off.max_container_restart_period: "
+                f"{self.max_container_restart_period:g} is not between 1 and 300 seconds"
+            )
+        return self.max_container_restart_period
+
+
 class ShutdownGracePeriod(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An entry of ``[agent] shutdown_grace_period_by_pod_priority``: pods of this priority, up to the next entry's."""
 
@@ -291,6 +310,12 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A CredentialProviderConfig, or a directory of them (kubelet: --image-credential-provider-config)."""
     image_credential_provider_bin_dir: str = ""
     """Where the programs of the plugins are (kubelet: --image-credential-provider-bin-dir)."""
+    image_pull_credentials_verification_policy: Literal[
+        "NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"
+    ] = "NeverVerifyPreloadedImages"
+    """Which images that are here a pod must have access to (kubelet: imagePullCredentialsVerificationPolicy)."""
+    preloaded_images_verification_allowlist: tuple[str, ...] = ()
+    """Repositories that ``NeverVerifyAllowlistedImages`` is about (kubelet: preloadedImagesVerificationAllowlist)."""
     image_gc_high_threshold_percent: int = 85
     """Usage of the images' file system from which on unused images are removed; 100: never."""
     image_gc_low_threshold_percent: int = 80
@@ -367,6 +392,7 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """How many ended attempts of a container are kept; negative: all."""
     maximum_dead_containers: int = -1
     """How many ended containers are kept on the node; negative: all."""
+    crash_loop_back_off: CrashLoopBackOffConfig = CrashLoopBackOffConfig()
     cluster_dns: tuple[str, ...] = ()
     """Addresses of the cluster's DNS servers (kubelet: clusterDNS); without one, pods have the node's own."""
     cluster_domain: str = ""

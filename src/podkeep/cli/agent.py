@@ -10,7 +10,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -114,11 +115,13 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
         from podkeep.agent.node import host_ips, node_name
 
         settings = asyncio.run(bootstrap.settings_of(config, node_name(config)))
+        certify: Callable[[], Config] | None = None
         if config.agent.enable_server and not config.agent.kubeconfig:
             from podkeep.cli.core import kubelet_pki
 
-            config = kubelet_pki.prepared(config, host_ips())
-        daemon.serve(config, settings, joined.inode, log.info)
+            certify = partial(kubelet_pki.prepared, config, host_ips())
+            config = certify()
+        daemon.serve(config, settings, joined.inode, log.info, certify)
     finally:
         membership.leave(joined)
     os.close(lock)

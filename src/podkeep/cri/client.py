@@ -6,6 +6,7 @@ Called by the agent and the command line, and by tests. Works with any CRI v1 ru
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,6 +59,10 @@ _BROKEN_OFF_TEXTS = ("Stream removed", "Socket closed", "Connection reset", "rec
 _NO_SUCH_RPC_TEXTS = ("Method not found!", "unknown service", "unknown method")  # gRPC core, grpc-go, grpc-go
 
 
+Observe = Callable[[str, Any, float, PodkeepError | None], None]
+"""Told of each call that was answered: name of the RPC, request, seconds, and the error if it failed."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Connection:
     channel: grpc.aio.Channel
@@ -82,8 +87,10 @@ class CriClient:
 
     def __init__(self, socket: str, *, timeout: float = DEFAULT_TIMEOUT) -> None:
         self.socket = transport.socket_path(socket)
-        self._timeout = timeout
+        self.default_timeout = timeout
         self._connection: _Connection | None = None
+        self.observe: Observe | None = None
+        """Told of calls, but not of streams."""
 
     async def __aenter__(self) -> CriClient:
         channel = grpc.aio.insecure_channel(
@@ -99,7 +106,7 @@ class CriClient:
             ],
         )
         # The generated stubs only ask their channel for callables, so a stand-in channel can translate the errors.
-        translating = cast("grpc.aio.Channel", _Translating(channel, self.socket, self._timeout))
+        translating = cast("grpc.aio.Channel", _Translating(channel, self))
         self._connection = _Connection(
             channel=channel,
             runtime=api_pb2_grpc.RuntimeServiceStub(translating),
@@ -153,20 +160,26 @@ class CriClient:
 class _Translating:
     """What a generated stub needs of a channel, with our errors and deadlines."""
 
-    def __init__(self, channel: grpc.aio.Channel, socket: Path, timeout: float) -> None:
+    def __init__(self, channel: grpc.aio.Channel, client: CriClient) -> None:
         self._channel = channel
-        self._socket = socket
-        self._timeout = timeout
+        self._client = client
+        self._socket = client.socket
+        self._timeout = client.default_timeout
 
     def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
         rpc = self._channel.unary_unary(method, *args, **kwargs)
 
         async def call(request: Any, *, timeout: float | None = None) -> Any:
             limit = self._limit(method, request) if timeout is None else timeout
+            started = time.monotonic()
             try:
-                return await rpc(request, timeout=limit)
+                answer = await rpc(request, timeout=limit)
             except grpc.aio.AioRpcError as error:
-                raise self._error(method, error, limit) from error
+                failure = self._error(method, error, limit)
+                self._observed(method, request, started, failure)
+                raise failure from error
+            self._observed(method, request, started, None)
+            return answer
 
         return call
 
@@ -184,6 +197,10 @@ class _Translating:
                 stream.cancel()  # no effect on a stream that has ended
 
         return call
+
+    def _observed(self, method: str, request: Any, started: float, failure: PodkeepError | None) -> None:
+        if self._client.observe is not None:
+            self._client.observe(method.rpartition("/")[2], request, time.monotonic() - started, failure)
 
     def _limit(self, method: str, request: Any) -> float | None:
         if method in _NO_DEADLINE:

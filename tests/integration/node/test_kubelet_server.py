@@ -222,6 +222,19 @@ def test_metrics_are_kubelets(kubelet: Kubelet, talker: str) -> None:
     assert own["process_resident_memory_bytes"][0][1] > 0
     assert "prober_probe_total" not in own
     assert any(labels["path"] == "containerLogs" for labels, _ in own["kubelet_http_requests_total"])
+    (running,) = own["kubelet_running_pods"]
+    assert running[1] >= 1
+    assert sum(value for _, value in own["kubelet_desired_pods"]) >= running[1]
+    assert [
+        value for labels, value in own["kubelet_started_containers_total"] if labels["container_type"] == "container"
+    ]
+    assert own["kubelet_started_pods_total"][0][1] >= 1
+    assert own["kubelet_pod_start_duration_seconds_count"][0][1] >= 1
+    assert own["pod_start_sli_duration_seconds_count"] == own["kubelet_pod_start_sli_duration_seconds_count"]
+    assert own["kubelet_pleg_last_seen_seconds"][0][1] > 1e9
+    assert ({"operation_type": "run_podsandbox"}, own["kubelet_started_pods_total"][0][1]) in own[
+        "kubelet_runtime_operations_total"
+    ]
     of_runtime = kubelet.samples("/metrics/cadvisor")
     assert any(labels.get("pod") == talker for labels, _ in of_runtime["container_memory_working_set_bytes"])
 
@@ -237,6 +250,27 @@ def test_pods_health_and_configuration_are_told(node: RunningNode, kubelet: Kube
     assert kubelet.ask("/healthz/ping") == (200, "ok")
     assert kubelet.json("/configz")["kubeletconfig"]["maxPods"] == 110
     assert kubelet.ask(f"/run/default/{talker}/main?cmd=echo+hi", "POST") == (200, "hi\n")
+
+
+@pytest.mark.requirement("U106")
+def test_pods_that_cannot_run_are_desired_and_not_running(node: RunningNode, kubelet: Kubelet, image: str) -> None:
+    """A pod with a user namespace that cannot be started widens the gap between desired and running pods."""
+
+    def gap() -> float:
+        own = kubelet.samples("/metrics")
+        return sum(value for _, value in own["kubelet_desired_pods"]) - own["kubelet_running_pods"][0][1]
+
+    before = gap()
+    failing = pod(shell(image, "sleep 1000"), name="mapped", hostUsers=False)
+    missing = {"path": "/nowhere", "type": "Directory"}
+    failing["spec"]["volumes"] = [{"name": "data", "hostPath": missing}]
+    failing["spec"]["containers"][0]["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
+    node.apply(failing)
+    node.until(lambda: "FailedMount" in [event["reason"] for event in node.events("mapped")], "its failure")
+    assert gap() == before + 1
+    node.delete("mapped")
+    node.gone("mapped")
+    node.until(lambda: gap() == before, "the pod is not desired any more")
 
 
 def test_strangers_and_users_without_a_role_are_refused(node: RunningNode, tmp_path: Path) -> None:

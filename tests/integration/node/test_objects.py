@@ -18,6 +18,7 @@ from podkeep.agent.objects import ApiObjects
 from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
+from podkeep.base.errors import FailedPrecondition
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client, Patch
 from podkeep.client.resources import (
@@ -196,7 +197,10 @@ def test_runtime_classes_and_services(api: ApiDaemon, node: Settings) -> None:
         await root.create(SERVICES, {"metadata": {"name": "tea"}, "spec": {"ports": [{"port": 80}]}}, "default")
         pod = await bound(root, "class", runtimeClassName="sandboxed")
         sources = await objects.read(pod)
-        assert sources.runtime_handler("sandboxed") == "kata"
+        classes = objects.runtime_classes
+        assert classes.handler(pod) == "kata"
+        with pytest.raises(FailedPrecondition, match=r'runtimeclass\.node\.k8s\.io "gone" not found'):
+            classes.handler(decode(Pod, {"spec": {"runtimeClassName": "gone"}}, FieldErrors()))
         assert sources.known_services()["default", "tea"]["spec"]["ports"][0]["port"] == 80
 
     run(api, node, body)

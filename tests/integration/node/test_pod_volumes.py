@@ -129,6 +129,21 @@ def test_files_follow_what_they_are_made_of(node: RunningNode, image: str) -> No
     assert (after["containerID"], after["restartCount"]) == (before["containerID"], 0)
 
 
+def test_files_are_brought_up_to_date_after_a_restart_of_the_agent(node: RunningNode, image: str) -> None:
+    """A ConfigMap that changes while no agent is there is no news for the next one, which looks all the same."""
+    node.apply(MAP)
+    node.apply(mounted(image, "sleep 1000", KINDS[0]))
+    before = node.running("web")["status"]["containerStatuses"][0]["containerID"]
+    conf = volume_of(node, "kubernetes.io~configmap", "conf")
+    node.end_agent()
+    change = {"data": {"a": "2"}}
+    node.ask("PATCH", "/api/v1/namespaces/default/configmaps/conf", change, media="application/merge-patch+json")
+    assert (conf / "a").read_text() == "1"
+    node.start_agent()
+    node.until(lambda: (conf / "a").read_text() == "2", "the new content")
+    assert node.running("web")["status"]["containerStatuses"][0]["containerID"] == before
+
+
 def test_a_pod_waits_for_what_is_missing_and_starts_when_it_comes(node: RunningNode, image: str) -> None:
     """FailedMount in a kubelet's words, and no need to touch the pod."""
     node.apply(mounted(image, "sleep 1000", KINDS[0]))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.agent.pod.backoff import BackOff
+from podkeep.agent.pod.backoff import BackOff, event_message, waiting_message
 from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.plan import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait, decide
 from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status
@@ -173,6 +173,20 @@ def test_back_off_doubles_to_five_minutes_and_is_forgotten_after_ten_healthy_one
     assert delays == [10, 20, 40, 80, 160, 300, 300]
     back_off.restarted("a", ran=601)
     assert back_off.delay("a") == 10
+
+
+def test_back_off_has_a_longest_delay() -> None:
+    back_off = BackOff(maximum=5.0)
+    assert [back_off.failed("a"), back_off.failed("a")] == [5, 5]
+    back_off = BackOff(maximum=15.0)
+    assert [back_off.failed("a"), back_off.failed("a")] == [10, 15]
+    back_off.restarted("a", ran=31)
+    assert back_off.delay("a") == 10
+
+
+def test_back_off_is_told_as_a_kubelet_does() -> None:
+    assert waiting_message(80, "c", "p_ns(u)") == "back-off 1m20s restarting failed container=c pod=p_ns(u)"
+    assert event_message("c", "p_ns(u)") == "Back-off restarting failed container c in pod p_ns(u)"
 
 
 @pytest.mark.parametrize("policy", ["Never", "OnFailure"])

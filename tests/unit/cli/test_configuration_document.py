@@ -34,6 +34,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[agent.authentication.anonymous]": config.AnonymousConfig,
     "[agent.authorization]": config.AuthorizationConfig,
     "[agent.authorization.webhook]": config.AccessWebhookConfig,
+    "[agent.crash_loop_back_off]": config.CrashLoopBackOffConfig,
     "[streaming]": config.StreamingConfig,
     "[api.admission]": config.AdmissionConfig,
     "[api.admission.pod_security]": config.PodSecurityConfig,

@@ -78,6 +78,8 @@ class ContainerPlan:
     devices: Sequence[PlannedDevice] = ()
     groups: Sequence[int] = ()
     """Of volumes, which every process of the container is in."""
+    handler: str | None = None
+    """Of the runtime; ``None``: the one that is called as the pod's RuntimeClass is."""
     target_id: str = ""
     """Of an ephemeral container, the container whose processes it sees."""
     classes: Mapping[str, str] = field(default_factory=dict)
@@ -96,13 +98,13 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
         image=api_pb2.ImageSpec(
             image=plan.image_ref,
             user_specified_image=container.image,
-            runtime_handler=pod.spec.runtime_class_name or "",
+            runtime_handler=_handler(pod, plan),
         ),
         command=expand_all(container.command, plan.environment),
         args=expand_all(container.args, plan.environment),
         working_dir=container.working_dir,
         envs=[api_pb2.KeyValue(key=key, value=value.encode()) for key, value in plan.environment.items()],
-        mounts=[_mount(mount, pod, plan.userns_start) for mount in plan.mounts],
+        mounts=[_mount(mount, pod, plan) for mount in plan.mounts],
         devices=[
             api_pb2.Device(
                 host_path=str(device.host_path),
@@ -136,14 +138,18 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
     )
 
 
-def _mount(mount: PlannedMount, pod: Pod, userns_start: int | None) -> api_pb2.Mount:
+def _handler(pod: Pod, plan: ContainerPlan) -> str:
+    return (pod.spec.runtime_class_name or "") if plan.handler is None else plan.handler
+
+
+def _mount(mount: PlannedMount, pod: Pod, plan: ContainerPlan) -> api_pb2.Mount:
     """Every mount of a pod with its own user namespace carries the pod's mapping (KEP-127, handling of volumes)."""
     image = None
     if mount.image is not None:
         image = api_pb2.ImageSpec(
             image=mount.image.ref,
             user_specified_image=mount.image.reference,
-            runtime_handler=pod.spec.runtime_class_name or "",
+            runtime_handler=_handler(pod, plan),
             annotations=pod.metadata.annotations,
         )
     return api_pb2.Mount(
@@ -155,8 +161,8 @@ def _mount(mount: PlannedMount, pod: Pod, userns_start: int | None) -> api_pb2.M
         recursive_read_only=mount.recursive_read_only,
         selinux_relabel=mount.selinux_relabel,
         propagation=_PROPAGATION[mount.propagation],
-        uidMappings=id_mappings(userns_start),
-        gidMappings=id_mappings(userns_start),
+        uidMappings=id_mappings(plan.userns_start),
+        gidMappings=id_mappings(plan.userns_start),
     )
 
 

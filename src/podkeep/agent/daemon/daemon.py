@@ -22,6 +22,7 @@ from podkeep.agent.certificates.manager import CertificateManager, client_certif
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
+from podkeep.agent.eviction.shutdown import GracefulShutdown
 from podkeep.agent.eviction.statistics import Statistics
 from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
 from podkeep.agent.manager import api_source, static_files
@@ -37,7 +38,8 @@ from podkeep.agent.node import Node, this_node
 from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
 from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import ApiObjects
-from podkeep.agent.resources import allocatable, machine, predicates
+from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
+from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.agent.server.server import KubeletServer
 from podkeep.api.feature_gates import IMAGE_VOLUME
@@ -46,6 +48,7 @@ from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder
@@ -53,25 +56,33 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 
+_THREADS, _THREADS_OF_ONE = 32, 4
+"""For blocking steps; and of them for one pod, whose volumes may hang."""
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
 
 
 def serve(
-    config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None] = lambda _: None
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None] = lambda _: None,
+    certify: Callable[[], object] | None = None,
 ) -> None:
     """Run the node's pods until SIGTERM or SIGINT.
 
     :param settings: how the API is reached.
     :param mount_namespace: inode of the mount namespace that this process is in.
     :param on_ready: told in words when pods are followed.
+    :param certify: see :class:`KubeletServer`.
     :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
-    asyncio.run(_serve(config, settings, mount_namespace, on_ready))
+    asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
 
 
 @dataclass(kw_only=True)
@@ -80,17 +91,34 @@ class _Size:
 
     capacity: Mapping[str, int]
     allocatable: Mapping[str, int]
+    app_armor: bool
+    """Whether the kernel enforces AppArmor profiles."""
 
     @classmethod
     def of(cls, config: Config) -> _Size:
-        """Look at the machine; blocks."""
+        """Look at the machine, and hold its own daemons to their reserves; blocks.
+
+        :raises PodkeepError: if more is reserved than there is, or a cgroup cannot be held to its reserve.
+        """
         capacity = machine.capacity(Path(config.agent.root), config.agent.max_pods)
-        return cls(capacity=capacity, allocatable=allocatable.allocatable(capacity, config.agent))
+        node_cgroups.require_reserved(config)
+        return cls(
+            capacity=capacity,
+            allocatable=allocatable.allocatable(capacity, config.agent),
+            app_armor=machine.has_app_armor(),
+        )
 
 
-async def _serve(config: Config, settings: Settings, mount_namespace: int, on_ready: Callable[[str], None]) -> None:
+async def _serve(
+    config: Config,
+    settings: Settings,
+    mount_namespace: int,
+    on_ready: Callable[[str], None],
+    certify: Callable[[], object] | None,
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
@@ -101,8 +129,9 @@ async def _serve(config: Config, settings: Settings, mount_namespace: int, on_re
         node = this_node(runtime, config)
         stack.push_async_callback(node.logs.close)
         here = _Here(runtime, mount_namespace, stop)
-        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), RuntimeEvents(runtime, here.check))
-        registered = await agent.start(stack)
+        events = RuntimeEvents(runtime, node.metrics, here.check)
+        agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
+        registered = await agent.start(stack, certify)
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -148,8 +177,10 @@ class _Agent:
             recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
         )
         self._events = events
-        self._statuses = StatusManager(client)
-        self._objects = ApiObjects(client)
+        self._state = RuntimeState(node.client, config.agent.node_status_max_images)
+        self._reporter: NodeReporter | None = None
+        self._statuses = StatusManager(client, node.metrics)
+        self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
         self._manager = PodManager(
@@ -171,6 +202,8 @@ class _Agent:
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
+                handler=node.runtime_classes.handler_of_running,
+                forget=node.images.forget,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,
@@ -192,19 +225,29 @@ class _Agent:
             metrics=node.metrics,
         )
 
-    async def start(self, stack: AsyncExitStack) -> asyncio.Event:
+        self._shutdown = GracefulShutdown(
+            agent=config.agent,
+            pods=self._manager,
+            events=self._reports,
+            metrics=node.metrics,
+            report_status=self._wake_reporter,
+        )
+
+    async def start(self, stack: AsyncExitStack, certify: Callable[[], object] | None = None) -> asyncio.Event:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
+        self._objects.start()
         stack.push_async_callback(self._manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         port = 0
         if agent.enable_server:
             shown = partial(kubelet_configuration.in_force, node.config)
-            server = KubeletServer(node, client, self._manager, configuration=shown)
+            checks = [Check("syncloop", self._events.unhealthy)]
+            server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks, certify=certify)
             port = (await stack.enter_async_context(server)).port
-        state = RuntimeState(node.client, agent.node_status_max_images)
-        reporter = NodeReporter(client, settings_of(node, port), state, self._sensors(), self.recorder)
+        reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
+        self._reporter = reporter
         self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
         for work in (
@@ -218,7 +261,9 @@ class _Agent:
             self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
             self._once_known(self._containers.run),
             self._once_known(self._eviction.run),
+            self._once_known(self._shutdown.run),
             self._wake_for_pressure(reporter),
+            node_cgroups.hold_pods(node.config, self._size.capacity, self._reports.node),
         ):
             tasks.start(work)
         if bootstrap.is_renewed_here(node.config, client.settings):
@@ -242,6 +287,10 @@ class _Agent:
             reporter.wake()
             self._manager.retry_resizes()
 
+    def _wake_reporter(self) -> None:
+        if self._reporter is not None:
+            self._reporter.wake()
+
     def _pods(self) -> list[Pod]:
         return [msgspec.structs.replace(pod, status=status) for pod, status in self._manager.pods()]
 
@@ -255,11 +304,22 @@ class _Agent:
         facts = NodeFacts(
             name=node.name,
             labels=node.labels,
+            taints=self._taints(),
             allocatable=self._size.allocatable,
             conditions=self._eviction.conditions,
+            supplemental_groups_policy=not self._state.known
+            or bool((self._state.features or {}).get("supplementalGroupsPolicy")),
+            shutting_down=self._shutdown.shutting_down,
+            app_armor=self._size.app_armor and node.config.runtime.apparmor != "off",
             allowed_unsafe_sysctls=node.config.agent.allowed_unsafe_sysctls,
         )
         return self._source.refusal(pod) or predicates.admit(pod, others, facts)
+
+    def _taints(self) -> list[Taint]:
+        spec = {} if self._reporter is None else self._reporter.node.get("spec") or {}
+        return [
+            Taint(item.get("key", ""), item.get("value", ""), item.get("effect", "")) for item in spec.get("taints", ())
+        ]
 
     def _judge(self, pod: Pod) -> Rejection | Preempt | None:
         """Say whether a pod that runs may have what it asks for by now."""
@@ -277,7 +337,7 @@ class _Agent:
             capacity=lambda: whole,
             allocatable=lambda: left,
             pressures=lambda: self._eviction.conditions,
-            errors=(self._events.unhealthy,),
+            errors=(self._events.unhealthy, self._shutdown.not_ready),
             labelled=labelled,
         )
 

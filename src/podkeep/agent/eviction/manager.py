@@ -39,6 +39,8 @@ INTERVAL_S = 10.0
 """Between two looks, as a kubelet has it (housekeeping interval)."""
 _SHARE = 50
 """Files are counted for at most one part in so many of the time."""
+_LEAST_WAIT_S = 10.0
+"""How long the end of an evicted pod is waited for beyond its grace period, at least."""
 _AT_ONCE_S = 1
 """Grace period of a pod that is ended because of a hard threshold, or beyond its own limits."""
 
@@ -238,6 +240,11 @@ class EvictionManager:
             return False
         self._events.pod(pod, "Warning", ranking.REASON, ending.message, annotations or None)
         log.warning("evicting pod %s/%s: %s", pod.metadata.namespace, pod.metadata.name, ending.message)
-        await self._pods.end(pod, ending)
+        grace = ending.grace_of(pod)
+        try:
+            # As long as a kubelet waits (killPodNow): what hangs must not keep other pods from being evicted.
+            await asyncio.wait_for(self._pods.end(pod, ending), grace + max(grace / 2, _LEAST_WAIT_S))
+        except TimeoutError:
+            log.warning("pod %s/%s has not ended yet", pod.metadata.namespace, pod.metadata.name)
         self._metrics.add(EVICTIONS, signal)
         return True

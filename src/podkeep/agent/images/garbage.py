@@ -94,17 +94,21 @@ Key = tuple[str, str]
 class Users:
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
-    ``volumes`` says whether images of volumes count (feature gate ImageVolume).
+    ``volumes`` says whether images of volumes count (feature gate ImageVolume); ``forget`` is told of each image that
+    was removed, on a thread.
     """
 
     pods: Callable[[], Iterable[Pod]]
     pulling: Callable[[], Collection[str]]
     volumes: bool = True
+    handler: Callable[[Pod], str] = lambda pod: pod.spec.runtime_class_name or ""
+    """Returns the runtime handler of a pod."""
+    forget: Callable[[str], None] = lambda _: None
 
     def wanted(self) -> set[tuple[str, str]]:
         """Return references with runtime handlers, as :func:`wanted_by` does."""
         pulled = {(name, "") for name in self.pulling()}
-        return pulled.union(*(wanted_by(pod, volumes=self.volumes) for pod in self.pods()))
+        return pulled.union(*(wanted_by(pod, self.handler(pod), volumes=self.volumes) for pod in self.pods()))
 
 
 class ImageGarbage:
@@ -319,6 +323,7 @@ class ImageGarbage:
         log.info("removing image %s, %d bytes", image.id, image.size)
         await self._client.images.RemoveImage(api_pb2.RemoveImageRequest(image=spec))
         self._records.pop((image.id, image.handler), None)
+        await asyncio.to_thread(self._users.forget, image.id)
         self._metrics.add(IMAGES_COLLECTED, reason)
         return True
 
@@ -329,14 +334,13 @@ class ImageGarbage:
         return await asyncio.to_thread(self._disk, answer.image_filesystems[0].fs_id.mountpoint)
 
 
-def wanted_by(pod: Pod, *, volumes: bool) -> set[tuple[str, str]]:
+def wanted_by(pod: Pod, handler: str = "", *, volumes: bool) -> set[tuple[str, str]]:
     """Return the references, each with the runtime handler, of the images that a pod needs until it is over; pure.
 
     :param volumes: whether those of its volumes count (feature gate ImageVolume).
     """
     if pod.status.phase in _OVER:
         return set()
-    handler = pod.spec.runtime_class_name or ""
     images = {container.image for container in (*pod.spec.init_containers, *pod.spec.containers)}
     images |= {container.image for container in pod.spec.ephemeral_containers}
     if volumes:

@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from podkeep.agent import durations
 from podkeep.agent.convert.security import ImageUser
+from podkeep.agent.images.pull_records import PullRecords
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, IMAGE_PULL_DURATION, AgentMetrics, size_bucket
 from podkeep.agent.pod.backoff import PullBackOff
 from podkeep.agent.pod.events import Event, PullFailed
@@ -93,6 +94,14 @@ class PodPull:
         )
 
 
+@dataclass(kw_only=True)
+class _Recorded:
+    """What a pull brought, and with which of the pod's credentials; None: with none of them."""
+
+    images: tuple[str, ...] = ()
+    credentials: Credentials | None = None
+
+
 class Plugins(Protocol):
     """Programs that have credentials for images (``plugins``)."""
 
@@ -120,6 +129,7 @@ class Images:
         *,
         limit: int = 0,
         plugins: Plugins | None = None,
+        records: PullRecords | None = None,
         metrics: AgentMetrics | None = None,
     ) -> None:
         self._client = client
@@ -127,6 +137,7 @@ class Images:
         self._clock = clock
         self._back_off = PullBackOff()
         self._plugins = plugins
+        self._records = records
         self._slots = asyncio.Semaphore(limit) if limit else nullcontext()
         self._wanted: Counter[str] = Counter()
         self.metrics = metrics or AgentMetrics()
@@ -135,6 +146,11 @@ class Images:
     def wanted(self) -> frozenset[str]:
         """Names of images that somebody is having now: looked for, waiting for a pull, or pulled."""
         return frozenset(self._wanted)
+
+    def forget(self, image: str) -> None:
+        """Forget who may use an image, an ID, that was removed; blocks."""
+        if self._records is not None:
+            self._records.forget(image)
 
     async def ensure(self, wanted: Wanted, pod: PodPull) -> LocalImage:
         """Return the image, pulled if its policy says so.
@@ -161,9 +177,11 @@ class Images:
         except PodkeepError as error:
             text = f'Failed to inspect image "{image}": {error.message}'
             raise _without_pull(wanted, pod, "ImageInspectError", text, error.hint) from error
-        self._count(wanted, None if wanted.policy == "Always" else present is not None)
-        if present is not None:
-            _report(wanted, pod, "Pulled", f'Container image "{image}" already present on machine')
+        usable = present is not None and await self._may_use(name, present, pod)
+        self._count(wanted, None if wanted.policy == "Always" else present is not None, usable=usable)
+        if present is not None and usable:
+            accessible = "" if self._records is None else " and can be accessed by the pod"
+            _report(wanted, pod, "Pulled", f'Container image "{image}" already present on machine{accessible}')
             return present
         if wanted.policy == "Never":
             text = f'Container image "{image}" is not present with pull policy of Never'
@@ -180,11 +198,13 @@ class Images:
         try:
             plugins = () if self._plugins is None else await self._plugins.credentials(name.name, pod)
             credentials = tuple(dict.fromkeys((*pod.keyring.lookup(name.name), *plugins)))
-            async with self._slots:
+            async with self._slots, self._recorded(name) as record:
                 turn = self._clock()
-                ref = await self._try_credentials(spec, pod, (*credentials, None))
+                ref, used = await self._try_credentials(spec, pod, (*credentials, None))
                 took = self._clock() - turn
                 found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
+                record.images = (ref,) if found is None else (ref, found.ref)
+                record.credentials = used if used in pod.keyring.lookup(name.name) else None
         except PodkeepError as error:
             text = f'Failed to pull image "{image}": {error.message}'
             _report(wanted, pod, "Failed", text, warning=True)
@@ -204,10 +224,37 @@ class Images:
         _report(wanted, pod, "Pulled", message)
         return local
 
-    def _count(self, wanted: Wanted, present: bool | None) -> None:
+    async def _may_use(self, name: Reference, present: LocalImage, pod: PodPull) -> bool:
+        """Return whether the pod may have an image that is here: it is free for all, or the pod has its credentials."""
+        if self._records is None:
+            return True
+        return await asyncio.to_thread(self._records.may_use, name, present.ref, pod.keyring.lookup(name.name))
+
+    @asynccontextmanager
+    async def _recorded(self, name: Reference) -> AsyncIterator[_Recorded]:
+        """Note that a pull begins, and what the caller says came of it.
+
+        :raises FailedPrecondition: if nothing can be noted; an image of which it is not known who may use it is worse.
+        """
+        record, records = _Recorded(), self._records
+        if records is None:
+            yield record
+            return
+        try:
+            await asyncio.to_thread(records.begin, name)
+            try:
+                yield record
+            except BaseException:
+                records.failed(name)
+                raise
+            await asyncio.to_thread(records.succeeded, name, record.images, record.credentials)
+        except OSError as error:
+            raise FailedPrecondition(f"Failed to record image pull intent for container image: {error}") from error
+
+    def _count(self, wanted: Wanted, present: bool | None, *, usable: bool) -> None:
         here = "unknown" if present is None else str(present).lower()
-        never = wanted.policy == "Never" and not present
-        required = "unknown" if never else str(not present).lower()
+        never = wanted.policy == "Never" and not usable
+        required = "unknown" if never else str(not usable).lower()
         self.metrics.add(ENSURE_IMAGE_REQUESTS, wanted.policy.lower(), here, required)
 
     def _refuse_in_back_off(self, wanted: Wanted, key: str, pod: PodPull) -> None:
@@ -221,8 +268,10 @@ class Images:
 
     async def _try_credentials(
         self, spec: api_pb2.ImageSpec, pod: PodPull, attempts: tuple[Credentials | None, ...]
-    ) -> str:
+    ) -> tuple[str, Credentials | None]:
         """Pull with each of these in turn, ``None`` being whatever the runtime itself has for the registry.
+
+        Return what was pulled, and the credentials that it took.
 
         :raises PodkeepError: with what every attempt came to.
         """
@@ -230,7 +279,7 @@ class Images:
         for credentials in attempts:
             request = api_pb2.PullImageRequest(image=spec, sandbox_config=pod.sandbox, auth=_auth(credentials))
             try:
-                return await self._show(spec.image, self._request(request))
+                return await self._show(spec.image, self._request(request)), credentials
             except PodkeepError as error:
                 errors.append(error)
                 if isinstance(error, _FINAL):

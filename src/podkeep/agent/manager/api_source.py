@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -13,7 +14,7 @@ from podkeep.agent.manager.mirrors import Mirrors, is_mirror
 from podkeep.agent.manager.status_manager import StatusManager
 from podkeep.agent.resources.predicates import Rejection
 from podkeep.api import received
-from podkeep.api.pod import Pod
+from podkeep.api.pod import Pod, PodSpec
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,15 @@ SOURCE = "api"
 CONFIG_SOURCE = "kubernetes.io/config.source"
 UNSUPPORTED = "PodFeatureUnsupported"
 """A kubelet's reason for a pod that asks for what it does not know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Spec:
+    """The specification of a pod as it came and decoded, and what of it this agent cannot take."""
+
+    raw: Mapping[str, Any]
+    spec: PodSpec
+    problems: tuple[str, ...]
 
 
 class ApiSource:
@@ -31,8 +41,7 @@ class ApiSource:
         self._statuses = statuses
         self._mirrors = mirrors
         self._there: set[str] = set()
-        self._problems: dict[str, tuple[str, ...]] = {}
-        """By UID: what of a pod's specification this agent cannot take."""
+        self._specs: dict[str, _Spec] = {}
 
     def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
         """Take all pods of the node."""
@@ -40,7 +49,7 @@ class ApiSource:
         uids = {pod.metadata.uid for _, pod in pods}
         for uid in self._there - uids:
             self._statuses.forget(uid)
-            self._problems.pop(uid, None)
+            self._specs.pop(uid, None)
         self._there = uids
         self._mirrors.replaced([item for item, _ in pods if is_mirror(item)])
         self._manager.replaced(SOURCE, [pod for item, pod in pods if not is_mirror(item)])
@@ -58,7 +67,7 @@ class ApiSource:
         """Note that a pod's object is gone."""
         uid = item["metadata"]["uid"]
         self._there.discard(uid)
-        self._problems.pop(uid, None)
+        self._specs.pop(uid, None)
         self._statuses.forget(uid)
         if is_mirror(item):
             self._mirrors.deleted(item)
@@ -67,21 +76,30 @@ class ApiSource:
 
     def refusal(self, pod: Pod) -> Rejection | None:
         """Return why a pod must not run: a field of it has a value that this agent does not know."""
-        problems = self._problems.get(pod.metadata.uid)
-        return None if problems is None else Rejection(reason=UNSUPPORTED, message="; ".join(problems))
+        known = self._specs.get(pod.metadata.uid)
+        if known is None or not known.problems:
+            return None
+        return Rejection(reason=UNSUPPORTED, message="; ".join(known.problems))
 
     def _known(self, item: Mapping[str, Any]) -> Pod:
-        found = received.pod(item)
-        pod = _from_api(found.pod)
-        if found.problems:
-            self._problems[pod.metadata.uid] = found.problems
+        uid = item["metadata"]["uid"]
+        raw, metadata = item.get("spec") or {}, {**item["metadata"]}
+        metadata.pop("managedFields", None)
+        known = self._specs.get(uid)
+        if known is None or known.raw != raw:
+            found = received.pod({**item, "metadata": metadata})
+            self._specs[uid] = _Spec(raw=raw, spec=found.pod.spec, problems=found.problems)
+            pod = found.pod
+        else:
+            # Most changes are statuses, the agent's own among them.
+            rest = {key: value for key, value in item.items() if key != "spec"}
+            pod = msgspec.structs.replace(received.pod({**rest, "metadata": metadata}).pod, spec=known.spec)
         self._statuses.known(pod, item.get("status") or {})
-        return pod
+        return _from_api(pod)
 
 
 def _from_api(pod: Pod) -> Pod:
     """Return a pod with where it comes from, as a kubelet marks it."""
-    metadata = msgspec.structs.replace(
-        pod.metadata, managed_fields=(), annotations=pod.metadata.annotations | {CONFIG_SOURCE: SOURCE}
-    )
+    annotations = pod.metadata.annotations | {CONFIG_SOURCE: SOURCE}
+    metadata = msgspec.structs.replace(pod.metadata, annotations=annotations)
     return msgspec.structs.replace(pod, metadata=metadata)

@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Protocol
 
 from podkeep.agent.eviction.ending import Ending
+from podkeep.agent.manager.pod_measures import PodMeasures
 from podkeep.agent.manager.runtime_events import RuntimeEvents
+from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
 from podkeep.agent.pod.events import Event, PodRejected
 from podkeep.agent.pod.status import rejected
@@ -36,6 +38,7 @@ from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
 
 log = logging.getLogger(__name__)
 
@@ -119,13 +122,21 @@ class PodManager:
         self._objects = objects
         self._events = events
         self._statuses = statuses
-        self._report = report
+        self._report = self._measured(report)
         self._admit = admit
         self._silent = set(sources)
+        self._measures = PodMeasures(node.metrics)
         self._lives: dict[str, _Life] = {}
         self._tasks = Tasks("a pod of the node")
         self.ready = asyncio.Event()
         """Set once every source has said which pods it wants."""
+
+    def _measured(self, report: ReportEvent) -> ReportEvent:
+        def measured(pod: Pod, event: Event) -> None:
+            self._measures.event(pod, event)
+            report(pod, event)
+
+        return measured
 
     # ------------------------------------------------------------------------------------------------- the sources
 
@@ -157,7 +168,9 @@ class PodManager:
         life = _Life(pod=pod, source=source)
         before = [other for other in self._lives.values() if other.name == life.name]
         self._lives[uid] = life
-        self._tasks.start(self._live(life, before))
+        self._measures.seen(pod)
+        with working_for(uid):
+            self._tasks.start(self._live(life, before))
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is wanted no more: it is ended and removed."""
@@ -263,6 +276,7 @@ class PodManager:
                 await other.over.wait()
             worker = self._worker(life)
             life.worker = worker
+            self._measures.begun(life.pod)
             await self._to_its_end(life, worker)
             life.ended = True
             life.stopped.set()
@@ -286,6 +300,7 @@ class PodManager:
             while life.wanted:
                 await self._changed(life)
         del self._lives[uid]
+        self._measures.forget(uid)
         self._objects.release(life.pod)
         self._events.forget(uid)
         self._node.allocations.forget(uid)
@@ -335,6 +350,7 @@ class PodManager:
         if answer is None:
             return True
         rejection = PodRejected(answer.message, reason=answer.reason)
+        self._node.metrics.add(ADMISSION_REJECTIONS, answer.reason)
         self._report(life.pod, rejection.event())
         self._reported(life, rejected(life.pod, rejection))
         return False
@@ -389,6 +405,7 @@ class PodManager:
 
     def _reported(self, life: _Life, status: PodStatus) -> None:
         life.status = status
+        self._measures.status(life.pod, status)
         self._statuses.set(life.pod, status)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from podkeep.agent.convert import names
 from podkeep.agent.manager.api_source import SOURCE
 from podkeep.agent.manager.static_files import CONFIG_HASH
+from podkeep.agent.metrics import ORPHANED_RUNTIME_PODS
 from podkeep.agent.node import Node
 from podkeep.agent.pod import teardown
 from podkeep.base.errors import FailedPrecondition, PodkeepError
@@ -56,6 +57,7 @@ class Orphans:
         for uid in sorted(uid for uid in found if not self.is_wanted(uid)):
             try:
                 if await self._remove(uid):
+                    self.node.metrics.add(ORPHANED_RUNTIME_PODS)
                     log.info("removed pod %s, which nobody wants any more", uid)
             except (PodkeepError, OSError) as error:
                 log.warning("pod %s, which nobody wants any more, cannot be removed: %s", uid, error)

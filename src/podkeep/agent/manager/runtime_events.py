@@ -13,7 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
+from podkeep.agent import metrics as counted
 from podkeep.agent.convert import names
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.pod.news import News
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.base.tasks import Tasks
@@ -45,8 +47,10 @@ class RuntimeEvents:
         another one.
     """
 
-    def __init__(self, client: CriClient, returned: Callable[[], Awaitable[None]] = _nothing) -> None:
-        self._client = client
+    def __init__(
+        self, client: CriClient, metrics: AgentMetrics, returned: Callable[[], Awaitable[None]] = _nothing
+    ) -> None:
+        self._client, self._metrics = client, metrics
         self._returned = returned
         self._news: dict[str, News] = {}
         self._picture: Picture = {}
@@ -94,6 +98,7 @@ class RuntimeEvents:
             except Unimplemented:
                 return
             except PodkeepError as error:
+                self._metrics.add(counted.EVENT_STREAM_ERRORS)
                 log.debug("no events: %s", error.message)
             finally:
                 self._follows = False
@@ -107,6 +112,7 @@ class RuntimeEvents:
         events = self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest())
         async with aclosing(events):  # type: ignore[type-var]
             self._follows = True
+            self._metrics.add(counted.EVENT_STREAM_STARTS)
             # What happened before the stream began is seen by a relist.
             self._relist.set()
             async for event in events:
@@ -117,6 +123,7 @@ class RuntimeEvents:
                     self._relist.set()
 
     async def _look(self) -> None:
+        started = time.monotonic()
         try:
             picture = await self._list()
             if self._broken_off or self.away is not None:
@@ -127,13 +134,21 @@ class RuntimeEvents:
                 log.warning("%s; pods run on, trying again until there is an answer", error)
             self.away = error
             return
-        self._answered = time.monotonic()
+        self._measure(started)
         back, self.away = self.away is not None, None
         if back:
             log.warning("the runtime answers again")
         for uid in changed(self._picture, picture) if not back else [*self._news]:
             self.wake(uid)
         self._picture = picture
+
+    def _measure(self, started: float) -> None:
+        """Note that the runtime was listed, from ``started`` until now."""
+        now = time.monotonic()
+        self._metrics.observe(counted.PLEG_RELIST_DURATION, now - started)
+        self._metrics.observe(counted.PLEG_RELIST_INTERVAL, now - self._answered)
+        self._metrics.set(counted.PLEG_LAST_SEEN, time.time())
+        self._answered = now
 
     async def _list(self) -> Picture:
         runtime = self._client.runtime

@@ -65,13 +65,13 @@ class StaticFiles:
         """Look each second until cancelled."""
         first = True
         while True:
-            changed = await asyncio.to_thread(self._look)
+            changed = await asyncio.to_thread(self.look)
             if changed or first:
-                self.take(self._pods())
+                self.take(self.pods())
             first = False
             await asyncio.sleep(LOOK_S)
 
-    def _look(self) -> bool:
+    def look(self) -> bool:
         """Read what changed; return whether anything did. A directory that cannot be read keeps its pods."""
         try:
             marks = _marks(self.path)
@@ -107,7 +107,7 @@ class StaticFiles:
         except (PodkeepError, OSError, RecursionError) as error:
             return _File(mark=mark, pod=None, problem=str(error))
 
-    def _pods(self) -> list[Pod]:
+    def pods(self) -> list[Pod]:
         """Return the pods; of two of one name, that of the first file."""
         found: dict[tuple[str, str], Pod] = {}
         for name, file in sorted(self._known.items()):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import msgspec
 
 from podkeep.agent.manager import status_patch
+from podkeep.agent.metrics import POD_STATUS_SYNC_DURATION, AgentMetrics
 from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
@@ -43,14 +45,16 @@ class _Entry:
     status: PodStatus | None = None
     gone: bool = False
     queued: bool = False
+    since: float = 0.0
+    """When the first change came that is not written yet (``time.monotonic``)."""
     deleted: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class StatusManager:
     """Writes statuses of the pods of one API server."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, metrics: AgentMetrics) -> None:
+        self._client, self._metrics = client, metrics
         self._entries: dict[str, _Entry] = {}
         self._static: dict[str, PodStatus] = {}
         self._mirrors: dict[str, str] = {}
@@ -83,6 +87,7 @@ class StatusManager:
         if entry is None or entry.gone:
             return
         entry.status = status
+        entry.since = entry.since or time.monotonic()
         self._enqueue(entry)
 
     def _entry(self, pod: Pod) -> _Entry | None:
@@ -144,7 +149,8 @@ class StatusManager:
             entry.queued = False
 
     async def _write(self, entry: _Entry) -> None:
-        patch = self._patch(entry)
+        patch, since = self._patch(entry), entry.since
+        entry.since = 0.0
         if patch:
             answer = await self._client.patch(
                 PODS,
@@ -155,6 +161,8 @@ class StatusManager:
             )
             status = answer.get("status")
             entry.there = status if isinstance(status, dict) else {}
+            if since:
+                self._metrics.observe(POD_STATUS_SYNC_DURATION, time.monotonic() - since)
         if entry.gone and not entry.deleted.is_set():
             await self._client.delete(PODS, entry.name, entry.namespace, grace=0, uid=entry.uid)
             entry.deleted.set()

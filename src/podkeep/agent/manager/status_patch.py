@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from podkeep.agent.pod.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING
+
 OWNED = frozenset(
     {
         "phase",
@@ -35,6 +37,9 @@ _MERGED = frozenset({"hostIPs", "podIPs"})
 """Lists that a strategic merge patch merges by a key; ``$patch: replace`` has them replaced."""
 _KEPT = frozenset({"qosClass", "startTime", "phase"})
 """Never removed once they are there."""
+
+_PASSING = frozenset({RESIZE_PENDING, RESIZE_IN_PROGRESS})
+"""Conditions that are there only for as long as they hold."""
 
 Json = dict[str, Any]
 
@@ -69,7 +74,9 @@ def _conditions(old: list[Json], new: list[Json]) -> list[Json]:
         if said(before) == said(item):
             continue
         changed.append({**{key: None for key in before if key not in item}, **item})
-    return changed
+    kinds = {item.get("type") for item in new}
+    gone = [kind for kind in there if kind in _PASSING and kind not in kinds]
+    return [*changed, *({"$patch": "delete", "type": kind} for kind in gone)]
 
 
 def said(value: Any) -> Any:

@@ -46,6 +46,11 @@ class RuntimeState:
         """``podClassResources`` and ``containerClassResources``; None: the runtime knows no classes."""
         self.images: list[dict[str, Any]] = []
 
+    @property
+    def known(self) -> bool:
+        """Whether the runtime has answered yet."""
+        return bool(self._answered)
+
     async def look(self) -> None:
         """Ask the runtime; what it does not answer stays as it was."""
         try:

@@ -9,8 +9,7 @@ import asyncio
 import os
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +35,6 @@ from podkeep.cri.v1 import api_pb2
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
 _PREFIX = "Failed to create pod sandbox: "
-_LOCK_PAUSE_S = 0.01
 
 Result = TypeVar("Result")
 
@@ -91,7 +89,7 @@ async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
     await _require_classes(pod, node)
     if pod.spec.host_users is False:
         await _require_user_namespaces(pod, node)
-    async with _locked(node):
+    async with node.dirs.held():
         if not adopt:
             await teardown.reclaim_orphans(node.client, node.dirs, node.config)
             await _require_new(pod, node, identity)
@@ -135,32 +133,29 @@ async def _adopt(pod: Pod, node: Node) -> Admitted:
     :raises StepFailed: if it had not got its IDs or its cgroup yet, and cannot get them now.
     """
     uid = parse_pod_uid(pod.metadata.uid)
-
-    def resume() -> tuple[int, int | None]:
+    others = kubelets.pod_directories(node.config, await node.kubelets.found())
+    async with node.dirs.held():
         lock = node.dirs.own(uid)
         try:
-            with node.dirs.locked():
-                podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
-                start = None
-                if pod.spec.host_users is False:
-                    start = userns.allocate(node.dirs.pods, uid, node.id_range.without(subordinate_ids.read()))
-        except BaseException:
+            start = await _to_its_end(partial(_resume, pod, node, others))
+        except BaseException as error:
             os.close(lock)
+            if isinstance(error, PodkeepError):
+                raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
+            if isinstance(error, OSError):
+                raise StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) from error
             raise
-        return lock, start
-
-    try:
-        lock, start = await _to_its_end(resume)
-    except PodkeepError as error:
-        raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
-    except OSError as error:
-        raise StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) from error
     return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
 
 
 def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool) -> int | None:
+    node.dirs.identify(parse_pod_uid(pod.metadata.uid), identity, managed=managed)
+    return _resume(pod, node, others)
+
+
+def _resume(pod: Pod, node: Node, others: Sequence[Path]) -> int | None:
+    """Make what is not there yet of a pod's cgroup and IDs; return the first of these."""
     uid = parse_pod_uid(pod.metadata.uid)
-    node.dirs.identify(uid, identity, managed=managed)
     podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
     if pod.spec.host_users is not False:
         return None
@@ -173,21 +168,6 @@ def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path]
 def _undo(node: Node, uid: PodUID) -> None:
     podcgroups.remove(cgroup_names.root(node.config), uid)
     node.dirs.remove(uid)
-
-
-@asynccontextmanager
-async def _locked(node: Node) -> AsyncIterator[None]:
-    """Hold the root lock without blocking the event loop while another process has it.
-
-    Not on a thread: one that waits cannot be cancelled, and would keep the lock that nobody waits for any more.
-    """
-    async with node.admissions:
-        while (lock := node.dirs.try_lock()) is None:  # noqa: ASYNC110 - the kernel sends no event
-            await asyncio.sleep(_LOCK_PAUSE_S)
-        try:
-            yield
-        finally:
-            os.close(lock)
 
 
 async def _to_its_end(function: Callable[[], Result]) -> Result:
@@ -240,7 +220,10 @@ async def _require_classes(pod: Pod, node: Node) -> None:
 
 async def _require_user_namespaces(pod: Pod, node: Node) -> None:
     """Ask the runtime whether the pod's handler can give it a user namespace (KEP-127, version skew)."""
-    handler = pod.spec.runtime_class_name or ""
+    try:
+        handler = node.runtime_classes.handler(pod)
+    except FailedPrecondition as error:
+        raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
     answer = await node.client.runtime.Status(api_pb2.StatusRequest())
     for known in answer.runtime_handlers:
         if known.name == handler and known.features.user_namespaces:

@@ -9,7 +9,7 @@ from podkeep.agent import durations
 INITIAL = 10.0
 MAXIMUM = 300.0
 HEALTHY_AFTER = 2 * MAXIMUM
-"""Seconds of running after which a container counts as healthy again."""
+"""Seconds of running after which a container counts as healthy again, with the longest delay there is."""
 
 
 CRASH_LOOP = "CrashLoopBackOff"
@@ -31,10 +31,14 @@ def event_message(container: str, pod: str) -> str:
 
 
 class BackOff:
-    """Delays per key. Times are seconds since 1970 and come from the caller."""
+    """Delays per key. Times are seconds since 1970 and come from the caller.
 
-    def __init__(self) -> None:
+    :param maximum: the longest delay in seconds (kubelet: ``crashLoopBackOff.maxContainerRestartPeriod``).
+    """
+
+    def __init__(self, maximum: float = MAXIMUM) -> None:
         self._delays: dict[str, float] = {}
+        self._maximum = maximum
 
     def delay(self, key: str) -> float:
         """Return the seconds to wait after the last failure of ``key``; 0 before the first."""
@@ -42,7 +46,7 @@ class BackOff:
 
     def failed(self, key: str) -> float:
         """Note that ``key`` is tried again after a failure and return the delay that the next failure will cost."""
-        self._delays[key] = min(max(self.delay(key) * 2, INITIAL), MAXIMUM)
+        self._delays[key] = min(max(self.delay(key) * 2, INITIAL), self._maximum)
         return self._delays[key]
 
     def succeeded(self, key: str) -> None:
@@ -51,7 +55,7 @@ class BackOff:
 
     def restarted(self, key: str, ran: float) -> None:
         """Note that a container is started again after it ran for ``ran`` seconds."""
-        if ran >= HEALTHY_AFTER:
+        if ran >= 2 * self._maximum:
             self.succeeded(key)
         self.failed(key)
 

@@ -70,11 +70,14 @@ class Starter:
         self._sources = Sources()
         self._node = node
         self._listener = listener
-        self._handler = pod.spec.runtime_class_name or ""
         self._volume_images = VolumeImages(pod, node.images)
         self._pod_volumes: PodVolumes | None = None
         self._keyring: Keyring | None = None
         self._interrupted = asyncio.Event()
+
+    @property
+    def _handler(self) -> str:
+        return self._node.runtime_classes.handler_of_running(self._pod)
 
     def interrupt(self) -> None:
         """Give up what may take long (a pull) and is not worth finishing; later steps do not start."""
@@ -111,7 +114,8 @@ class Starter:
             self._listener.event(Event(type="Warning", reason="DNSConfigForming", message=problem))
         try:
             config = await self._sandbox_config(attempt, admitted, fresh=bool(class_resources.of_pod_field(self._pod)))
-            request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=self._handler)
+            handler = self._node.runtime_classes.handler(self._pod)
+            request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=handler)
             await self._node.client.runtime.RunPodSandbox(request)
         except PodkeepError as error:
             raise StepFailed(
@@ -247,6 +251,7 @@ class Starter:
             variables, mounts = await asyncio.to_thread(prepare)
             agent = self._node.config.agent
             plan = ContainerPlan(
+                handler=self._handler,
                 attempt=action.attempt,
                 image_ref=had.image.ref,
                 image_user=had.image.user,

@@ -139,13 +139,9 @@ async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid
     :raises PodkeepError: naming what is left.
     """
     await remove_sandboxes(client, uid)
-
-    def remove() -> None:
-        with dirs.locked():
-            podcgroups.remove(cgroup_names.root(config), uid)
-        remove_node_state(dirs, config, uid)
-
-    await asyncio.to_thread(remove)
+    async with dirs.held():
+        await asyncio.to_thread(podcgroups.remove, cgroup_names.root(config), uid)
+    await asyncio.to_thread(remove_node_state, dirs, config, uid)
 
 
 async def settle(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) -> None:
@@ -160,12 +156,9 @@ async def settle(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) 
     for sandbox in listed.items:
         await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
 
-    def give_back() -> None:
-        with dirs.locked():
-            podcgroups.remove(cgroup_names.root(config), uid)
-        dirs.empty(uid)
-
-    await asyncio.to_thread(give_back)
+    async with dirs.held():
+        await asyncio.to_thread(podcgroups.remove, cgroup_names.root(config), uid)
+    await asyncio.to_thread(dirs.empty, uid)
 
 
 async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> None:

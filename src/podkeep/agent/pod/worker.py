@@ -24,6 +24,7 @@ from typing import TypeVar
 
 from podkeep.agent.container_files import termination_log, termination_message
 from podkeep.agent.convert import names
+from podkeep.agent.metrics import POD_RESIZE_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.pod import backoff, teardown
 from podkeep.agent.pod.admission import Admitted, admit
@@ -135,7 +136,7 @@ class PodWorker:
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
         self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
-        self._back_off = BackOff()
+        self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
         self._waiting: dict[str, Waiting] = {}
         self._news = OwnNews(node.client) if shared is None else shared.news
@@ -154,7 +155,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
-        self._stale = False
+        self._stale = True  # of a pod that an earlier process started it is not known
 
     # ------------------------------------------------------------------------------------------------ from outside
 
@@ -288,8 +289,11 @@ class PodWorker:
             await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
         finally:
             if lock is not None:
-                os.close(lock)
-        self.release()
+                await asyncio.to_thread(os.close, lock)
+        admitted, self._admitted = self._admitted, None
+        if admitted is not None:
+            # The last one to close a directory that was removed waits for the disk.
+            await asyncio.to_thread(admitted.release)
 
     def release(self) -> None:
         """Let go of the pod and leave it as it is, for others to look at and remove."""
@@ -312,6 +316,7 @@ class PodWorker:
                     raise
                 continue
             self._note_probes(observed)
+            self._note_resize()
             await self._report(observed)
             await self._refresh_volumes(observed, admitted)
             now = time.time()
@@ -457,16 +462,21 @@ class PodWorker:
             request = api_pb2.StopPodSandboxRequest(pod_sandbox_id=action.sandbox.id)
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
+            self._stale = False
             await self._starter.create_sandbox(action.attempt, admitted)
         elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
-            await self._starter.start_container(action, observed, admitted)
+            await self._resize_around(action.container.name)
+            await self._start_container(action, observed, admitted)
             self._node.allocations.started(self.pod.metadata.uid, action.container.name)
         elif isinstance(action, Resize):
             await self._resize(action, observed, admitted)
         elif isinstance(action, KillContainer):
+            if action.replace:
+                # Another container as it were, whose ends say nothing of this one's.
+                self._back_off.succeeded(action.container.name)
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
         elif isinstance(action, ResetContainer):
@@ -475,6 +485,40 @@ class PodWorker:
         else:
             raise FailedPrecondition(f"nothing carries out {action}")
 
+    async def _start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
+        metrics, kind = self._node.metrics, self._kind_of(action.container.name)
+        metrics.add(STARTED_CONTAINERS, kind)
+        try:
+            await self._starter.start_container(action, observed, admitted)
+        except StepFailed as failure:
+            metrics.add(STARTED_CONTAINERS_ERRORS, kind, failure.waiting or failure.reason)
+            raise
+
+    def _kind_of(self, container: str) -> str:
+        """Return what kind of container that is, as metrics say it."""
+        if any(item.name == container for item in self.pod.spec.init_containers):
+            return "init_container"
+        ephemeral = any(item.name == container for item in self.pod.spec.ephemeral_containers)
+        return "ephemeral_container" if ephemeral else "container"
+
+    def _note_resize(self) -> None:
+        event = self._node.allocations.finish(self.pod)
+        if event is not None:
+            self._listener.event(event)
+
+    async def _resize_around(self, container: str) -> None:
+        """Give the pod's cgroup what it was granted before a container starts that has more, or less, than before."""
+        allocation = self._node.allocations.get(self.pod.metadata.uid)
+        if allocation is None or allocation.has(container):
+            return
+        try:
+            rest = await self._node.resizer.begin(self.pod, allocation.actuated, ())
+            await self._node.resizer.finish(self.pod, rest)
+        except PodkeepError as error:
+            event = self._node.allocations.fail(self.pod, error.message)
+            if event is not None:
+                self._listener.event(event)
+
     async def _resize(self, action: Resize, observed: Observed, admitted: Admitted) -> None:
         """Give the pod and its containers what they were granted; what fails is told and tried again after a while."""
         uid, allocations = self.pod.metadata.uid, self._node.allocations
@@ -482,6 +526,7 @@ class PodWorker:
         if allocation is None:
             raise FailedPrecondition(f"nothing is known of the resources of pod {uid}")
         pod, had = self.pod, allocation.actuated
+        started = time.monotonic()
         running = in_order([Running(id=view.id, container=item) for item, view in action.containers], had)
         try:
             rest = await self._node.resizer.begin(pod, had, running)
@@ -497,8 +542,11 @@ class PodWorker:
             self._resize_after = time.monotonic() + _LOOK_AGAIN
             asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._news.wake)
             event = allocations.fail(pod, error.message)
+            done = "false"
         else:
             event = allocations.finish(pod)
+            done = "true"
+        self._node.metrics.observe(POD_RESIZE_DURATION, (time.monotonic() - started) * 1e3, done)
         if event is not None:
             self._listener.event(event)
 

@@ -63,6 +63,10 @@ class PodAllocation:
         """Whether the pod has what it was granted."""
         return resize.same(self.granted, self.actuated)
 
+    def has(self, container: str) -> bool:
+        """Return whether a container has what it was granted, or cannot be granted anything."""
+        return self.granted.containers.get(container) == self.actuated.containers.get(container)
+
     def conditions(self, pod: Pod) -> tuple[PodCondition, ...]:
         """Return what the pod's status says about it."""
         found = []

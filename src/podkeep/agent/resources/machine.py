@@ -13,6 +13,7 @@ PID = "pid"
 """Processes and threads: a resource of the node that is not in its status."""
 _HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
 _PROC = Path("/proc")
+_APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 
 
 def capacity(root: Path, max_pods: int) -> dict[str, int]:
@@ -32,6 +33,14 @@ def capacity(root: Path, max_pods: int) -> dict[str, int]:
 def page_sizes() -> tuple[str, ...]:
     """Return the sizes of huge pages, as the kernel and CRI write them: ``2MB``."""
     return tuple(page_size(str(size)) for size in sorted(_huge_pages()))
+
+
+def has_app_armor() -> bool:
+    """Return whether the kernel enforces AppArmor profiles."""
+    try:
+        return _APPARMOR.read_text().startswith("Y")
+    except OSError:
+        return False
 
 
 def max_processes() -> int:

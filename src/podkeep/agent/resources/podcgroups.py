@@ -9,6 +9,7 @@ what it is limited to (``pod_limits.py``), or the cgroup above all pods, which t
 from __future__ import annotations
 
 import logging
+from functools import cache
 
 from podkeep.agent.resources import cgroup_names, pod_limits
 from podkeep.agent.resources.pod_limits import CgroupLimits
@@ -28,7 +29,7 @@ def create(root: str, pod: Pod, agent: AgentConfig) -> None:
 
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
-    cgroups, place = Cgroups(), cgroup_names.place(root, pod)
+    cgroups, place = _cgroups(), cgroup_names.place(root, pod)
     path = _path(place.name)
     if cgroups.exists(path):
         return
@@ -51,7 +52,7 @@ def update(root: str, pod: Pod, limits: CgroupLimits) -> None:
 
     :raises PodkeepError: if the kernel, or systemd, refuses: less memory than is in use, for example.
     """
-    cgroups, place = Cgroups(), cgroup_names.place(root, pod)
+    cgroups, place = _cgroups(), cgroup_names.place(root, pod)
     apply(cgroups, place.name, limits)
     if limits.shares is not None:
         _weigh(cgroups, place)
@@ -62,7 +63,7 @@ def current(root: str, pod: Pod) -> CgroupLimits:
 
     :raises PodkeepError: if the kernel refuses to say, or the cgroup is gone.
     """
-    cgroups = Cgroups()
+    cgroups = _cgroups()
     path = _path(cgroup_names.of_pod(root, pod))
     if not cgroups.exists(path):
         raise FailedPrecondition(f"the cgroup of pod {pod.metadata.uid} is gone")
@@ -72,7 +73,7 @@ def current(root: str, pod: Pod) -> CgroupLimits:
 
 def memory_in_use(root: str, pod: Pod) -> int:
     """Return the bytes that are charged to the cgroup of ``pod``."""
-    cgroups = Cgroups()
+    cgroups = _cgroups()
     name = "memory.current" if cgroups.version == 2 else "memory.usage_in_bytes"
     return int(cgroups.read(_path(cgroup_names.of_pod(root, pod)), name) or 0)
 
@@ -97,12 +98,18 @@ def remove(root: str, uid: str) -> None:
 
     :raises PodkeepError: if processes are left in it, or systemd refuses.
     """
-    cgroups = Cgroups()
+    cgroups = _cgroups()
     for cgroup in cgroup_names.possible(root, uid):
         if systemd.is_slice(root):
             _remove_slice(cgroups, cgroup)
         else:
             _remove_directory(cgroups, cgroup)
+
+
+@cache
+def _cgroups() -> Cgroups:
+    """Return the machine's cgroups; where they are mounted does not change."""
+    return Cgroups()
 
 
 def _weigh(cgroups: Cgroups, cgroup: cgroup_names.PodCgroup) -> None:

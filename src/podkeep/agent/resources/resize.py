@@ -74,11 +74,15 @@ def same(one: Allocation, other: Allocation) -> bool:
     return _canonical(one) == _canonical(other)
 
 
-def _canonical(allocation: Allocation) -> object:
+def same_amounts(one: Allocation, other: Allocation) -> bool:
+    """Return whether two allocations differ in classes at most."""
+    return _canonical(one, classes=False) == _canonical(other, classes=False)
+
+
+def _canonical(allocation: Allocation, *, classes: bool = True) -> object:
     def plain(given: ResourceRequirements | None) -> object:
-        if given is None:
-            return None
-        return requests.amounts(given.requests), requests.amounts(given.limits), given.classes
+        own = given or ResourceRequirements()
+        return requests.amounts(own.requests), requests.amounts(own.limits), own.classes if classes else {}
 
     return plain(allocation.pod), {name: plain(item) for name, item in allocation.containers.items()}
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from podkeep.agent.convert import class_resources as convert
-from podkeep.agent.resources import cgroup_names, pod_limits, podcgroups, qos, requests
+from podkeep.agent.resources import cgroup_names, pod_limits, podcgroups, qos, requests, resize
 from podkeep.agent.resources.pod_limits import CgroupLimits
 from podkeep.agent.resources.resize import Allocation
 from podkeep.api.containers import Container, ResourceRequirements
@@ -49,10 +49,12 @@ class Resizer:
     async def begin(self, pod: Pod, had: Allocation, running: Sequence[Running]) -> CgroupLimits:
         """Check that no limit of memory falls below what is in use, and give the pod's cgroup what grows.
 
-        :returns: the limits that the cgroup is to have once its containers have theirs.
+        :returns: the limits that the cgroup is to have once its containers have theirs; none if only classes change.
         :raises FailedPrecondition: if memory is in use.
         :raises PodkeepError: if the kernel or the runtime refuses.
         """
+        if resize.same_amounts(resize.of(pod), had):
+            return CgroupLimits()
         root = cgroup_names.root(self._config)
         agent = self._config.agent
         wanted = pod_limits.of_pod(pod, pids_limit=agent.pod_pids_limit, cfs_quota=agent.cpu_cfs_quota)
@@ -76,14 +78,16 @@ class Resizer:
         )
         before = had.containers.get(running.container.name, _NOTHING)
         classes = running.container.resources.classes
+        linux = api_pb2.LinuxContainerResources(
+            cpu_period=given.cpu_period_us,
+            cpu_quota=given.cpu_quota_us,
+            cpu_shares=given.cpu_shares,
+            memory_limit_in_bytes=given.memory_limit_bytes,
+        )
         request = api_pb2.UpdateContainerResourcesRequest(
             container_id=running.id,
-            linux=api_pb2.LinuxContainerResources(
-                cpu_period=given.cpu_period_us,
-                cpu_quota=given.cpu_quota_us,
-                cpu_shares=given.cpu_shares,
-                memory_limit_in_bytes=given.memory_limit_bytes,
-            ),
+            # What a class means may be the same files: they are left alone when nothing else changes.
+            linux=None if resize.same_amounts(resize.of(pod), had) else linux,
             class_resources=convert.of_container(classes) if classes != before.classes else None,
         )
         await self._client.runtime.UpdateContainerResources(request)

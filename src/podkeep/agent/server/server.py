@@ -10,12 +10,14 @@ import ssl
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from podkeep.agent import metrics as names
 from podkeep.agent.node import Node
 from podkeep.agent.resources import cgroup_names
+from podkeep.agent.server import pod_gauges
 from podkeep.agent.server.authentication import Authenticator, Review
 from podkeep.agent.server.authorization import Authorizer
 from podkeep.agent.server.collector import Collector
@@ -33,7 +35,7 @@ from podkeep.http.health import Check
 from podkeep.http.listener import tcp_socket
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
-from podkeep.kernel.cgroup import systemd
+from podkeep.kernel.cgroup import cgroups, systemd
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +45,8 @@ LIMITS = Limits(
 SYSTEM_LOGS = "/var/log"
 _LOOK_S = 60.0
 """How often files of certificates are looked at: somebody may have renewed them."""
+_CERTIFY_LOOKS = 12 * 60
+"""After how many looks it is seen to that the certificate is good for a while."""
 _CLOSE_S = 1.0
 TOKEN_REVIEWS = Resource(group="authentication.k8s.io", name="tokenreviews", kind="TokenReview", namespaced=False)
 ACCESS_REVIEWS = Resource(
@@ -68,6 +72,8 @@ class KubeletServer:
     :param client: the API that reviews tokens and accesses; None: there is none, so certificates alone count.
     :param configuration: returns what ``/configz`` shows.
     :param checks: what ``/healthz`` looks at.
+    :param certify: makes the files of the certificate that settings name anew if they are old; blocks. Where settings
+        name none, the agent makes one itself.
     :raises FailedPrecondition: if the address is taken, or a certificate cannot be used.
     """
 
@@ -79,12 +85,16 @@ class KubeletServer:
         *,
         configuration: Callable[[], Mapping[str, Any]],
         checks: Iterable[Check] = (),
+        certify: Callable[[], object] | None = None,
     ) -> None:
         agent = node.config.agent
         self._agent, self._node = agent, node
         node.metrics.set(names.NODE_NAME, 1, node.name)
         node.metrics.set(names.METRICS_PROVIDER, 1, "cri")
+        node.metrics.set(names.CGROUP_VERSION, cgroups.detect().version)
+        node.metrics.before_scrape.append(lambda: pod_gauges.update(node.metrics, pods.pods()))
         self._files = certificate_files(agent)
+        self._certify = certify if agent.tls_cert_file else self._make_certificate
         self._seen: tuple[float, ...] = ()
         self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
@@ -137,8 +147,8 @@ class KubeletServer:
         :raises FailedPrecondition: if that is not possible.
         """
         agent = self._agent
-        if not agent.tls_cert_file:
-            await asyncio.to_thread(self._make_certificate)
+        if self._certify is not None:
+            await asyncio.to_thread(self._certify)
         self._seen = _times(self._files)
         self._tls = server_context(
             "the kubelet",
@@ -175,8 +185,13 @@ class KubeletServer:
 
     async def _renew(self) -> None:
         """Take certificates that were renewed for new connections; those that are there keep the old ones."""
-        while True:
+        for looks in count(1):
             await asyncio.sleep(_LOOK_S)
+            if self._certify is not None and looks % _CERTIFY_LOOKS == 0:
+                try:
+                    await asyncio.to_thread(self._certify)
+                except PodkeepError as error:
+                    log.warning("the kubelet's certificate is not renewed: %s", error)
             self.look()
 
     def look(self) -> None:

@@ -39,20 +39,21 @@ class _Made(msgspec.Struct, frozen=True, kw_only=True):
     renewed: int
 
 
-def prepared(config: Config, addresses: Sequence[str]) -> Config:
+def prepared(config: Config, addresses: Sequence[str], *, wait: float = _WAIT_S) -> Config:
     """Return a configuration that names the kubelet's certificate and the authority of its clients; blocks.
 
-    Both are left alone if the configuration names them. An API that has no authority within 10 s gets a kubelet with a
+    Both are left alone if the configuration names them. An API that has no authority in time gets a kubelet with a
     certificate of its own.
 
     :param addresses: IP addresses of the node.
+    :param wait: seconds in which the API may make its authority.
     """
     from podkeep.apiserver.server.certificates import AUTHORITY, Files
 
     agent = config.agent
     files = Files(Path(config.api.root))
     authority = files.certificate(AUTHORITY)
-    end = time.monotonic() + _WAIT_S
+    end = time.monotonic() + wait
     while not authority.exists() and time.monotonic() < end:
         time.sleep(_LOOK_S)
     if not authority.exists():

@@ -28,6 +28,8 @@ DEFAULT_ROOT = Path("/sys/fs/cgroup")
 TIMEOUT_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
+_FILE_BYTES = 4096
+"""More than a file with a number in it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,8 +232,19 @@ class Cgroups:
                 children = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         except FileNotFoundError:
             return []
-        found = [self.read(f"{path.rstrip('/')}/{child}", name) for child in children]
-        return [text for text in found if text is not None]
+        found = []
+        for child in children:
+            file = f"{root}{_below(path)}/{child}/{name}"
+            try:
+                fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+                try:
+                    found.append(os.read(fd, _FILE_BYTES).decode())
+                finally:
+                    os.close(fd)
+            except OSError as error:
+                if error.errno not in GONE:
+                    raise KernelCallError(f"read({file})", error.errno or 0) from error
+        return found
 
     def processes(self, path: str, *, recursive: bool = False) -> list[int]:
         """Return the IDs of the processes in the cgroup (in any hierarchy), sorted; none if it is missing."""

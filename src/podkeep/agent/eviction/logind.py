@@ -1,0 +1,206 @@
+"""systemd-logind on the system bus: how long a shutdown waits, keeping it from going on, being told of one.
+
+Source: org.freedesktop.login1(5), "Inhibitor Locks" (systemd.io/INHIBITOR_LOCKS). A lock is a descriptor; the machine
+shuts down once it is closed, or its delay is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+
+from podkeep.agent.eviction import dbus_messages as dbus
+from podkeep.agent.eviction.dbus_messages import Message
+from podkeep.base import atomicfile
+from podkeep.base.errors import FailedPrecondition, Internal, Unavailable
+from podkeep.kernel.cgroup import systemd
+
+DROP_IN = Path("/etc/systemd/logind.conf.d/99-podkeep.conf")
+_TIMEOUT_S = 10.0
+_MAX_LINE = 4096
+_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+_LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+_SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+_SIGNAL = "PrepareForShutdown"
+
+
+class Logind:
+    """A connection to the bus; use it as a context manager.
+
+    :param bus: the bus's socket.
+    """
+
+    def __init__(self, bus: Path = systemd.BUS) -> None:
+        self._bus = bus
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        self._data = bytearray()
+        self._fds: deque[int] = deque()
+        self._signals: deque[Message] = deque()
+        self._serial = 0
+        self._lock: int | None = None
+
+    async def __aenter__(self) -> Logind:
+        """Connect.
+
+        :raises Unavailable: if there is no bus, or it does not let us in.
+        """
+        try:
+            async with asyncio.timeout(_TIMEOUT_S):
+                await self._connect()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let the machine shut down, and end the connection."""
+        self.release()
+        while self._fds:
+            os.close(self._fds.popleft())
+        self._socket.close()
+
+    async def require_delay(self, seconds: float) -> None:
+        """Have logind wait for so long at least, by a file of its configuration if it does not.
+
+        :raises FailedPrecondition: if it still does not.
+        """
+        if await self._delay() >= seconds:
+            return
+        text = f"# Written by podkeep: [agent] shutdown_grace_period.\n[Login]\nInhibitDelayMaxSec={seconds:.0f}\n"
+        await asyncio.to_thread(_write_drop_in, text)
+        await self._call(_SYSTEMD, "KillUnit", "systemd-logind.service", "all", int(signal.SIGHUP))
+        for attempt in range(6):
+            if await self._delay() >= seconds:
+                return
+            await asyncio.sleep(0.1 * 2**attempt)
+        raise FailedPrecondition(
+            f"logind waits {await self._delay():g} s for a shutdown, and {seconds:g} s are needed",
+            hint=f"raise InhibitDelayMaxSec in {DROP_IN.parent}",
+        )
+
+    async def inhibit(self) -> None:
+        """Have a shutdown wait until :meth:`release`.
+
+        :raises PodkeepError: if logind refuses.
+        """
+        why = "Pods have to end before the machine shuts down"
+        answer = await self._call(_LOGIND, "Inhibit", "shutdown", "podkeep", why, "delay")
+        if not answer.fds or not self._fds:
+            raise Internal("logind gave no lock")
+        lock = self._fds.popleft()
+        self.release()
+        self._lock = lock
+
+    def release(self) -> None:
+        """Let a shutdown go on."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    async def shutdowns(self) -> AsyncIterator[bool]:
+        """Yield whenever a shutdown begins (True), or is called off (False).
+
+        :raises Unavailable: when the connection ends.
+        """
+        rule = f"type='signal',sender='{_LOGIND[0]}',interface='{_LOGIND[2]}',member='{_SIGNAL}'"
+        await self._call(_BUS, "AddMatch", rule)
+        while True:
+            while self._signals:
+                yield bool(dbus.number(self._signals.popleft()))
+            self._take(await self._message())
+
+    async def _delay(self) -> float:
+        properties = (*_LOGIND[:2], "org.freedesktop.DBus.Properties")
+        answer = await self._call(properties, "Get", _LOGIND[2], "InhibitDelayMaxUSec")
+        return dbus.number(answer) / 1e6
+
+    async def _connect(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_connect(self._socket, str(self._bus))
+        except OSError as error:
+            raise Unavailable(f"the system bus {self._bus}: {error.strerror}") from error
+        await loop.sock_sendall(self._socket, b"\0")
+        for line, expected in (
+            (f"AUTH EXTERNAL {str(os.geteuid()).encode().hex()}", b"OK "),
+            ("NEGOTIATE_UNIX_FD", b"AGREE_UNIX_FD"),
+        ):
+            await loop.sock_sendall(self._socket, f"{line}\r\n".encode())
+            answer = await self._line()
+            if not answer.startswith(expected):
+                raise Unavailable(f"the system bus refuses: {answer.decode(errors='replace')}")
+        await loop.sock_sendall(self._socket, b"BEGIN\r\n")
+        await self._call(_BUS, "Hello")
+
+    async def _line(self) -> bytes:
+        while (end := self._data.find(b"\r\n")) < 0:
+            await self._receive()
+            if len(self._data) > _MAX_LINE:
+                raise Unavailable("the system bus does not speak D-Bus")
+        line = bytes(self._data[:end])
+        del self._data[: end + 2]
+        return line
+
+    async def _call(self, target: tuple[str, str, str], member: str, *arguments: str | int) -> Message:
+        self._serial += 1
+        serial = self._serial
+        async with asyncio.timeout(_TIMEOUT_S):
+            data = dbus.call(serial, *target, member, *arguments)
+            await asyncio.get_running_loop().sock_sendall(self._socket, data)
+            while True:
+                message = await self._message()
+                if message.reply_to == serial:
+                    break
+                self._take(message)
+        if message.type == dbus.ERROR:
+            raise Unavailable(f"{target[0]} refuses {member}: {message.error}")
+        return message
+
+    def _take(self, message: Message) -> None:
+        if message.type == dbus.SIGNAL and message.member == _SIGNAL and message.interface == _LOGIND[2]:
+            self._signals.append(message)
+
+    async def _message(self) -> Message:
+        while (whole := dbus.size(bytes(self._data[:16]))) is None or len(self._data) < whole:
+            await self._receive()
+        data = bytes(self._data[:whole])
+        del self._data[:whole]
+        return dbus.parse(data)
+
+    async def _receive(self) -> None:
+        """Wait for more bytes, and the descriptors with them.
+
+        :raises Unavailable: if the bus closed the connection.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            with suppress(BlockingIOError):
+                data, fds, _, _ = socket.recv_fds(self._socket, 65536, 4)
+                self._fds.extend(fds)
+                if not data:
+                    raise Unavailable("the system bus closed the connection")
+                self._data += data
+                return
+            readable = asyncio.Event()
+            loop.add_reader(self._socket, readable.set)
+            try:
+                await readable.wait()
+            finally:
+                loop.remove_reader(self._socket)
+
+
+def _write_drop_in(text: str) -> None:
+    DROP_IN.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    atomicfile.write(DROP_IN, text.encode(), mode=0o644)

@@ -1,0 +1,176 @@
+"""Who may use an image that somebody else pulled: records of how images came to this node (KEP-2535).
+
+A pod that may not pull an image itself must not get it because another one pulled it with a secret. A record says, for
+each image and each repository it was pulled from, whether that took credentials, and which. Without a record the image
+was not pulled by an agent: it is preloaded.
+
+    pulling/<hash of the name>      somebody began to pull it; what comes of a crash counts as pulled by an agent
+    pulled/<hash of the image ID>   by repository: for every pod of the node, or for who has one of these credentials
+
+Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
+that nobody may rely on. Blocking; several agents may share the directory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from podkeep.base import atomicfile
+from podkeep.base.docker_config import Credentials
+from podkeep.base.reference import Reference
+
+log = logging.getLogger(__name__)
+
+Policy: TypeAlias = Literal["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"]
+MOST_CREDENTIALS = 100
+"""That are kept of one image and repository; the oldest go first."""
+_KEY = "key"
+_KEY_BYTES = 32
+
+
+class _Access(msgspec.Struct, kw_only=True):
+    """Who may use what came from one repository: everybody on the node, or who has one of these credentials."""
+
+    everybody: bool = False
+    credentials: list[str] = []
+
+
+class _Record(msgspec.Struct, kw_only=True):
+    """What is known of one image."""
+
+    image: str
+    repositories: dict[str, _Access] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verification:
+    """Which images must be asked for at their registry though they are here, unless the pod is known to have access.
+
+    ``allowed``: repositories, with ``/*`` at the end also those below, of ``NeverVerifyAllowlistedImages``.
+    """
+
+    policy: Policy = "NeverVerifyPreloadedImages"
+    allowed: tuple[str, ...] = ()
+
+    def applies(self, repository: str, *, pulled: bool) -> bool:
+        """Return whether access to an image must be known; ``pulled``: an agent of this node pulled it."""
+        if self.policy == "NeverVerifyPreloadedImages":
+            return pulled
+        if self.policy == "NeverVerifyAllowlistedImages":
+            return not any(_is_below(repository, pattern) for pattern in self.allowed)
+        return self.policy == "AlwaysVerify"
+
+
+def _is_below(repository: str, pattern: str) -> bool:
+    return repository.startswith(pattern[:-1]) if pattern.endswith("/*") else repository == pattern
+
+
+class PullRecords:
+    """The records in one directory, which is made if it is missing."""
+
+    def __init__(self, directory: Path, verification: Verification) -> None:
+        self._pulling, self._pulled = directory / "pulling", directory / "pulled"
+        self._directory = directory
+        self._verification = verification
+        self._key = b""
+
+    def may_use(self, name: Reference, image: str, credentials: Iterable[Credentials]) -> bool:
+        """Return whether a pod may use ``image``, an ID, that is here under ``name``, without asking the registry.
+
+        :param credentials: those of the pod for the name.
+        """
+        record = self._read(image)
+        pulled = record is not None or (self._pulling / _hashed(str(name))).exists()
+        if not self._verification.applies(name.name, pulled=pulled):
+            return True
+        access = None if record is None else record.repositories.get(name.name)
+        if access is None:
+            return False
+        return access.everybody or any(self._hash(item) in access.credentials for item in credentials)
+
+    def begin(self, name: Reference) -> None:
+        """Note that a pull begins.
+
+        :raises OSError: if that cannot be noted; then nothing may be pulled.
+        """
+        self._make()
+        (self._pulling / _hashed(str(name))).touch(mode=0o600)
+
+    def failed(self, name: Reference) -> None:
+        """Note that a pull came to nothing."""
+        with suppress(FileNotFoundError):
+            (self._pulling / _hashed(str(name))).unlink()
+
+    def succeeded(self, name: Reference, images: Iterable[str], credentials: Credentials | None) -> None:
+        """Note that a pull brought an image.
+
+        :param images: its ID, and what else the runtime calls it.
+        :param credentials: with which the registry gave it; None: with none of a pod's own.
+        :raises OSError: if that cannot be noted.
+        """
+        self._make()
+        for image in dict.fromkeys(images):
+            record = self._read(image) or _Record(image=image)
+            access = record.repositories.setdefault(name.name, _Access())
+            if credentials is None:
+                access.everybody, access.credentials = True, []
+            elif not access.everybody:
+                mine = self._hash(credentials)
+                access.credentials = [*(other for other in access.credentials if other != mine), mine]
+                access.credentials = access.credentials[-MOST_CREDENTIALS:]
+            atomicfile.write(self._pulled / _hashed(image), msgspec.json.encode(record))
+        self.failed(name)
+
+    def forget(self, image: str) -> None:
+        """Forget an image that was removed."""
+        with suppress(FileNotFoundError):
+            (self._pulled / _hashed(image)).unlink()
+
+    def _make(self) -> None:
+        for directory in (self._pulling, self._pulled):
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _read(self, image: str) -> _Record | None:
+        try:
+            record = msgspec.json.decode((self._pulled / _hashed(image)).read_bytes(), type=_Record)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+            log.warning("the record of image %s cannot be read: %s", image, error)
+            return _Record(image=image)
+        return record
+
+    def _hash(self, credentials: Credentials) -> str:
+        if not self._key:
+            self._key = self._secret()
+        parts = (credentials.username, credentials.password, credentials.identity_token, credentials.registry_token)
+        return hmac.new(self._key, msgspec.json.encode(parts), hashlib.sha256).hexdigest()
+
+    def _secret(self) -> bytes:
+        """Return the key of the hashes; two agents that make one at the same time use the same."""
+        self._make()
+        path = self._directory / _KEY
+        with suppress(FileNotFoundError):
+            if len(found := path.read_bytes()) == _KEY_BYTES:
+                return found
+        new = self._directory / f".{_KEY}.{secrets.token_hex(8)}"
+        atomicfile.write(new, secrets.token_bytes(_KEY_BYTES))
+        with suppress(FileExistsError):
+            os.link(new, path)
+        new.unlink()
+        return path.read_bytes()
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,134 @@
+"""The connection to systemd-logind, against a real bus with a stand-in for logind on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from podkeep.agent.eviction.logind import Logind
+from podkeep.base.errors import PodkeepError, Unavailable
+
+CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
+ "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
+<busconfig><type>custom</type><listen>unix:path={path}</listen>
+<policy context="default">
+<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
+</policy>
+</busconfig>"""
+
+
+@pytest.fixture
+def bus(tmp_path: Path) -> Iterator[Path]:
+    """A bus of the test's own."""
+    path, config = tmp_path / "bus", tmp_path / "bus.conf"
+    config.write_text(CONFIG.format(path=path))
+    command = ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address=1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as daemon:
+        assert daemon.stdout is not None
+        assert daemon.stdout.readline().startswith("unix:path=")
+        yield path
+        daemon.terminate()
+
+
+def test_a_bus_without_logind(bus: Path) -> None:
+    """The connection is made; what logind is asked for is refused, by the bus."""
+
+    async def ask() -> None:
+        async with Logind(bus) as logind:
+            with pytest.raises(Unavailable, match=r"refuses Get: .*ServiceUnknown"):
+                await logind.require_delay(10)
+            with pytest.raises(Unavailable, match="refuses Inhibit"):
+                await logind.inhibit()
+
+    before = len(os.listdir("/proc/self/fd"))
+    asyncio.run(ask())
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_there_is_no_bus(tmp_path: Path) -> None:
+    async def ask() -> None:
+        async with Logind(tmp_path / "nothing"):
+            raise AssertionError("connected to nothing")
+
+    with pytest.raises(Unavailable, match="No such file or directory"):
+        asyncio.run(ask())
+
+
+def test_a_shutdown_that_begins_and_is_called_off(bus: Path) -> None:
+    """Signals of the one who has logind's name are told, those of others are not."""
+    address = f"unix:path={bus}"
+
+    async def follow() -> list[bool]:
+        async with Logind(bus) as logind:
+            found: list[bool] = []
+
+            async def read() -> None:
+                async for begins in logind.shutdowns():
+                    found.append(begins)
+                    if len(found) == 2:
+                        return
+
+            reading = asyncio.ensure_future(read())
+            while not reading.done():  # the match may not be there yet
+                emit = await asyncio.create_subprocess_exec(sys.executable, "-c", EMIT, address)
+                assert await emit.wait() == 0
+            await reading
+            return found[:2]
+
+    assert asyncio.run(follow()) == [True, False]
+
+
+EMIT = """
+import os, socket, struct, sys
+from podkeep.agent.eviction import dbus_messages as dbus
+path = sys.argv[1].removeprefix("unix:path=")
+bus = socket.socket(socket.AF_UNIX)
+bus.connect(path)
+bus.sendall(b"\\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\\r\\n")
+bus.recv(4096)
+bus.sendall(b"BEGIN\\r\\n")
+target = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+bus.sendall(dbus.call(1, *target, "Hello"))
+bus.recv(4096)
+request = dbus.call(2, *target, "RequestName", "org.freedesktop.login1", 4)
+bus.sendall(request.replace(b"\\2si\\0", b"\\2su\\0"))
+bus.recv(4096)
+for serial, value in ((3, 1), (4, 0)):
+    fields = bytearray()
+    for code, kind, text in (
+        (1, b"o", b"/org/freedesktop/login1"),
+        (2, b"s", b"org.freedesktop.login1.Manager"),
+        (3, b"s", b"PrepareForShutdown"),
+        (8, b"g", b"b"),
+    ):
+        fields += bytes(-len(fields) % 8) + bytes((code, 1)) + kind + b"\\0"
+        fields += (bytes((len(text),)) if kind == b"g" else struct.pack("<I", len(text))) + text + b"\\0"
+    head = struct.pack("<cBBBIII", b"l", 4, 0, 1, 4, serial, len(fields)) + fields
+    bus.sendall(head + bytes(-len(head) % 8) + struct.pack("<I", value))
+bus.sendall(dbus.call(5, *target, "GetId"))
+bus.recv(4096)
+"""
+
+
+def test_what_is_no_bus(tmp_path: Path) -> None:
+    """Something that listens and does not speak D-Bus is said so."""
+    path = tmp_path / "other"
+
+    async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+
+    async def ask() -> None:
+        async with await asyncio.start_unix_server(answer, path), Logind(path):
+            raise AssertionError("connected to nothing")
+
+    with pytest.raises(PodkeepError, match="the system bus refuses: HTTP"):
+        asyncio.run(ask())

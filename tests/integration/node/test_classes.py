@@ -1,0 +1,119 @@
+"""Classes (KEP-3008) of pods on a node: resize, gates of the agent, an API that is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from agent.manifests import pod, shell
+
+from support.class_types import ClassTypes, in_force
+from support.container_mounts import ContainerMounts
+from support.cri import Pods
+from support.daemon import Daemon
+from support.registry import Registry
+from support.running_node import RunningNode, own_base
+
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+
+
+@pytest.fixture
+def classed(open_directory: Any, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
+    """A node whose runtime offers the types of support/class_types.py; not started."""
+    base = own_base(open_directory)
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n' + ClassTypes.make(base).toml()
+    node = RunningNode(Daemon(base, extra=extra, mounts=mounts_of_containers))
+    yield node
+    node.end()
+
+
+def in_classes(image: str, name: str = "web", pod_classes: dict[str, str] | None = None, **classes: str) -> Any:
+    """Return a pod that runs until it is deleted, its container and itself in classes."""
+    container = shell(image, FOREVER) | {"resources": {"classes": classes}}
+    spec = {} if pod_classes is None else {"resources": {"classes": pod_classes}}
+    return pod(container, name=name, restartPolicy="Always", **spec)
+
+
+def resize(node: RunningNode, name: str, **change: Any) -> None:
+    node.patch(name, {"spec": change}, subresource="resize")
+
+
+def container_id(found: dict[str, Any]) -> str:
+    identity: str = found["status"]["containerStatuses"][0]["containerID"]
+    return identity.partition("//")[2]
+
+
+def condition(found: dict[str, Any], kind: str) -> dict[str, Any] | None:
+    return next((item for item in found["status"].get("conditions", ()) if item["type"] == kind), None)
+
+
+@pytest.mark.requirement("Q59")
+def test_a_resize_changes_classes_of_what_runs(classed: RunningNode, image: str) -> None:
+    """Classes of a container and of a pod change in place; of an immutable type they do not, and the status says so."""
+    with classed as node, Pods(node.daemon.socket, image) as runtime:
+        node.apply(in_classes(image, pod_classes={"share": "small"}, watched="good", bolted="iron"))
+        before = container_id(node.running("web"))
+        (sandbox,) = [item.id for item in runtime.sandboxes()]
+
+        classes = {"watched": "fine", "bolted": "iron"}
+        resize(node, "web", containers=[{"name": "main", "resources": {"classes": classes}}])
+        node.until(lambda: in_force(runtime, container=before)["watched"] == "fine", "the container in its class")
+
+        resize(node, "web", resources={"classes": {"share": "big"}})
+        node.until(lambda: in_force(runtime, sandbox=sandbox)["share"] == "big", "the pod in its class")
+        after = node.pod("web", lambda found: condition(found, "PodResizeInProgress") is None, "resized")
+        assert container_id(after) == before
+
+        resize(node, "web", containers=[{"name": "main", "resources": {"classes": classes | {"bolted": "steel"}}}])
+        refused = node.pod("web", lambda found: condition(found, "PodResizePending"), "refused")
+        said = condition(refused, "PodResizePending")
+        assert said is not None
+        assert said["reason"] == "Infeasible"
+        assert "class resource bolted: the class of container main cannot be changed while it runs" in said["message"]
+        assert in_force(runtime, container=before)["bolted"] == "iron"
+
+
+@pytest.mark.requirement("Q62")
+def test_what_failed_with_the_gate_off_has_to_be_made_anew(classed: RunningNode, image: str) -> None:
+    """With the agent's gate off a pod that asks for a class fails; on again, it stays so until it is made anew."""
+    with classed as node, Pods(node.daemon.socket, image) as runtime:
+        node.end_agent()
+        on, node.settings = node.settings, ("agent.feature_gates.ClassResources=false",)
+        node.start_agent()
+        node.apply(in_classes(image, watched="good"))
+        failed = node.phase("web", "Failed")
+        assert "class resource watched" in failed["status"]["message"]
+
+        node.end_agent()
+        node.settings = on
+        node.start_agent()
+        node.apply(in_classes(image, "other", watched="good"))
+        node.running("other")
+        still = node.get("web")
+        assert still is not None
+        assert still["status"]["phase"] == "Failed"
+
+        node.delete("web")
+        node.gone("web")
+        node.apply(in_classes(image, watched="good"))
+        assert in_force(runtime, container=container_id(node.running("web")))["watched"] == "good"
+
+
+@pytest.mark.requirement("Q87")
+def test_classes_go_on_without_the_api(classed: RunningNode, image: str) -> None:
+    """While the API is gone a container keeps its class, and one that ends is started again in it."""
+    with classed as node, Pods(node.daemon.socket, image) as runtime:
+        node.apply(in_classes(image, watched="good"))
+        before = container_id(node.running("web"))
+        node.api.stop()
+        assert in_force(runtime, container=before)["watched"] == "good"
+
+        runtime.stop(before)
+
+        def again() -> str:
+            running = [item.id for item in runtime.containers() if item.id != before and item.state == 1]
+            return running[0] if running else ""
+
+        after = node.until(again, "the container started again")
+        assert in_force(runtime, container=after)["watched"] == "good"

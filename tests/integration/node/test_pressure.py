@@ -1,0 +1,90 @@
+"""A node on which something is scarce: conditions, evictions, critical pods, limits of local storage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from agent.manifests import mount, pod, shell
+
+from support.running_node import RunningNode
+
+FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+MUCH = "99%"
+"""Of memory, which no machine that runs anything has free."""
+
+
+def forever(image: str, name: str, **spec: Any) -> dict[str, Any]:
+    return pod(shell(image, FOREVER), name=name, restartPolicy="Always", **spec)
+
+
+def node_condition(node: RunningNode, kind: str) -> str:
+    found = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"].get("conditions", ())
+    return next((item["status"] for item in found if item["type"] == kind), "")
+
+
+def test_a_node_without_memory_evicts_what_it_may(own_node: RunningNode, image: str) -> None:
+    """The pod that may go goes, with upstream's message; new ones of its class are refused, critical ones are not."""
+    with own_node as node:
+        node.apply(forever(image, "web"))
+        node.running("web")
+        node.end_agent()
+        node.settings = (f'agent.eviction_hard={{"memory.available" = "{MUCH}"}}',)
+        node.start_agent()
+
+        evicted = node.phase("web", "Failed")
+
+        assert evicted["status"]["reason"] == "Evicted"
+        assert evicted["status"]["message"].startswith("The node was low on resource: memory. Threshold quantity: ")
+        assert "Container main was using" in evicted["status"]["message"]
+        (target,) = [item for item in evicted["status"]["conditions"] if item["type"] == "DisruptionTarget"]
+        assert (target["status"], target["reason"]) == ("True", "TerminationByKubelet")
+        node.until(lambda: node_condition(node, "MemoryPressure") == "True", "MemoryPressure")
+        node.until(lambda: "Evicted" in {item["reason"] for item in node.events("web")}, "event of the eviction")
+
+        node.apply(forever(image, "refused"))
+        refused = node.phase("refused", "Failed")
+        assert refused["status"]["message"] == "Pod was rejected: The node had condition: [MemoryPressure]. "
+
+
+def test_a_volume_beyond_its_limit_evicts_its_pod(node: RunningNode, image: str) -> None:
+    """An emptyDir that grows beyond its sizeLimit ends its pod, and no other."""
+    volumes = [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}]
+    script = "dd if=/dev/zero of=/data/file bs=64k count=64; " + FOREVER
+    node.apply(
+        pod(shell(image, script, volumeMounts=[mount("/data", "data")]), name="full", volumes=volumes),
+        forever(image, "other", volumes=volumes),
+    )
+
+    evicted = node.phase("full", "Failed")
+
+    assert evicted["status"]["reason"] == "Evicted"
+    assert evicted["status"]["message"] == 'Usage of EmptyDir volume "data" exceeds the limit "1Mi". '
+    node.running("other")
+
+
+def test_a_critical_pod_takes_the_place_of_another(node: RunningNode, image: str) -> None:
+    """A critical pod for which there is no room runs, and the pod that had to go is Failed with upstream's words."""
+    most = int(node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"])
+    large, small = {"requests": {"cpu": str(most)}}, {"requests": {"cpu": "10m"}}
+    node.apply(pod(shell(image, FOREVER, resources=large), name="large", restartPolicy="Always"))
+    node.running("large")
+
+    critical = {"priorityClassName": "system-node-critical", "restartPolicy": "Always"}
+    node.apply(pod(shell(image, FOREVER, resources=small), name="critical", **critical))
+
+    ended = node.phase("large", "Failed")
+    assert (ended["status"]["reason"], ended["status"]["message"]) == (
+        "Preempting",
+        "Preempted in order to admit critical pod",
+    )
+    (target,) = [item for item in ended["status"]["conditions"] if item["type"] == "DisruptionTarget"]
+    assert target["message"] == "Pod was preempted by Kubelet to accommodate a critical pod."
+    node.running("critical")
+
+
+def test_a_pod_with_hardly_any_memory_runs(node: RunningNode, image: str) -> None:
+    """What the runtime itself needs beside containers is not taken from the limit of the pod."""
+    limits = {"limits": {"cpu": "100m", "memory": "2Mi"}}
+    node.apply(pod(shell(image, FOREVER, resources=limits), name="small", restartPolicy="Always"))
+
+    assert node.running("small")["status"]["containerStatuses"][0]["restartCount"] == 0

@@ -1,0 +1,33 @@
+"""When the token of a service account is asked for again (kubelet, token manager)."""
+
+from __future__ import annotations
+
+import pytest
+
+from podkeep.agent.objects import token_of
+
+EXPIRES, AT = "2026-01-31T08:00:00Z", 1769846400.0
+DAY = 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("seconds", "before"),
+    [
+        (600, 120),  # a fifth is left
+        (3600, 720),
+        (DAY, DAY // 5),
+        (10 * DAY, 9 * DAY),  # a day after it was issued, however long it is good
+        (365 * DAY, 364 * DAY),
+    ],
+)
+def test_renewal(seconds: int, before: int) -> None:
+    made = {"spec": {"expirationSeconds": seconds}, "status": {"token": "t", "expirationTimestamp": EXPIRES}}
+    token = token_of(made, 3607, 0.0)
+    assert token.expires == AT
+    assert token.refresh == pytest.approx(AT - before)
+    assert token_of(made, 3607, 1.0).refresh == pytest.approx(AT - before - 10)
+
+
+def test_an_answer_that_does_not_say_for_how_long() -> None:
+    made = {"status": {"token": "t", "expirationTimestamp": EXPIRES}}
+    assert token_of(made, 600, 0.0).refresh == pytest.approx(AT - 120)

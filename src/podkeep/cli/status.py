@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from podkeep.base.errors import PodkeepError
+from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.node import report
-from podkeep.cli.node.report import DaemonReport, NodeReport
+from podkeep.cli.core.node_report import DaemonReport, NodeReport
 from podkeep.cli.objects import events, pods
 from podkeep.cli.objects.describe import node_summary
 from podkeep.cli.objects.reach import Api, Reach, run

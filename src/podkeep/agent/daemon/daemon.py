@@ -48,6 +48,7 @@ from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import SharedThreads
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder
@@ -59,6 +60,8 @@ from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
 
+_THREADS, _THREADS_OF_ONE = 32, 4
+"""For blocking steps; and of them for one pod, whose volumes may hang."""
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
 
@@ -115,6 +118,7 @@ async def _serve(
 ) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:

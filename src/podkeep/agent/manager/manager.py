@@ -38,6 +38,7 @@ from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
+from podkeep.base.threads import working_for
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,8 @@ class PodManager:
         before = [other for other in self._lives.values() if other.name == life.name]
         self._lives[uid] = life
         self._measures.seen(pod)
-        self._tasks.start(self._live(life, before))
+        with working_for(uid):
+            self._tasks.start(self._live(life, before))
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is wanted no more: it is ended and removed."""

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from podkeep.agent import durations
+from podkeep.agent.node_status import registration
 from podkeep.api import documents, feature_gates
 from podkeep.base.config import Config
 from podkeep.base.errors import InvalidArgument
@@ -229,7 +230,17 @@ def _converted(path: str, value: Any) -> Any:
             {names.get(key, key): inner for key, inner in item.items()} if isinstance(item, dict) else item
             for item in value
         ]
+    if path == "registerWithTaints" and isinstance(value, list):
+        return [_taint(item) for item in value]
     return value
+
+
+def _taint(item: Any) -> Any:
+    """Return a v1.Taint as ``agent.register_with_taints`` has it."""
+    if not isinstance(item, dict) or not isinstance(item.get("key"), str):
+        return item
+    value = f"={item['value']}" if item.get("value") else ""
+    return f"{item['key']}{value}:{item.get('effect', '')}"
 
 
 def _is_empty(value: Any) -> bool:
@@ -330,7 +341,12 @@ def _kubelets(form: str, value: Any) -> Any:
         return durations.text(value)
     if form == _TIMES:
         return {key: durations.text(inner) for key, inner in value.items()}
-    if form == _ANY and isinstance(value, list):
+    if form == _ANY and isinstance(value, list | tuple):
         names = {"seconds": "shutdownGracePeriodSeconds"}
-        return [{names.get(key, key): inner for key, inner in item.items()} for item in value]
+        return [
+            registration.taint(item)
+            if isinstance(item, str)
+            else {names.get(key, key): inner for key, inner in item.items()}
+            for item in value
+        ]
     return value

@@ -167,3 +167,11 @@ def test_every_setting_of_a_known_field_is_shown_and_can_be_read_again() -> None
     assert set(shown) <= set(FIELDS)
     again = config.load(None, assignments(kubelet_configuration.read(shown, "configz").settings))
     assert again.agent == config.load(None).agent
+
+
+def test_taints_are_texts_here() -> None:
+    taints = [{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}, {"key": "slow", "effect": "NoExecute"}]
+    document = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}
+    found = read({**document, "registerWithTaints": taints}, "f").settings
+    assert found == {"agent.register_with_taints": ["dedicated=gpu:NoSchedule", "slow:NoExecute"]}
+    assert in_force(config.load(None, assignments(found)))["registerWithTaints"] == taints

@@ -22,6 +22,7 @@ ALLOWED = {
         "agent/pod/admission.py",
         "agent/pod/log_rotation.py",
         "agent/pod/starter.py",
+        "agent/pod/stopping.py",
         "agent/pod/worker.py",
         "cli/images/progress.py",
         "cli/pods/cp.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from podkeep.api import names
 from podkeep.api.containers import Container, HTTPGetAction, Lifecycle, LifecycleHandler, Probe
 from podkeep.api.fields import FieldErrors
 from podkeep.api.structs import json_name
@@ -12,7 +13,7 @@ _COUNTS = ("initial_delay_seconds", "timeout_seconds", "period_seconds", "succes
 _PROBE_HANDLERS = ("exec", "http_get", "tcp_socket", "grpc")
 _HOOK_HANDLERS = ("exec", "http_get", "tcp_socket", "sleep")
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
-_PORT_NAME = re.compile(r"(?=.{1,15}$)(?=.*[a-z])(?!.*--)[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 STOP_SIGNALS = tuple(
     sorted(
@@ -108,13 +109,17 @@ def _http_get(action: HTTPGetAction, path: str, errors: FieldErrors) -> None:
     errors.required(f"{path}.path", action.path)
     for header in action.http_headers:
         if not _HEADER.fullmatch(header.name):
-            why = "a valid HTTP header must consist of alphanumeric characters or '-'"
+            why = (
+                "a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used"
+                " for validation is '[-A-Za-z0-9]+')"
+            )
             errors.invalid(f"{path}.httpHeaders", header.name, why)
 
 
 def _port(port: str, path: str, errors: FieldErrors) -> None:
-    if re.fullmatch(r"-?[0-9]{1,18}", port):
+    if _NUMBER.fullmatch(port):
         if not 0 < int(port) < 65536:
-            errors.invalid(path, port, "must be between 1 and 65535, inclusive")
-    elif not _PORT_NAME.fullmatch(port):
-        errors.invalid(path, port, "must be a port's number, or the name of one of the container's")
+            errors.invalid(path, int(port), "must be between 1 and 65535, inclusive")
+        return
+    for why in names.port_name_problems(port):
+        errors.invalid(path, port, why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from agent.manifests import pod, shell
-from node.test_probes import containers, said
+from node.test_probes import containers, events, said
 
 from support.running_node import RunningNode
 
@@ -61,7 +61,7 @@ def test_a_container_whose_post_start_hook_fails_is_killed(node: RunningNode, im
         f'Exec lifecycle hook ([sh -c echo secret; exit 7]) for Container "main" in Pod "web_default({uid})" failed - '
         "error: command 'sh -c echo secret; exit 7' exited with 7: , message: \"secret\n\""
     )
-    assert not any("FailedPostStartHook" in line and "secret" in line for line in node.log)
+    assert not any("secret" in event for event in events(node))
     node.pod("web", lambda it: containers(it)["main"]["restartCount"] >= 1, "started again")
 
 
@@ -121,8 +121,13 @@ def test_a_pre_stop_hook_that_fails_or_takes_too_long_ends_nothing_but_itself(no
     node.running("web")
     node.delete("web")
     node.gone("web")
-    failures = [line for line in node.log if "FailedPreStopHook: PreStopHook failed" in line]
-    assert len(failures) == 2
+
+    def failed() -> list[str]:
+        found = [item for item in node.events("web") if item["reason"] == "FailedPreStopHook"]
+        assert {item["message"] for item in found} <= {"PreStopHook failed"}
+        return sorted(item["involvedObject"]["fieldPath"] for item in found)
+
+    node.until(lambda: failed() == ["spec.containers{failing}", "spec.containers{refused}"], "both failures said")
 
 
 def test_a_shorter_grace_period_ends_a_hook(node: RunningNode, image: str) -> None:
@@ -134,7 +139,8 @@ def test_a_shorter_grace_period_ends_a_hook(node: RunningNode, image: str) -> No
     said(node, "Killing: Stopping container main")
     node.delete("web", gracePeriodSeconds=1)
     node.gone("web")
-    assert len([line for line in node.log if "Killing: Stopping container main" in line]) == 1
+    killings = [item for item in node.events("web") if item["reason"] == "Killing"]
+    assert [(item["message"], item["count"]) for item in killings] == [("Stopping container main", 1)]
 
 
 def test_a_pod_that_is_being_stopped_is_not_ready_when_its_probe_says_so(node: RunningNode, image: str) -> None:
@@ -155,4 +161,4 @@ def test_a_pod_that_is_being_stopped_is_not_ready_when_its_probe_says_so(node: R
     assert "running" in containers(found)["main"]["state"]
     node.daemon.run("exec", "web", "--", "touch", "/go", check=True)
     node.gone("web")
-    assert not any("Liveness probe failed" in line for line in node.log)
+    assert not any("Liveness probe failed" in event for event in events(node))

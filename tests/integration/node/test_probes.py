@@ -23,9 +23,14 @@ def containers(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in both}
 
 
+def events(node: RunningNode) -> list[str]:
+    """Return the events of the pod ``web``, as ``reason: message``."""
+    return [f"{item['reason']}: {item['message']}" for item in node.events("web")]
+
+
 def said(node: RunningNode, text: str) -> None:
-    """Return once the agent has reported ``text``."""
-    node.until(lambda: any(text in line for line in list(node.log)), f"said: {text}")
+    """Return once an event of the pod says ``text``."""
+    node.until(lambda: any(text in event for event in events(node)), f"event: {text}")
 
 
 def test_a_readiness_probe_decides_whether_a_pod_is_ready(node: RunningNode, image: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 from podkeep.agent.pod.events import Event
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, prerequisites
 from podkeep.agent.probes.hooks import HookFailed, Hooks
-from podkeep.agent.probes.model import Kind, Target
+from podkeep.agent.probes.model import Target
 from podkeep.api.containers import Container, HTTPGetAction, LifecycleHandler, SleepAction, TCPSocketAction
 from podkeep.api.pod import Pod
 from podkeep.base.errors import Internal, NotFound
@@ -113,25 +113,11 @@ def test_what_ends_before_a_sidecar(running: str, expected: dict[str, list[str]]
     assert prerequisites(wanted, running.split()) == expected
 
 
-PROBE = {"tcpSocket": {"port": "1"}, "terminationGracePeriodSeconds": 7}
-
-
-@pytest.mark.parametrize(
-    ("deletion", "spec", "failed", "expected"),
-    [
-        (None, 30, None, 30),
-        (None, None, None, 2),
-        (5, 30, None, 5),
-        (None, 30, Kind.LIVENESS, 7),
-        (None, 30, Kind.STARTUP, 30),
-        (5, 30, Kind.LIVENESS, 5),
-    ],
-)
-def test_grace_periods(deletion: int | None, spec: int | None, failed: Kind | None, expected: int) -> None:
+@pytest.mark.parametrize(("deletion", "spec", "expected"), [(None, 30, 30), (None, None, 2), (5, 30, 5), (0, 30, 0)])
+def test_grace_periods(deletion: int | None, spec: int | None, expected: int) -> None:
     metadata = {} if deletion is None else {"deletionGracePeriodSeconds": deletion}
     fields = {} if spec is None else {"terminationGracePeriodSeconds": spec}
-    wanted = pod(container(livenessProbe=PROBE), metadata=metadata, **fields)
-    assert grace_of(wanted, wanted.spec.containers[0], failed) == expected
+    assert grace_of(pod(metadata=metadata, **fields)) == expected
 
 
 def test_hooks_of_all_run_at_once_and_sidecars_stop_last(tmp_path: Path) -> None:
@@ -178,13 +164,14 @@ def test_a_hook_that_fails_is_said_without_what_it_printed(tmp_path: Path) -> No
     ]
 
 
-def test_without_a_grace_period_no_hook_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at_once", "seconds"), [(False, 2), (True, 0)])
+def test_without_a_grace_period_no_hook_runs(tmp_path: Path, at_once: bool, seconds: int) -> None:
     wanted = pod(container("main", **hook("true")))
 
     async def scenario(runtime: Runtime, stopper: Stopper) -> None:
-        await stopper.stop_pod(wanted, targets(wanted), Grace(0))
+        await stopper.stop_pod(wanted, targets(wanted), Grace(0, at_once=at_once))
 
-    assert stopped(tmp_path, scenario).calls == ["stop main 0", "main ended"]
+    assert stopped(tmp_path, scenario).calls == [f"stop main {seconds}", "main ended"]
 
 
 @pytest.mark.parametrize(("seconds", "again"), [(5, "stop main 5"), (1, "stop main 2"), (0, "stop main 0")])

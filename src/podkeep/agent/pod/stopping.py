@@ -15,7 +15,7 @@ from typing import Any
 from podkeep.agent.pod.events import Event, PodListener
 from podkeep.agent.pod.observed import ContainerView
 from podkeep.agent.probes.hooks import HookFailed, Hooks
-from podkeep.agent.probes.model import Kind, Target, full_name, spec_of
+from podkeep.agent.probes.model import Target, full_name
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.base.errors import NotFound
@@ -28,29 +28,28 @@ MINIMUM_GRACE_S = 2
 """What a container has between its stop signal and SIGKILL even if hooks took the grace period up (kubelet)."""
 
 
-def grace_of(pod: Pod, container: Container | None = None, failed: Kind | None = None) -> int:
-    """Return the seconds that a container of ``pod`` gets for its end.
+def grace_of(pod: Pod) -> int:
+    """Return the seconds that ``pod`` gets for its end; a deletion's own period wins.
 
-    A deletion's own period wins over everything, that of the probe because of which ``container`` is killed over the
-    pod's (KEP-2238).
+    What a container gets that is killed because of a probe is in ``plan.kill_grace``.
     """
     if pod.metadata.deletion_grace_period_seconds is not None:
         return pod.metadata.deletion_grace_period_seconds
-    probe = spec_of(container, failed) if container is not None and failed is not None else None
-    if probe is not None and probe.termination_grace_period_seconds is not None:
-        return probe.termination_grace_period_seconds
     if pod.spec.termination_grace_period_seconds is not None:
         return pod.spec.termination_grace_period_seconds
     return MINIMUM_GRACE_S
 
 
 class Grace:
-    """How long something may still take. It only gets shorter; 0 means at once, without the minimum."""
+    """How long something may still take. It only gets shorter.
 
-    def __init__(self, seconds: float) -> None:
+    :param at_once: not even the minimum is left: somebody does not want to wait.
+    """
+
+    def __init__(self, seconds: float, *, at_once: bool = False) -> None:
         self._end = asyncio.get_running_loop().time() + seconds
         self._changed = asyncio.Event()
-        self.at_once = seconds <= 0
+        self.at_once = at_once
 
     @property
     def left(self) -> float:
@@ -58,7 +57,7 @@ class Grace:
         return max(self._end - asyncio.get_running_loop().time(), 0.0)
 
     def shorten(self, seconds: float) -> None:
-        """Let no more than ``seconds`` be left from now on."""
+        """Let no more than ``seconds`` be left from now on; 0: nothing, nor the minimum."""
         end = asyncio.get_running_loop().time() + seconds
         if end < self._end or (seconds <= 0 and not self.at_once):
             self._end = min(self._end, end)
@@ -66,9 +65,9 @@ class Grace:
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
-    async def changed(self) -> None:
-        """Return when it got shorter."""
-        await self._changed.wait()
+    def changed(self) -> Coroutine[Any, Any, Any]:
+        """Return what returns when it gets shorter than it is at this call."""
+        return self._changed.wait()
 
     async def over(self) -> None:
         """Return when nothing is left."""
@@ -155,21 +154,22 @@ class Stopper:
     async def _stop(self, target: Target, grace: Grace) -> None:
         """Stop one container, sooner when the grace period gets shorter meanwhile."""
         attempts: set[asyncio.Task[None]] = set()
+        waiting: set[asyncio.Task[Any]] = set()
         try:
             while True:
                 seconds = 0 if grace.at_once else max(math.ceil(grace.left), MINIMUM_GRACE_S)
                 attempts.add(asyncio.ensure_future(self._request(target.id, seconds)))
                 changed = asyncio.ensure_future(grace.changed())
+                waiting.add(changed)
                 await asyncio.wait({*attempts, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
                 ended = next((attempt for attempt in attempts if attempt.done()), None)
                 if ended is not None:
                     ended.result()
                     return
         finally:
-            for attempt in attempts:
-                attempt.cancel()
-            await asyncio.gather(*attempts, return_exceptions=True)
+            for task in (*attempts, *waiting):
+                task.cancel()
+            await asyncio.gather(*attempts, *waiting, return_exceptions=True)
 
     async def _request(self, container: str, seconds: int) -> None:
         try:

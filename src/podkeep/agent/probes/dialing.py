@@ -54,13 +54,14 @@ async def connect(
 async def _address(host: str, port: int) -> tuple[str, int]:
     """Return the first address of ``host``.
 
-    A name may take a resolver long: it takes threads of nobody else (``base/threads.py``).
+    A name may take a resolver long, and cannot be given up: all names together take threads of nobody else
+    (``base/threads.py``). Few probes have one: without ``host`` they go to the pod's address.
     """
     if not host:
         # Go dials this machine then; a pod without an address is not what runs there.
         raise DialFailed(f"dial tcp :{port}: the pod has no address")
     try:
-        with working_for(("names of probes", host)):
+        with working_for("names of probes"):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise DialFailed(f"dial tcp: lookup {host}: no such host") from error

@@ -169,6 +169,7 @@ def _redirect(asked: Request, answer: Answer) -> Request | None:
     if answer.status not in _FOLLOWED or not answer.location:
         return None
     try:
+        is_elsewhere = bool(urlsplit(answer.location).scheme)
         parts = urlsplit(urljoin(asked.url, answer.location))
         port = parts.port
     except ValueError:
@@ -181,7 +182,8 @@ def _redirect(asked: Request, answer: Answer) -> Request | None:
         host=parts.hostname,
         port=port or (443 if parts.scheme == "https" else 80),
         target=_target(parts.path + (f"?{parts.query}" if parts.query else "")),
-        headers=tuple((name, value) for name, value in asked.headers if name.lower() != "host"),
+        # A header Host of the manifest holds for the server that it was sent to (Go, Client.do).
+        headers=tuple(item for item in asked.headers if item[0].lower() != "host" or not is_elsewhere),
     )
 
 

@@ -112,7 +112,8 @@ class PodProbes:
         """Return what the probes of each container found, by its ID. One that is not here has no probes."""
         found: dict[str, dict[Kind, bool | None]] = {}
         for (_, kind), probe in self._probes.items():
-            found.setdefault(probe.id, {})[kind] = probe.progress.result
+            if probe.id:
+                found.setdefault(probe.id, {})[kind] = probe.progress.result
         return {
             name: ProbeResult(
                 started=kinds.get(Kind.STARTUP), ready=kinds.get(Kind.READINESS), live=kinds.get(Kind.LIVENESS)
@@ -123,13 +124,13 @@ class PodProbes:
     # ------------------------------------------------------------------------------------------------------- inside
 
     def _observe(self, container: Container, kind: Kind, spec: Probe, view: ContainerView | None) -> None:
-        if view is None:
-            return
         key = (container.name, kind)
         probe = self._probes.get(key)
         if probe is None:
             probe = self._probes[key] = _Probe(kind, self._anchor(spec))
         probe.container, probe.spec = container, spec
+        if view is None:
+            return
         if probe.id != view.id:
             probe.disarm()
             probe.id, probe.progress = view.id, progress.begin(kind, known=self._known(view, kind))
@@ -144,7 +145,11 @@ class PodProbes:
             self._arm(probe)
 
     def _anchor(self, spec: Probe) -> float:
-        """Return from when a probe's times are counted. Soon after our start they are spread: all pods come at once."""
+        """Return from when a probe's times are counted: from now, when the pod has no containers yet.
+
+        So liveness and startup are asked first when their period is almost over, as a kubelet does, and not while the
+        program is still starting. Soon after our start they are spread: all pods come at once.
+        """
         now, period = asyncio.get_running_loop().time(), _period(spec)
         recent = time.time() - self._shared.since < period
         return now + random.random() * period if recent and self._before else now

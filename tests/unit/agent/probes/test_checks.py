@@ -221,6 +221,25 @@ def test_a_header_that_cannot_be_sent_is_a_failure() -> None:
     assert "the request cannot be sent" in outcome.text
 
 
+@pytest.mark.parametrize(("location", "host"), [("/y?z", "a.b"), ("http://127.0.0.1:PORT/y?z", "127.0.0.1:PORT")])
+def test_a_redirect_on_the_same_host_is_followed(location: str, host: str) -> None:
+    heads: list[str] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        port = str(writer.get_extra_info("sockname")[1])
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().replace(port, "PORT")
+        heads.append(head)
+        moved = status(307, f"Location: {location.replace('PORT', port)}\r\n")
+        writer.write(moved if head.startswith("GET /x ") else OK)
+
+    async def work() -> Outcome:
+        async with listening(serve) as port:
+            return await check(http(port, http_headers=(HTTPHeader(name="Host", value="a.b"),)))
+
+    assert run(work()) == Outcome(verdict=Verdict.SUCCESS, text="ok")
+    assert heads[1].startswith(f"GET /y?z HTTP/1.1\r\nHost: {host}\r\n")
+
+
 def test_https_verifies_nothing(tmp_path: Path) -> None:
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     argv = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]

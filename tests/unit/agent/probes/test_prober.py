@@ -127,6 +127,25 @@ def test_startup_comes_first() -> None:
     run(work())
 
 
+def test_liveness_is_not_asked_while_a_container_is_starting() -> None:
+    """Its times are counted from the first look at the pod on, which has no containers then."""
+
+    async def work() -> None:
+        async with server() as (port, times):
+            wanted = pod(container(livenessProbe=tcp(1, periodSeconds=1000), readinessProbe=tcp(port)))
+            watched = Watched(wanted)
+            async with watched.probes as probes:
+                probes.observe(wanted, observed())
+                assert probes.results() == {}
+                probes.observe(wanted, observed(view()))
+                await watched.until(lambda: watched.result().ready)
+                assert watched.result() == ProbeResult(ready=True, live=True)
+                assert watched.events == []
+                assert times
+
+    run(work())
+
+
 def test_a_failed_liveness_probe_is_held_until_the_next_attempt() -> None:
     async def work() -> None:
         wanted = pod(container(livenessProbe=tcp(1)))

@@ -347,7 +347,8 @@ class _Supervisor:
 
         if result is None or self._signal is not None or self._failure is not None:
             return
-        for line in last_words(result.status, worker.pod.metadata.name if len(self._pods) > 1 else ""):
+        sidecars = {item.name for item in worker.pod.spec.init_containers if item.restart_policy == "Always"}
+        for line in last_words(result.status, worker.pod.metadata.name if len(self._pods) > 1 else "", sidecars):
             echo_line(f"podkeep: {line}", err=True)
 
     async def _clean_up(self, worker: PodWorker) -> None:

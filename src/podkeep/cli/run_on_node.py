@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.tasks import Tasks
 from podkeep.cli.core.output import echo_error, echo_json, echo_line
 from podkeep.cli.objects import following, kinds
 from podkeep.cli.objects.apply import apply, place
@@ -110,7 +111,7 @@ class _Run:
         self._signal = 0
         self._interrupted = asyncio.Event()
         self._failure: PodkeepError | None = None
-        self._said: set[tuple[str, str]] = set()
+        self._tasks = Tasks("podkeep run")
         self._out: RunOutput | None = None
 
     async def create(self, written: Sequence[Written]) -> None:
@@ -183,6 +184,7 @@ class _Run:
                 pod.output.give_up()
             for task in (showing, ends, interrupted):
                 task.cancel()
+            await self._tasks.close()
             await asyncio.gather(showing, ends, interrupted, return_exceptions=True)
         if self._wish.form == "json":
             values = [pod.value for pod in self._pods]
@@ -195,9 +197,7 @@ class _Run:
 
     def _end(self, number: int) -> None:
         if self._signal and self._interrupted.is_set():
-            asyncio.get_running_loop().create_task(self._delete_pods(grace=0)).add_done_callback(
-                lambda task: task.exception()
-            )
+            self._tasks.start(self._delete_pods(grace=0))
             return
         self._signal = number
         if sys.stderr.isatty():

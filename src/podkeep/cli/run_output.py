@@ -15,7 +15,7 @@ import heapq
 import os
 import select
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -161,12 +161,13 @@ class RunOutput:
                 select.select([], [target], [])
 
 
-def last_words(status: PodStatus, pod: str) -> list[str]:
+def last_words(status: PodStatus, pod: str, sidecars: Collection[str] = ()) -> list[str]:
     """Return what is to be said of a pod that failed, and of its containers, where an exit status says too little.
 
     That the only container failed without a word is no more than its exit status.
 
     :param pod: its name, if there are several pods.
+    :param sidecars: init containers whose end says nothing: they are ended when the others have.
     """
     said = [_joined(pod, status.reason, status.message)] if status.reason else []
     several = bool(pod) or len(status.container_statuses) + len(status.init_container_statuses) > 1
@@ -174,7 +175,7 @@ def last_words(status: PodStatus, pod: str) -> list[str]:
     for kind, containers in kinds:
         for container in containers:
             ended = container.state.terminated
-            if ended is None or ended.exit_code == 0:
+            if ended is None or ended.exit_code == 0 or container.name in sidecars:
                 continue
             reason = "" if ended.reason == "Error" else ended.reason
             message = ended.message.strip()[:_MAX_MESSAGE]

@@ -16,8 +16,9 @@ _UNIT = """\
 Description=podkeep node (container runtime, Kubernetes API, node agent)
 Wants=network-online.target
 After=network-online.target local-fs.target time-sync.target
-# Either of these would have the same directories, or the same pods.
-Conflicts=podkeep.service kubelet.service
+# `podkeep runtime` as a service of its own has the same directories; containers run on while it is replaced.
+Conflicts=podkeep.service
+After=podkeep.service
 
 [Service]
 Type=notify

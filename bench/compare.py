@@ -31,6 +31,7 @@ from bench import (
     memory,
     mountns,
     nested,
+    node,
     pulls,
     report,
     steps,
@@ -51,6 +52,8 @@ NESTED = "nested"
 """Not one of all: it needs the nested machine, and takes long."""
 API = "api"
 """Not one of all: it has other contenders."""
+NODE = "node"
+"""Not one of all: it is podkeep alone."""
 _PS_RUNS = 10
 
 
@@ -143,7 +146,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
     parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
     parser.add_argument(
-        "--part", choices=("all", *PARTS, API, NESTED), default="all", help="what to measure (default all)"
+        "--part", choices=("all", *PARTS, API, NODE, NESTED), default="all", help="what to measure (default all)"
     )
     parser.add_argument("--pulls", type=int, default=3, help="rounds of pulls of large images (default 3)")
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
@@ -167,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
         "--peer-kube-apiserver", type=Path, metavar="PATH", help="api: a kube-apiserver to compare with"
     )
     parser.add_argument("--peer-etcd", type=Path, metavar="PATH", help="api: the etcd that it stores in")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="api: every value, for programs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="api, node: every value, for programs")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     return parser
 
@@ -184,6 +187,9 @@ def _inside(arguments: argparse.Namespace) -> int:
     isolation.settle()
     if arguments.part == API:
         return _api(arguments)
+    if arguments.part == NODE:
+        text, values = node.measure(arguments.inside / NODE, rounds=4 * arguments.rounds, alive=arguments.alive)
+        return _written(NODE, text, values, arguments)
     with Registry("registry", arguments.inside / "registry"):
         place = Place(
             work=arguments.inside,
@@ -237,9 +243,13 @@ def _api(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds,
     )
     text, values = api.measure(arguments.inside / API, plan, peer)
+    return _written(API, text, values, arguments)
+
+
+def _written(name: str, text: str, values: object, arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(values, indent=1) + "\n")
-    return _put(API, text, write=arguments.write)
+    return _put(name, text, write=arguments.write)
 
 
 def _put(name: str, text: str, *, write: bool) -> int:

@@ -24,11 +24,18 @@ SERVES = "runs the pods of"
 class RunningNode:
     """Start it as a context manager; ``daemon`` is a runtime that is not started yet.
 
-    :param settings: ``KEY=VALUE`` for the agent.
+    :param settings: ``KEY=VALUE`` for the agent; ``options``: of its verb.
     """
 
-    def __init__(self, daemon: Daemon, *, name: str = "node-1", settings: tuple[str, ...] = ()) -> None:
-        self.daemon, self.name, self.settings = daemon, name, settings
+    def __init__(
+        self,
+        daemon: Daemon,
+        *,
+        name: str = "node-1",
+        settings: tuple[str, ...] = (),
+        options: tuple[str, ...] = (),
+    ) -> None:
+        self.daemon, self.name, self.settings, self.options = daemon, name, settings, options
         self.api = ApiDaemon(daemon.base)
         self.agent: subprocess.Popen[str] | None = None
         self.log: list[str] = []
@@ -53,7 +60,9 @@ class RunningNode:
         """Start the agent, and wait until it says that it follows the API, or something else."""
         own = (f"api.root={self.api.root}", "agent.port=0")
         settings = [part for setting in (*own, *self.settings) for part in ("--set", setting)]
-        command = self.daemon.command("agent", "--node-name", self.name, "--unix-socket", str(self.api.socket))
+        command = self.daemon.command(
+            "agent", "--node-name", self.name, "--unix-socket", str(self.api.socket), *self.options
+        )
         command[command.index("agent") : command.index("agent")] = settings
         self.agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         assert self.agent.stderr is not None

@@ -13,7 +13,7 @@ from podkeep.agent.dns import ResolvConf
 from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.pull_records import PullRecords, Verification
-from podkeep.agent.images.puller import Images, ShowPull
+from podkeep.agent.images.puller import Images, PullLimits, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.pod.node_logs import NodeLogs
@@ -92,7 +92,6 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     addresses, metrics = host_ips(), AgentMetrics()
     client.observe = runtime_calls.observer(metrics)
-    pulls = 1 if config.agent.serialize_image_pulls else config.agent.max_parallel_image_pulls
     plugins = CredentialPlugins.of(config.agent)
     size = allocatable.allocatable(machine.capacity(Path(config.agent.root), config.agent.max_pods), config.agent)
     dirs, offers = PodDirs.of(config), ClassOffers(client)
@@ -102,7 +101,14 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         allocations=Allocations(dirs, offers.immutable),
         resizer=Resizer(client, config, memory, sizes),
         logs=NodeLogs(client, config.agent),
-        images=Images(client, show_pull, limit=pulls, plugins=plugins, records=_pull_records(config), metrics=metrics),
+        images=Images(
+            client,
+            show_pull,
+            limits=_pull_limits(config),
+            plugins=plugins,
+            records=_pull_records(config),
+            metrics=metrics,
+        ),
         class_offers=offers,
         probes=Probes(client, addresses, metrics),
         hooks=Hooks(client, metrics),
@@ -120,6 +126,12 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         metrics=metrics,
         allocatable=allocatable.texts(size),
     )
+
+
+def _pull_limits(config: Config) -> PullLimits:
+    agent = config.agent
+    parallel = 1 if agent.serialize_image_pulls else agent.max_parallel_image_pulls
+    return PullLimits(parallel=parallel, per_second=agent.registry_pull_qps, burst=agent.registry_burst)
 
 
 def _pull_records(config: Config) -> PullRecords:

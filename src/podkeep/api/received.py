@@ -11,9 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
+
+_GROUPS = ("initContainers", "containers", "ephemeralContainers")
+_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
+_HOOKS = ("postStart", "preStop")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +31,46 @@ class ReceivedPod:
 
 
 def pod(value: Mapping[str, Any]) -> ReceivedPod:
-    """Return the pod in ``value``. What is wrong in its status, which is the agent's own, is passed over."""
+    """Return the pod in ``value``. What is wrong in its status, which is the agent's own, is passed over.
+
+    Each status that the agent writes comes back in an object, so what a server writes usually is taken the fast way;
+    that stops at the first thing it does not know.
+    """
+    try:
+        return ReceivedPod(pod=msgspec.convert(_with_texts_for_ports(value), Pod))
+    except (msgspec.ValidationError, KeyError, TypeError, AttributeError):
+        return _looked_at(value)
+
+
+def _looked_at(value: Mapping[str, Any]) -> ReceivedPod:
+    """Return a pod of which each field is looked at by itself."""
     errors = FieldErrors(tolerant=True)
     decoded = decode(Pod, value, errors)
     wrong = tuple(str(error) for error in errors.found if not error.path.startswith("status"))
     return ReceivedPod(pod=decoded, problems=wrong)
+
+
+def _with_texts_for_ports(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a pod whose probes and hooks have their ports as texts, which is what a number or a name is here."""
+    spec = value["spec"]
+    groups = {group: [_container(item) for item in spec[group]] for group in _GROUPS if spec.get(group)}
+    return {**value, "spec": {**spec, **groups}}
+
+
+def _container(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    changes = {name: _handler(container[name]) for name in _PROBES if container.get(name)}
+    lifecycle = container.get("lifecycle")
+    if lifecycle:
+        changes["lifecycle"] = {
+            **lifecycle,
+            **{name: _handler(lifecycle[name]) for name in _HOOKS if name in lifecycle},
+        }
+    return {**container, **changes} if changes else container
+
+
+def _handler(handler: Mapping[str, Any]) -> Mapping[str, Any]:
+    for kind in ("httpGet", "tcpSocket"):
+        action = handler.get(kind)
+        if action and type(action.get("port")) is int:
+            return {**handler, kind: {**action, "port": str(action["port"])}}
+    return handler

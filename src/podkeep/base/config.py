@@ -263,6 +263,8 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     bootstrap_kubeconfig: str = ""
     """File with a token by which the node asks its cluster for a certificate, if ``kubeconfig`` is not there yet
     (kubelet: --bootstrap-kubeconfig)."""
+    server_tls_bootstrap: bool = False
+    """Ask the cluster for the certificate of the node's endpoints, and renew it (kubelet: serverTLSBootstrap)."""
     static_pod_path: str = ""
     """Directory or file of static pods; empty: none."""
     register_node: bool = True
@@ -306,6 +308,10 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Pull one image at a time (kubelet: serializeImagePulls, there the default)."""
     max_parallel_image_pulls: int = 0
     """How many images are pulled at a time; 0: any number (kubelet: maxParallelImagePulls)."""
+    registry_pull_qps: int = 0
+    """How many images are asked for at registries in a second; 0: any number (kubelet: registryPullQPS)."""
+    registry_burst: int = 10
+    """How many of them at once after a pause (kubelet: registryBurst)."""
     image_credential_provider_config: str = ""
     """A CredentialProviderConfig, or a directory of them (kubelet: --image-credential-provider-config)."""
     image_credential_provider_bin_dir: str = ""
@@ -851,6 +857,11 @@ def _image_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
     if agent.max_parallel_image_pulls < 0:
         yield InvalidArgument(
             f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} is negative", hint="0 means no limit"
+        )
+    if agent.registry_pull_qps < 0 or (agent.registry_pull_qps and agent.registry_burst < 1):
+        yield InvalidArgument(
+            f"agent.registry_pull_qps: {agent.registry_pull_qps} with registry_burst {agent.registry_burst}",
+            hint="0 pulls per second means no limit; with a limit, burst is 1 or more",
         )
     if agent.serialize_image_pulls and agent.max_parallel_image_pulls > 1:
         yield InvalidArgument(

@@ -183,7 +183,7 @@ def _histogram_lines(name: str, metric: Metric, found: Mapping[Labels, _Observed
         below = 0
         for bound, count in zip((*metric.buckets, math.inf), observed.counts, strict=True):
             below += count
-            yield f"{name}_bucket{_labels((*metric.labels, 'le'), (*labels, _number(bound)))} {below}\n"
+            yield f"{name}_bucket{_labels(metric.labels, labels, _number(bound))} {below}\n"
         yield f"{name}_sum{_labels(metric.labels, labels)} {_number(observed.total)}\n"
         yield f"{name}_count{_labels(metric.labels, labels)} {below}\n"
 
@@ -193,9 +193,12 @@ def _head(name: str, metric: Metric) -> Iterator[str]:
     yield f"# HELP {name} {text}\n# TYPE {name} {metric.kind.value}\n"
 
 
-def _labels(names: tuple[str, ...], values: Labels) -> str:
-    pairs = (f'{name}="{_escaped(value)}"' for name, value in zip(names, values, strict=True))
-    return f"{{{','.join(pairs)}}}" if names else ""
+def _labels(names: tuple[str, ...], values: Labels, bound: str = "") -> str:
+    """Return the labels by their names' order, as Go's library writes them, and a bucket's ``bound`` last."""
+    pairs = [f'{name}="{_escaped(value)}"' for name, value in sorted(zip(names, values, strict=True))]
+    if bound:
+        pairs.append(f'le="{bound}"')
+    return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
 def _escaped(text: str) -> str:

@@ -20,10 +20,10 @@ import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.printable import printable
+from podkeep.cli.core import node_report as report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_json, echo_line, error_text, output_option
-from podkeep.cli.node import report
 
 if TYPE_CHECKING:
     from podkeep.agent.pod.worker import PodResult, PodWorker

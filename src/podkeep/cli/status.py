@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from podkeep.base.errors import PodkeepError
+from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.node import report
-from podkeep.cli.node.report import DaemonReport, NodeReport
+from podkeep.cli.core.node_report import DaemonReport, NodeReport
 from podkeep.cli.objects import events, pods
 from podkeep.cli.objects.describe import node_summary
 from podkeep.cli.objects.reach import Api, Reach, run
@@ -156,10 +156,10 @@ def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
 
 
 def _summary(down: Sequence[DaemonReport], seen: Seen, node: str, unwell: int) -> str:
-    parts = [
-        f"{daemon.name} {'cannot start' if daemon.state == 'failed' else f'is {daemon.state}'}"
-        + (f": {daemon.reason}" if daemon.reason else "")
-        for daemon in down
+    failed = [daemon for daemon in down if daemon.reason]
+    # Who waits for one that failed is no news.
+    parts = [f"{daemon.name} cannot start: {daemon.reason}" for daemon in failed] or [
+        f"{daemon.name} is {daemon.state}" for daemon in down
     ]
     if not down and seen.problem:
         parts.append(f"the API does not answer: {seen.problem}")

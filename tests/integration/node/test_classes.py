@@ -22,7 +22,10 @@ FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 def classed(open_directory: Any, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
     """A node whose runtime offers the types of support/class_types.py; not started."""
     base = own_base(open_directory)
-    extra = f'[registries."{registry.host}"]\ninsecure = true\n' + ClassTypes.make(base).toml()
+    disk = base / "blockio.yaml"
+    disk.write_text('Classes:\n  slow:\n  - Devices: ["/dev/nosuch-*"]\n    ThrottleReadBps: "1M"\n')
+    types = ClassTypes.make(base).toml(more=f'blockio_config = "{disk}"')
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n{types}'
     node = RunningNode(Daemon(base, extra=extra, mounts=mounts_of_containers))
     yield node
     node.end()
@@ -100,6 +103,42 @@ def test_what_failed_with_the_gate_off_has_to_be_made_anew(classed: RunningNode,
         assert in_force(runtime, container=container_id(node.running("web")))["watched"] == "good"
 
 
+@pytest.mark.requirement("Q82")
+def test_annotations_over_switching_the_gate_off_and_on(classed: RunningNode, image: str) -> None:
+    """With the gate off a container that runs keeps its class, one that is started again has none; on again, it has."""
+    with classed as node, Pods(node.daemon.socket, image) as runtime:
+        document = in_classes(image)
+        document["metadata"]["annotations"] = {"blockio.resources.alpha.kubernetes.io/container.main": "slow"}
+        node.apply(document)
+        first = container_id(node.running("web"))
+        assert in_force(runtime, container=first)["blockio"] == "slow"
+
+        def restart_agent(*settings: str) -> None:
+            node.end_agent()
+            node.settings = settings
+            node.start_agent()
+
+        def started_after(before: str) -> str:
+            runtime.stop(before)
+            found = node.pod("web", lambda found: container_id(found) != before and running(found), "started again")
+            return container_id(found)
+
+        restart_agent("agent.feature_gates.ClassResources=false")
+        assert in_force(runtime, container=first)["blockio"] == "slow"
+        second = started_after(first)
+        assert "blockio" not in in_force(runtime, container=second)
+
+        restart_agent()
+        assert container_id(node.running("web")) == second
+        assert "blockio" not in in_force(runtime, container=second)
+        third = started_after(second)
+        assert in_force(runtime, container=third)["blockio"] == "slow"
+
+
+def running(found: dict[str, Any]) -> bool:
+    return "running" in found["status"]["containerStatuses"][0]["state"]
+
+
 @pytest.mark.requirement("Q87")
 def test_classes_go_on_without_the_api(classed: RunningNode, image: str) -> None:
     """While the API is gone a container keeps its class, and one that ends is started again in it."""
@@ -117,3 +156,28 @@ def test_classes_go_on_without_the_api(classed: RunningNode, image: str) -> None
 
         after = node.until(again, "the container started again")
         assert in_force(runtime, container=after)["watched"] == "good"
+
+
+@pytest.mark.requirement("Q57")
+def test_what_the_runtime_refuses_is_an_event_of_the_pod(classed: RunningNode, image: str) -> None:
+    """A class that is offered and cannot be enforced fails RunPodSandbox or CreateContainer, each with its event."""
+    with classed as node:
+        node.apply(
+            in_classes(image, "sandbox", pod_classes={"watched": "bad"}),
+            in_classes(image, "container", watched="bad"),
+        )
+
+        def said(name: str, reason: str) -> bool:
+            found = [item["message"] for item in node.events(name) if item["reason"] == reason]
+            return any("class resource watched" in message for message in found)
+
+        node.until(lambda: said("sandbox", "FailedCreatePodSandBox"), "event of the sandbox")
+        node.until(lambda: said("container", "Failed"), "event of the container")
+
+        def waiting(found: dict[str, Any]) -> dict[str, str]:
+            (status,) = found["status"].get("containerStatuses") or [{}]
+            state: dict[str, str] = status.get("state", {}).get("waiting", {})
+            return state
+
+        node.pod("container", lambda found: waiting(found).get("reason") == "CreateContainerError", "its status")
+        node.pod("container", lambda found: "class resource watched" in waiting(found).get("message", ""), "its reason")

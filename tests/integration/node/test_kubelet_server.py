@@ -29,6 +29,15 @@ from support.timeout import TIMEOUT_S
 TALK = "echo one; echo two >&2; echo three; trap exit TERM; while :; do sleep 0.1; done"
 
 
+KUBELET_CONFIGURATION = """
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+maxPods: 77
+cpuManagerPolicy: static
+authentication: {webhook: {cacheTTL: 1m0s}}
+"""
+
+
 class Kubelet:
     """A client of a node's kubelet: the API's own certificate, one of ``user``, or a token."""
 
@@ -79,7 +88,10 @@ class Kubelet:
 def node(open_directory: Path, registry: Registry) -> Iterator[RunningNode]:
     """One node for all of these tests: starting it takes longer than any of them."""
     extra = f'[registries."{registry.host}"]\ninsecure = true\n'
-    with RunningNode(Daemon(own_base(open_directory), extra=extra)) as running:
+    base = own_base(open_directory)
+    configuration = base / "kubelet.yaml"
+    configuration.write_text(KUBELET_CONFIGURATION)
+    with RunningNode(Daemon(base, extra=extra), options=("--config", str(configuration))) as running:
         yield running
 
 
@@ -248,8 +260,64 @@ def test_pods_health_and_configuration_are_told(node: RunningNode, kubelet: Kube
     assert [item["name"] for item in running["spec"]["containers"]] == ["main"]
     assert kubelet.ask("/healthz") == (200, "ok")
     assert kubelet.ask("/healthz/ping") == (200, "ok")
-    assert kubelet.json("/configz")["kubeletconfig"]["maxPods"] == 110
     assert kubelet.ask(f"/run/default/{talker}/main?cmd=echo+hi", "POST") == (200, "hi\n")
+
+
+def test_a_kubelet_configuration_file_is_in_force(node: RunningNode, kubelet: Kubelet) -> None:
+    """Its fields are settings, ``/configz`` shows them, and what means nothing here is told once."""
+    shown = kubelet.json("/configz")["kubeletconfig"]
+    assert shown["maxPods"] == 77
+    assert shown["authentication"]["webhook"] == {"enabled": True, "cacheTTL": "1m0s"}
+    assert node.ask("GET", "/api/v1/nodes/node-1")["status"]["capacity"]["pods"] == "77"
+    told = [line for line in node.log if "mean nothing here" in line]
+    assert [line.rpartition(": ")[2].strip() for line in told] == ["cpuManagerPolicy"]
+
+
+def test_a_kubelet_configuration_with_an_unknown_field_is_refused(node: RunningNode, tmp_path: Path) -> None:
+    path = tmp_path / "kubelet.yaml"
+    path.write_text(KUBELET_CONFIGURATION + "maxPodz: 1\n")
+    done = node.daemon.run("agent", "--config", str(path))
+    assert done.returncode != 0
+    assert f"{path}: maxPodz: unknown field" in done.stderr
+
+
+@pytest.mark.requirement("V99", "V100")
+def test_image_volumes_in_use_are_seen_under_both_names(node: RunningNode, kubelet: Kubelet, image: str) -> None:
+    """A pod with an image volume raises the counts of requests and mounts, upstream's names and the seed's alike."""
+    pairs = (
+        ("kubelet_image_volume_requested_total", "image_volume_requested_total"),
+        ("kubelet_image_volume_mounted_succeed_total", "image_volume_mounted_success_total"),
+    )
+    before = kubelet.samples("/metrics")
+    using = pod(shell(image, "sleep 1000"), name="with-image")
+    using["spec"]["volumes"] = [{"name": "tools", "image": {"reference": image}}]
+    using["spec"]["containers"][0]["volumeMounts"] = [{"name": "tools", "mountPath": "/tools"}]
+    node.apply(using)
+    node.running("with-image")
+    after = kubelet.samples("/metrics")
+    for upstream, seed in pairs:
+        assert after[upstream][0][1] == before[upstream][0][1] + 1
+        assert after[seed] == after[upstream]
+    assert "image_volume_mounted_error 0" in kubelet.ask("/metrics")[1].splitlines()
+    node.delete("with-image")
+    node.gone("with-image")
+
+
+def test_an_agent_with_user_namespaces_is_healthy(node: RunningNode, kubelet: Kubelet, image: str) -> None:
+    """The node is healthy, and stays so while a pod has a user namespace of its own, which is counted."""
+    assert kubelet.ask("/healthz") == (200, "ok")
+    started = kubelet.samples("/metrics")["kubelet_started_user_namespaced_pods_total"][0][1]
+    node.apply(pod(shell(image, "sleep 1000"), name="own-users", hostUsers=False))
+    node.running("own-users")
+    assert kubelet.ask("/healthz?verbose")[1].splitlines() == [
+        "[+]ping ok",
+        "[+]log ok",
+        "[+]syncloop ok",
+        "healthz check passed",
+    ]
+    assert kubelet.samples("/metrics")["kubelet_started_user_namespaced_pods_total"][0][1] == started + 1
+    node.delete("own-users")
+    node.gone("own-users")
 
 
 @pytest.mark.requirement("U106")

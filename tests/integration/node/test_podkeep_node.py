@@ -67,6 +67,16 @@ class Node:
         assert status is None or done.returncode == status, (done.stdout, done.stderr, self.log[-30:])
         return done.stdout + (done.stderr if status != 0 else "")
 
+    def kubectl(self, *arguments: str) -> str:
+        """Run kubectl as the administrator, and return what it printed."""
+        kubeconfig = self.daemon.base / "api" / "admin.conf"
+        environment = {**os.environ, "KUBECONFIG": str(kubeconfig), "HOME": str(self.daemon.base)}
+        done = subprocess.run(
+            ["kubectl", *arguments], capture_output=True, text=True, env=environment, timeout=TIMEOUT_S, check=False
+        )
+        assert done.returncode == 0, (done.stdout, done.stderr, self.log[-30:])
+        return done.stdout
+
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Return the first true value of ``condition``."""
         deadline = time.monotonic() + TIMEOUT_S
@@ -212,6 +222,24 @@ def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, imag
     assert node.podkeep("delete", "pod", "two") == "pod/two deleted\n"
 
 
+def test_rm_deletes_pods_of_the_node(node: Node, image: str) -> None:
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    assert node.podkeep("rm", "web") == "removed default/web\n"
+    assert "not found" in node.podkeep("get", "pod", "web", status=1)
+
+
+def test_pods_are_ended_with_the_node_if_told(node: Node, image: str) -> None:
+    node.start("--stop-pods")
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    node.end()
+    assert [line for line in node.log if "no pod is left" in line] != []
+    node.start()
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+
+
 def test_files_go_in_and_come_out(node: Node, image: str) -> None:
     node.start()
     node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
@@ -227,15 +255,29 @@ def test_files_go_in_and_come_out(node: Node, image: str) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
-def test_examples_run(node: Node, image: str, path: Path) -> None:
+def test_examples_run_by_podkeep_and_by_kubectl(node: Node, image: str, path: Path) -> None:
     text = path.read_text().replace("localhost/busybox:demo", image)
     file = node.daemon.base / path.name
     file.write_text(text.replace("/var/tmp/podkeep-example", str(node.daemon.base / "host")))
     node.start()
-    if path.stem == "web":
+    name = path.stem
+    if name == "web":
         node.podkeep("apply", "-f", str(file))
         node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
         assert "hello from a ConfigMap" in node.podkeep("exec", "web", "--", "wget", "-qO-", "http://127.0.0.1:8080")
         node.podkeep("delete", "-f", str(file))
     else:
-        assert node.podkeep("run", str(file)) != ""
+        said = node.podkeep("run", str(file))
+        assert said != ""
+    node.kubectl("apply", "-f", str(file))
+    if name == "web":
+        node.kubectl("wait", "pod/web", "--for=condition=Ready", "--timeout=60s")
+        assert "hello from a ConfigMap" in node.kubectl("exec", "web", "--", "wget", "-qO-", "http://127.0.0.1:8080")
+    else:
+        node.kubectl("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
+        container = ["-c", "reader"] if name == "shared" else ["-c", "main"] if name in ("init", "sidecar") else []
+        logs = node.kubectl("logs", name, *container)
+        assert logs.splitlines() == [
+            line.removeprefix(f"[{container[1]}] ") if container else line for line in said.splitlines()
+        ]
+    node.kubectl("delete", "-f", str(file))

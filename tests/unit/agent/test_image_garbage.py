@@ -116,7 +116,7 @@ def pod_of(*images: str, volumes: Sequence[str] = (), phase: str | None = None, 
 
 async def aged(node: Node, found: ImageGarbage) -> None:
     """Look once, and let the images get older than their minimum age."""
-    await found.detect()
+    await found.detect(node.now)
     node.now += 121
 
 
@@ -138,11 +138,11 @@ def test_from_the_high_threshold_down_to_the_low_one(tmp_path: Path) -> None:
     node.container("a")
 
     async def steps(found: ImageGarbage) -> None:
-        await found.detect()
+        await found.detect(node.now)
         node.containers.clear()
         node.pods = [pod_of("x", volumes=["b"])]
         node.now += 121
-        await found.detect()
+        await found.detect(node.now)
         node.pods.clear()
         node.now += 1
         await found.collect()
@@ -156,7 +156,7 @@ def test_an_image_that_was_just_pulled_stays(tmp_path: Path) -> None:
     node = Node("a", available=0)
 
     async def steps(found: ImageGarbage) -> None:
-        await found.detect()
+        await found.detect(node.now)
         node.now += 119
         with pytest.raises(FailedPrecondition):
             await found.collect()

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from podkeep.agent.images.plugins import CredentialPlugins
-from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
+from podkeep.agent.images.puller import Images, LocalImage, PodPull, PullLimits, Wanted
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, AgentMetrics
+from podkeep.agent.pod.events import PullFailed
 from podkeep.base.config import AgentConfig
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import NotFound
@@ -67,7 +68,7 @@ def test_so_many_pulls_at_a_time(tmp_path: Path, limit: int, most: int) -> None:
     """All of them end; the others wait, and count as wanted meanwhile."""
 
     async def work(registry: Registry, client: Any) -> tuple[int, int, frozenset[str]]:
-        images = Images(client, limit=limit)
+        images = Images(client, limits=PullLimits(parallel=limit))
         names = [f"r.example/i{number}:1" for number in range(4)]
         pulls = [
             asyncio.ensure_future(images.ensure(Wanted(image=name, policy="IfNotPresent"), pod())) for name in names
@@ -80,6 +81,27 @@ def test_so_many_pulls_at_a_time(tmp_path: Path, limit: int, most: int) -> None:
         return registry.most, len(done), images.wanted
 
     assert with_registry(tmp_path / "s", work) == (most, 4, frozenset())
+
+
+def test_so_many_pulls_in_a_second(tmp_path: Path) -> None:
+    """Burst first, then as the time allows; who is too early fails as a kubelet's pod does."""
+    now = [100.0]
+
+    async def work(registry: Registry, client: Any) -> list[str]:
+        images = Images(client, clock=lambda: now[0], limits=PullLimits(per_second=2, burst=2))
+        seen = []
+        for number, pause in enumerate((0, 0, 0, 0.5, 0, 100, 0, 0)):
+            now[0] += pause
+            try:
+                await images.ensure(Wanted(image=f"r.example/i{number}:1", policy="Always"), pod())
+                seen.append("pulled")
+            except PullFailed as failure:
+                seen.append(failure.detail)
+        return seen
+
+    seen = with_registry(tmp_path / "s", work, waits=False)
+    late = "pull QPS exceeded"
+    assert seen == ["pulled", "pulled", late, "pulled", late, "pulled", "pulled", late]
 
 
 def plugin(tmp_path: Path, script: str) -> AgentConfig:

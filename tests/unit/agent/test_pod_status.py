@@ -196,7 +196,8 @@ def test_the_status_says_everything_of_a_running_container() -> None:
     resources = {"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m", "memory": "64Mi"}}
     mounts = [{"name": "v", "mountPath": "/v", "readOnly": True, "recursiveReadOnly": "IfPossible"}]
     container = {"name": "a", "resources": resources, "volumeMounts": mounts}
-    pod = make(containers=(container,), volumes=[{"name": "v", "emptyDir": {}}])
+    container |= {"lifecycle": {"stopSignal": "SIGUSR1"}}
+    pod = make(containers=(container,), volumes=[{"name": "v", "emptyDir": {}}], os={"name": "linux"})
     confined = Confinement(cpu_period_us=100_000, cpu_quota_us=50_000, cpu_shares=256, memory_limit_bytes=32 << 20)
     seen = observed(view("a", State.RUNNING, user=user, stop_signal="SIGUSR1", resources=confined))
     found = only(status_of(pod, seen, recursive_read_only=True, runtime="podkeep"))

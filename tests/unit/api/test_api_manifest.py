@@ -490,6 +490,20 @@ def test_a_field_of_a_newer_api_is_passed_over_in_a_pod_of_a_server() -> None:
     assert found.pod.spec.containers[0].image == "busybox:1"
 
 
+def test_a_pod_of_a_server_is_the_same_however_it_is_read() -> None:
+    """As kube-apiserver writes it: numbers that are quantities or ports, nulls, and the status of a node."""
+    container = {"ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": "1", "memory": "64Mi"}}}
+    condition = {"type": "Ready", "status": "True", "lastProbeTime": None, "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    status = {"phase": "Running", "conditions": [condition], "podIPs": [{"ip": "10.0.0.2"}]}
+    probe = {"livenessProbe": {"httpGet": {"path": "/", "port": 80, "scheme": "HTTP"}, "periodSeconds": 10}}
+    for extra in ({}, probe):
+        fast = received.pod(pod(container=container | extra) | {"status": status})
+        slow = received.pod(pod({"newest": 1}, container | extra) | {"status": status})
+        assert fast == slow
+        assert fast.problems == ()
+        assert fast.pod.status.phase == "Running"
+
+
 def test_a_value_that_is_not_known_is_a_problem_of_a_pod_of_a_server() -> None:
     secured = {"securityContext": {"seccompProfile": {"type": "Strictest"}}}
     assert received.pod(pod(secured)).problems == (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,6 +12,7 @@ from podkeep.apiserver.server import certificates
 from podkeep.apiserver.server.certificates import KUBELET_CLIENT, Files
 from podkeep.base.config import Config
 from podkeep.cli.core.kubelet_pki import prepared
+from support import handshake
 
 
 def configuration(root: Path) -> Config:
@@ -29,31 +28,18 @@ def authority(root: Path) -> Files:
     return files
 
 
-def names(config: Config, files: Files) -> Sequence[tuple[str, str]]:
+def names(config: Config, files: Files) -> set[tuple[str, str]]:
     """Return for whom the certificate is, as a client learns it that trusts the API's authority alone."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(config.agent.tls_cert_file, config.agent.tls_private_key_file)
-    client = ssl.create_default_context(cafile=str(files.certificate("ca")))
-    near, far = socket.socketpair()
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    with near, far:
-        ours = client.wrap_bio(incoming, outgoing, server_hostname="n1")
-        theirs = server.wrap_bio(outgoing, incoming, server_side=True)
-        for side in (ours, theirs, ours, theirs):
-            try:
-                side.do_handshake()
-            except ssl.SSLWantReadError:
-                continue
-        found = ours.getpeercert()
-    assert found is not None
-    return [(str(kind), str(value)) for kind, value in found["subjectAltName"]]
+    return handshake.names(server, ssl.create_default_context(cafile=str(files.certificate("ca"))), "n1")
 
 
 def test_the_authority_signs_for_the_node_and_vouches_for_clients(tmp_path: Path) -> None:
     files = authority(tmp_path)
     config = prepared(configuration(tmp_path), ["192.0.2.7"])
     assert config.agent.authentication.x509.client_ca_file == str(files.certificate("ca"))
-    assert set(names(config, files)) == {("DNS", "n1"), ("IP Address", "127.0.0.1"), ("IP Address", "192.0.2.7")}
+    assert names(config, files) == {("DNS", "n1"), ("IP Address", "127.0.0.1"), ("IP Address", "192.0.2.7")}
     key = Path(config.agent.tls_private_key_file)
     assert key.stat().st_mode & 0o77 == 0
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from podkeep.base import service
+from podkeep.cli.core import node_report as report
 from podkeep.cli.core import supervised
-from podkeep.cli.node import report, unit
+from podkeep.cli.node import unit
 from podkeep.cli.node.child import Output
 from podkeep.cli.node.restarts import Failures, Reason, reason
 

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from podkeep.agent.probes.model import full_name
 from podkeep.api.containers import (
     AppArmorProfile,
     Capabilities,
@@ -156,19 +157,20 @@ def check_non_root(pod: Pod, container: Container, image_user: ImageUser) -> Non
     if not non_root:
         return
     user = inner.run_as_user if inner.run_as_user is not None else outer.run_as_user
+    where = f'(pod: "{full_name(pod)}", container: {container.name})'
     if user is not None:
         if user == 0:
-            raise InvalidArgument("container's runAsUser breaks non-root policy")
+            raise InvalidArgument(f"container's runAsUser breaks non-root policy {where}")
         return
     if image_user.name:
         raise InvalidArgument(
             f"container has runAsNonRoot and image has non-numeric user ({image_user.name}), "
-            "cannot verify user is non-root",
+            f"cannot verify user is non-root {where}",
             hint="set securityContext.runAsUser",
         )
     if not image_user.uid:
         raise InvalidArgument(
-            "container has runAsNonRoot and image will run as root", hint="set securityContext.runAsUser"
+            f"container has runAsNonRoot and image will run as root {where}", hint="set securityContext.runAsUser"
         )
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from podkeep.agent import kubelet_configuration
 from podkeep.agent.certificates import bootstrap
-from podkeep.agent.certificates.manager import CertificateManager, client_certificate
+from podkeep.agent.certificates.manager import CertificateManager, client_certificate, serving_certificate
 from podkeep.agent.daemon.reports import Reports
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
@@ -41,7 +41,7 @@ from podkeep.agent.objects import ApiObjects
 from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
-from podkeep.agent.server.server import KubeletServer
+from podkeep.agent.server.server import KubeletServer, serving_store
 from podkeep.api.feature_gates import IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base import service
@@ -246,6 +246,9 @@ class _Agent:
             checks = [Check("syncloop", self._events.unhealthy)]
             server = KubeletServer(node, client, self._manager, configuration=shown, checks=checks, certify=certify)
             port = (await stack.enter_async_context(server)).port
+            if agent.server_tls_bootstrap and not agent.tls_cert_file:
+                wanted = serving_certificate(node.name, (node.name,), node.host_ips)
+                tasks.start(CertificateManager(serving_store(agent), wanted, server.look).run(client))
         reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
         self._reporter = reporter
         self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")

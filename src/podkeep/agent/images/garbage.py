@@ -204,12 +204,12 @@ class ImageGarbage:
             now = self._clock()
             return await self._remove(await self._in_order(now), now, None)
 
-    async def detect(self) -> set[Key]:
+    async def detect(self, now: float) -> set[Key]:
         """Bring the records up to date, and return the images in use.
 
+        :param now: the time of the look.
         :raises PodkeepError: if the runtime does not answer.
         """
-        now = self._clock()
         answer = await self._client.images.ListImages(api_pb2.ListImagesRequest())
         self._looked_up = {}
         used = await self._used(answer.images)
@@ -267,7 +267,7 @@ class ImageGarbage:
         return found
 
     async def _in_order(self, now: float) -> list[Record]:
-        used = await self.detect()
+        used = await self.detect(now)
         return removable(self._records, used)
 
     async def _remove_old(self, images: list[Record], now: float) -> list[Record]:

@@ -94,6 +94,15 @@ class PodPull:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class PullLimits:
+    """Pulls at a time and per second, ``burst`` of them at once after a pause; 0: any number."""
+
+    parallel: int = 0
+    per_second: float = 0.0
+    burst: int = 10
+
+
 @dataclass(kw_only=True)
 class _Recorded:
     """What a pull brought, and with which of the pod's credentials; None: with none of them."""
@@ -118,7 +127,6 @@ class Images:
 
     :param show: shows a pull while it runs.
     :param clock: times the back-offs.
-    :param limit: pulls at a time; 0: any number.
     """
 
     def __init__(
@@ -127,7 +135,7 @@ class Images:
         show: ShowPull | None = None,
         clock: Clock = time.monotonic,
         *,
-        limit: int = 0,
+        limits: PullLimits | None = None,
         plugins: Plugins | None = None,
         records: PullRecords | None = None,
         metrics: AgentMetrics | None = None,
@@ -138,7 +146,9 @@ class Images:
         self._back_off = PullBackOff()
         self._plugins = plugins
         self._records = records
-        self._slots = asyncio.Semaphore(limit) if limit else nullcontext()
+        self._limits = limits or PullLimits()
+        self._slots = asyncio.Semaphore(self._limits.parallel) if self._limits.parallel else nullcontext()
+        self._allowance, self._allowed_at = float(self._limits.burst), clock()
         self._wanted: Counter[str] = Counter()
         self.metrics = metrics or AgentMetrics()
 
@@ -290,7 +300,24 @@ class Images:
         raise FailedPrecondition(f"[{', '.join(texts)}]", hint=errors[0].hint) from errors[0]
 
     async def _request(self, request: api_pb2.PullImageRequest) -> str:
+        self._take_allowance()
         return (await self._client.images.PullImage(request)).image_ref
+
+    def _take_allowance(self) -> None:
+        """Count a request to a registry.
+
+        :raises FailedPrecondition: if there were too many lately, in a kubelet's words.
+        """
+        rate, now = self._limits.per_second, self._clock()
+        if not rate:
+            return
+        grown = self._allowance + (now - self._allowed_at) * rate
+        self._allowance, self._allowed_at = min(grown, float(self._limits.burst)), now
+        if self._allowance < 1:
+            raise FailedPrecondition(
+                "pull QPS exceeded", hint="agent.registry_pull_qps and agent.registry_burst say so"
+            )
+        self._allowance -= 1
 
     async def _find(self, spec: api_pb2.ImageSpec) -> LocalImage | None:
         answer = await self._client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))

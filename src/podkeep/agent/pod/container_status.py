@@ -171,7 +171,7 @@ class ContainerStatuses:
             allocated_resources=dict(container.resources.requests),
             resources=self._resources(container, view, before),
             user=view.user,
-            stop_signal=view.stop_signal or None,
+            stop_signal=_stop_signal(container, view),
         )
 
     def _missing(
@@ -291,6 +291,12 @@ class ContainerStatuses:
         if requests:
             _set_cpu(requests, cpu_request, old.requests, above=_MIN_SHARES)
         return ResourceRequirements(limits=limits, requests=requests, claims=allocated.claims)
+
+
+def _stop_signal(container: Container, view: ContainerView) -> str | None:
+    """Return the signal with which a container is stopped, if it chose one (KEP-4960, off unless asked for)."""
+    chosen = container.lifecycle is not None and container.lifecycle.stop_signal is not None
+    return view.stop_signal if chosen and view.stop_signal else None
 
 
 def _confined(view: ContainerView) -> tuple[int, int, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.pod.log_rotation import LogRotation
@@ -36,6 +36,14 @@ class _Log:
     rotating: bool = False
 
 
+@dataclass(kw_only=True, eq=False)
+class _Pod:
+    rotation: LogRotation
+    logs: dict[str, _Log] = field(default_factory=dict)
+    """By container ID."""
+    tasks: Tasks = field(default_factory=lambda: Tasks("rotating logs"))
+
+
 class NodeLogs:
     """Keeps the logs of this node within bounds."""
 
@@ -43,11 +51,11 @@ class NodeLogs:
         self._client = client
         self._interval = agent.container_log_monitor_interval
         self._max_size = agent.log_max_bytes()
-        self._rotation = LogRotation(self._reopen, max_size=self._max_size, max_files=agent.container_log_max_files)
+        self._max_files = agent.container_log_max_files
         self._workers = asyncio.Semaphore(agent.container_log_max_workers)
-        self._pods: dict[str, dict[str, _Log]] = {}
+        self._pods: dict[str, _Pod] = {}
         self._news = asyncio.Event()
-        self._tasks = Tasks("rotating logs")
+        self._tasks = Tasks("looking at logs")
         self._loop: asyncio.Task[None] | None = None
 
     def watch(self, pod: str, logs: Iterable[tuple[str, Path]]) -> None:
@@ -55,64 +63,73 @@ class NodeLogs:
 
         :param pod: UID of the pod.
         """
-        before, now = self._pods.get(pod, {}), asyncio.get_running_loop().time()
+        known = self._pods.get(pod)
+        before, now = {} if known is None else known.logs, asyncio.get_running_loop().time()
         after = {
             container: before.get(container) or _Log(path=path, looked=now, due=now + _FIRST_S)
             for container, path in logs
         }
         if after.keys() == before.keys():
             return
-        if after:
-            self._pods[pod] = after
-        else:
-            del self._pods[pod]
+        if known is None:
+            rotation = LogRotation(self._reopen, max_size=self._max_size, max_files=self._max_files)
+            known = self._pods[pod] = _Pod(rotation=rotation)
+        known.logs = after
         self._news.set()
-        if self._pods and self._loop is None:
+        if self._loop is None:
             self._loop = self._tasks.start(self._run())
+
+    async def forget(self, pod: str) -> None:
+        """Look after a pod no more, and return when nothing of it is being rotated or compressed."""
+        known = self._pods.pop(pod, None)
+        if known is not None:
+            self._news.set()
+            await known.tasks.close()
+            await known.rotation.close()
 
     async def close(self) -> None:
         """Leave all logs as they are."""
-        self._pods.clear()
+        for pod in list(self._pods):
+            await self.forget(pod)
         await self._tasks.close()
-        await self._rotation.close()
 
     async def _run(self) -> None:
         try:
-            while self._pods:
+            while any(pod.logs for pod in self._pods.values()):
                 await self._wait()
                 now = asyncio.get_running_loop().time()
                 due = [
-                    (container, log)
-                    for logs in self._pods.values()
-                    for container, log in logs.items()
+                    (pod, container, log)
+                    for pod in self._pods.values()
+                    for container, log in pod.logs.items()
                     if log.due <= now + _TOGETHER_S and not log.rotating
                 ]
-                sizes = await asyncio.to_thread(_sizes, [log.path for _, log in due])
-                for (container, log), size in zip(due, sizes, strict=True):
-                    self._looked(container, log, size, now)
+                sizes = await asyncio.to_thread(_sizes, [log.path for _, _, log in due])
+                for (pod, container, log), size in zip(due, sizes, strict=True):
+                    self._looked(pod, container, log, size, now)
         finally:
             self._loop = None
 
     async def _wait(self) -> None:
         """Wait until a log is due, or there are others."""
         self._news.clear()
-        times = [log.due for logs in self._pods.values() for log in logs.values() if not log.rotating]
+        times = [log.due for pod in self._pods.values() for log in pod.logs.values() if not log.rotating]
         left = None if not times else max(min(times) - asyncio.get_running_loop().time(), 0.0)
         with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), left)
 
-    def _looked(self, container: str, log: _Log, size: int, now: float) -> None:
+    def _looked(self, pod: _Pod, container: str, log: _Log, size: int, now: float) -> None:
         elapsed, grown = max(now - log.looked, 1e-3), size - log.size
         log.pause = pause(size, grown / elapsed, before=log.pause, max_size=self._max_size, interval=self._interval)
         log.size, log.looked, log.due = size, now, now + log.pause
-        if size >= self._max_size:
+        if size >= self._max_size and pod in self._pods.values():
             log.rotating = True
-            self._tasks.start(self._rotate(container, log))
+            pod.tasks.start(self._rotate(pod, container, log))
 
-    async def _rotate(self, container: str, log: _Log) -> None:
+    async def _rotate(self, pod: _Pod, container: str, log: _Log) -> None:
         try:
             async with self._workers:
-                await self._rotation.look(container, log.path)
+                await pod.rotation.look(container, log.path)
         finally:
             log.rotating, log.size = False, 0
             log.looked = asyncio.get_running_loop().time()

@@ -342,7 +342,7 @@ class Starter:
                 text = f"image volumes are not supported by the runtime: {error.message}"
                 hint = "they need podkeep, containerd 2.1 or CRI-O 1.31"
             raise _failed(container, "CreateContainerError", text, hint) from error
-        self._report("Created", f"Created container: {container.name}", container)
+        self._report("Created", "Container created", container)
         return answer.container_id
 
     async def _start(self, action: StartContainer, created: str) -> None:
@@ -352,7 +352,7 @@ class Starter:
         except PodkeepError as error:
             await self._remove(created)
             raise _failed(container, "RunContainerError", str(error), "") from error
-        self._report("Started", f"Started container {container.name}", container)
+        self._report("Started", "Container started", container)
         logs = Path(names.log_directory(self._node.config.agent.pod_logs, self._pod))
         log = logs / names.log_path(container.name, action.attempt)
         self._listener.started(container.name, action.attempt, log)
@@ -434,4 +434,6 @@ def surroundings(node: Node) -> Surroundings:
 
 
 def _failed(container: Container, waiting: str, message: str, hint: str) -> StepFailed:
-    return StepFailed(f"Error: {message}", reason="Failed", waiting=waiting, container=container.name, hint=hint)
+    failure = StepFailed(f"Error: {message}", reason="Failed", waiting=waiting, container=container.name, hint=hint)
+    failure.detail = message  # of the status, which says it without the word
+    return failure

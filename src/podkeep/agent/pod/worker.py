@@ -33,6 +33,8 @@ from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFa
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
+    SANDBOX_CHANGED,
+    SANDBOX_CHANGED_MESSAGE,
     Action,
     CreateSandbox,
     Decision,
@@ -183,7 +185,7 @@ class PodWorker:
                 await self._until_answered(self._stop_containers)
                 observed = await self._until_answered(self._observer.read)
             finally:
-                self._node.logs.watch(self.pod.metadata.uid, ())
+                await self._node.logs.forget(self.pod.metadata.uid)
         await self._report(observed)
         # One whose deadline is over before a container of it has run has failed, too.
         code = exit_code(self.pod, observed) or int(self._end is not None and self._end.failed)
@@ -376,7 +378,11 @@ class PodWorker:
         action = decision.action
         if isinstance(action, Finish):
             self._end = action
+            if action.reason:
+                self._listener.event(Event(type="Normal", reason=action.reason, message=action.message))
             return
+        if isinstance(action, CreateSandbox) and action.attempt > 0:
+            self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         if isinstance(action, Wait):
             await self._news.wait(None if action.until is None else max(action.until - time.time(), 0.0))
             return
@@ -513,7 +519,9 @@ class PodWorker:
             return
         try:
             rest = await self._node.resizer.begin(self.pod, allocation.actuated, ())
-            await self._node.resizer.finish(self.pod, rest)
+            # As long as another container has more than it was granted, so must the pod.
+            if all(allocation.has(name) for name in allocation.granted.containers if name != container):
+                await self._node.resizer.finish(self.pod, rest)
         except PodkeepError as error:
             event = self._node.allocations.fail(self.pod, error.message)
             if event is not None:

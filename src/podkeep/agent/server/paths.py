@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, unquote
 
 from podkeep.http.messages import Head, Refused
 
-_MAX_FIELDS = 200
+_MAX_FIELDS = 10_000
 _METHODS = frozenset({"OPTIONS", "GET", "HEAD", "POST", "PUT", "DELETE", "TRACE", "CONNECT"})
 _BUCKETS = frozenset(
     "healthz pods stats metrics metrics/cadvisor metrics/probes metrics/resource run exec attach portForward"

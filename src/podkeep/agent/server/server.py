@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.agent import metrics as names
+from podkeep.agent.certificates.store import CertificateStore
 from podkeep.agent.node import Node
 from podkeep.agent.resources import cgroup_names
 from podkeep.agent.server import pod_gauges
@@ -196,6 +197,7 @@ class KubeletServer:
 
     def look(self) -> None:
         """Take the files of the certificate again if they have changed."""
+        self._files = certificate_files(self._agent)
         now = _times(self._files)
         if now == self._seen or self._tls is None:
             return
@@ -209,11 +211,19 @@ class KubeletServer:
         log.info("took the kubelet's certificate %s anew", self._files[0])
 
 
+def serving_store(agent: AgentConfig) -> CertificateStore:
+    """Return where the certificate is that a cluster signs for the server."""
+    return CertificateStore(Path(agent.root) / "pki", "kubelet-server")
+
+
 def certificate_files(agent: AgentConfig) -> tuple[Path, Path]:
     """Return the files of the server's certificate and its key."""
     if agent.tls_cert_file:
         return Path(agent.tls_cert_file), Path(agent.tls_private_key_file)
     directory = Path(agent.root) / "pki"
+    signed = serving_store(agent).current
+    if agent.server_tls_bootstrap and signed.exists():
+        return signed, signed
     return directory / "kubelet.crt", directory / "kubelet.key"
 
 

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-
 from podkeep.apiserver.endpoints.request_info import RequestInfo
+from podkeep.base import metrics, process_metrics
+from podkeep.base.metrics import CONTENT_TYPE as CONTENT_TYPE
+from podkeep.base.metrics import counter, gauge, histogram
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _BUCKETS_S = (0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.25, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 45, 60)
+_LABELS = ("verb", "group", "version", "resource", "subresource", "scope")
+_REQUESTS = counter("apiserver_request_total", "Counter of apiserver requests.", *_LABELS, "dry_run", "code")
+_DURATION = histogram(
+    "apiserver_request_duration_seconds", "Response latency distribution in seconds.", *_LABELS, buckets=_BUCKETS_S
+)
+_IN_FLIGHT = gauge("apiserver_current_inflight_requests", "Number of requests being answered.", "request_kind")
+_WATCHERS = gauge("apiserver_registered_watchers", "Number of watches.")
+_OBJECTS = gauge("apiserver_storage_objects", "Number of stored objects of each resource.", "resource")
 _VERBS = {
     "get": "GET",
     "list": "LIST",
@@ -39,24 +45,9 @@ class Metrics:
         watches: Callable[[], int],
         objects: Callable[[], dict[str, int]],
     ) -> None:
-        self.registry = CollectorRegistry()
-        ProcessCollector(registry=self.registry)
-        labels = ["verb", "group", "version", "resource", "subresource", "scope"]
-        self._total = Counter(
-            "apiserver_request_total",
-            "Counter of apiserver requests.",
-            [*labels, "dry_run", "code"],
-            registry=self.registry,
-        )
-        self._duration = Histogram(
-            "apiserver_request_duration_seconds",
-            "Response latency distribution in seconds.",
-            labels,
-            buckets=_BUCKETS_S,
-            registry=self.registry,
-        )
-        self._kept: dict[tuple[Any, ...], tuple[Any, Any]] = {}
-        self.registry.register(_Now(in_flight, watches, objects))
+        self._in_flight, self._watches, self._objects = in_flight, watches, objects
+        self._metrics = metrics.Metrics()
+        self._kept: dict[tuple[Any, ...], tuple[str, ...]] = {}
 
     def count(self, info: RequestInfo, code: int, seconds: float, *, known: bool, dry_run: bool) -> None:
         """Count a request that was answered.
@@ -66,20 +57,22 @@ class Metrics:
         key = (info.verb, info.group, info.version, info.resource, info.subresource, _scope(info), dry_run, code)
         if not known:
             key = ("other", "", "", "", "", "", False, code)
-        found = self._kept.get(key)
-        if found is None:
+        labels = self._kept.get(key)
+        if labels is None:
             verb = _VERBS.get(key[0], key[0].upper())
-            labels = (verb, *key[1:6])
-            total = self._total.labels(*labels, "All" if key[6] else "", str(code))
-            found = self._kept[key] = (total, self._duration.labels(*labels))
-        total, duration = found
-        total.inc()
+            labels = self._kept[key] = (verb, *key[1:6], "All" if key[6] else "", str(code))
+        self._metrics.add(_REQUESTS, *labels)
         if info.verb != "watch":
-            duration.observe(seconds)
+            self._metrics.observe(_DURATION, seconds, *labels[:6])
 
     def text(self) -> bytes:
         """Return all of them for Prometheus."""
-        return generate_latest(self.registry)
+        reads, writes = self._in_flight()
+        self._metrics.set(_IN_FLIGHT, reads, "readOnly")
+        self._metrics.set(_IN_FLIGHT, writes, "mutating")
+        self._metrics.set(_WATCHERS, self._watches())
+        self._metrics.replace(_OBJECTS, {(resource,): float(count) for resource, count in self._objects().items()})
+        return (self._metrics.text() + process_metrics.text()).encode()
 
 
 def _scope(info: RequestInfo) -> str:
@@ -88,31 +81,3 @@ def _scope(info: RequestInfo) -> str:
     if info.name:
         return "resource"
     return "namespace" if info.namespace else "cluster"
-
-
-class _Now(Collector):
-    """What there is at this moment."""
-
-    def __init__(
-        self,
-        in_flight: Callable[[], tuple[int, int]],
-        watches: Callable[[], int],
-        objects: Callable[[], dict[str, int]],
-    ) -> None:
-        self._in_flight, self._watches, self._objects = in_flight, watches, objects
-
-    def collect(self) -> Iterator[Metric]:
-        reads, writes = self._in_flight()
-        current = GaugeMetricFamily(
-            "apiserver_current_inflight_requests", "Number of requests being answered.", labels=["request_kind"]
-        )
-        current.add_metric(["readOnly"], reads)
-        current.add_metric(["mutating"], writes)
-        yield current
-        yield GaugeMetricFamily("apiserver_registered_watchers", "Number of watches.", value=self._watches())
-        objects = GaugeMetricFamily(
-            "apiserver_storage_objects", "Number of stored objects of each resource.", labels=["resource"]
-        )
-        for resource, count in self._objects().items():
-            objects.add_metric([resource], count)
-        yield objects

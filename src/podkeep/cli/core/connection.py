@@ -6,7 +6,6 @@ loop of a verb. Does not own: RPC errors (``cri.client``).
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import os
 import shlex
@@ -64,6 +63,9 @@ def call(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Resu
     """Do as :func:`run`, but start nothing and say nothing of the configuration."""
     path = invocation.config.runtime.socket
     check_listening(path, start=start_command(invocation))
+
+    # Here, since the supervisor of a node needs this module and no event loop: it is 4 MiB.
+    import asyncio
 
     async def connected() -> Result:
         from podkeep.cri.client import CriClient

@@ -123,7 +123,7 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
         agent.
     """
     from podkeep.base import log as logs
-    from podkeep.cli.node import report
+    from podkeep.cli.core import node_report as report
     from podkeep.cli.node.supervisor import Supervisor
 
     _require_root()
@@ -226,7 +226,7 @@ def _stop_pods(invocation: Invocation) -> None:
     """Stop and remove the pods, when their agent has ended and the runtime still serves."""
     from podkeep.base import spawn
 
-    argv = [*background.program(), *invocation.global_options(), "rm", "--all"]
+    argv = [*background.program(), *invocation.global_options(), "rm", "--all", "--local"]
     log.info("stopping the pods")
     try:
         done = spawn.run(argv, cwd="/", timeout=_STOP_PODS_TIMEOUT_S)

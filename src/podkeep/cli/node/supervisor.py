@@ -18,7 +18,7 @@ from pathlib import Path
 
 from podkeep.base import service
 from podkeep.base.errors import PodkeepError
-from podkeep.cli.node import report
+from podkeep.cli.core import node_report as report
 from podkeep.cli.node.child import Child, Command, Output
 from podkeep.cli.node.restarts import Failures, Reason
 

@@ -30,12 +30,19 @@ _AT_ONCE = 32
     metavar="SECONDS",
     help="Time between the stop signal and SIGKILL, instead of the pod's own.",
 )
+@click.option("--local", is_flag=True, help="Past the node's API: its agent, if it runs, makes the pods anew.")
 @forms.output_option
 @pass_invocation
 def command(
-    invocation: Invocation, pods: tuple[str, ...], all_: bool, namespace: str, grace_period: int | None, output: str
+    invocation: Invocation,
+    pods: tuple[str, ...],
+    all_: bool,
+    namespace: str,
+    grace_period: int | None,
+    local: bool,
+    output: str,
 ) -> None:
-    """Stop and remove pods, side by side.
+    """Stop and remove pods, side by side. Those of this machine's node are deleted in its API.
 
     Nothing that was made for them stays: containers, volumes, addresses, user IDs. One that cannot be removed keeps no
     other from it.
@@ -47,13 +54,15 @@ def command(
 
     async def remove(client: CriClient) -> None:
         from podkeep.agent.pod.remove import list_pods, remove_pod
+        from podkeep.cli.pods.node_api import NodeApi
 
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def one(where: str, pod: str) -> PodkeepError | None:
             try:
                 async with at_once:
-                    await remove_pod(client, invocation.config, pod, where, grace_period)
+                    if not await api.delete(pod, where, grace_period):
+                        await remove_pod(client, invocation.config, pod, where, grace_period)
             except Unavailable:
                 raise
             except PodkeepError as error:
@@ -65,8 +74,11 @@ def command(
                 click.echo(f"removed {where}/{pod}")
             return None
 
-        wanted = await list_pods(client, invocation.config) if all_ else [(namespace, pod) for pod in pods]
-        outcomes = await asyncio.gather(*(one(where, pod) for where, pod in dict.fromkeys(wanted)))
+        async with NodeApi(None if local else invocation.config) as api:
+            wanted = [(namespace, pod) for pod in pods]
+            if all_:
+                wanted = [*await api.pods(), *await list_pods(client, invocation.config)]
+            outcomes = await asyncio.gather(*(one(where, pod) for where, pod in dict.fromkeys(wanted)))
         failures.extend(error for error in outcomes if error is not None)
 
     connection.run(invocation, remove)

@@ -57,7 +57,17 @@ def test_paths(target: str, parts: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize(
     "target",
-    ["//pods", "/pods/../exec", "/pods/%2e%2e/exec", "/a%2fb", "/a%00", "*", "/%ff", "/pods?%ff=1", "/p?" + "a&" * 300],
+    [
+        "//pods",
+        "/pods/../exec",
+        "/pods/%2e%2e/exec",
+        "/a%2fb",
+        "/a%00",
+        "*",
+        "/%ff",
+        "/pods?%ff=1",
+        "/p?" + "a&" * 20_000,
+    ],
 )
 def test_paths_that_others_may_read_otherwise_are_refused(target: str) -> None:
     with pytest.raises(Refused) as refused:

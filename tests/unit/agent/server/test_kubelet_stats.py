@@ -206,16 +206,16 @@ def test_metrics_of_resources_have_the_time_of_their_measurement(tmp_path: Path)
     pod = stats.pod_stats(sandbox(), INVENTORY)
     text = text_of(resource_families({"node": {}, "pods": [pod]}))
     lines = {line for line in text.splitlines() if not line.startswith("#")}
-    labels = 'container="main",pod="web",namespace="default"'
+    labels = 'container="main",namespace="default",pod="web"'
     assert lines == {
         f"container_start_time_seconds{{{labels}}} {T // 10**9 + 1}",
         f"container_cpu_usage_seconds_total{{{labels}}} 5 {T // 10**6}",
         f"container_memory_working_set_bytes{{{labels}}} 1000 {T // 10**6}",
         f"container_swap_usage_bytes{{{labels}}} 3 {T // 10**6}",
         f"container_swap_limit_bytes{{{labels}}} 7 {T // 10**6}",
-        f'pod_cpu_usage_seconds_total{{pod="web",namespace="default"}} 6 {T // 10**6}',
-        f'pod_memory_working_set_bytes{{pod="web",namespace="default"}} 2000 {T // 10**6}',
-        f'pod_swap_usage_bytes{{pod="web",namespace="default"}} 3 {T // 10**6}',
+        f'pod_cpu_usage_seconds_total{{namespace="default",pod="web"}} 6 {T // 10**6}',
+        f'pod_memory_working_set_bytes{{namespace="default",pod="web"}} 2000 {T // 10**6}',
+        f'pod_swap_usage_bytes{{namespace="default",pod="web"}} 3 {T // 10**6}',
         "resource_scrape_error 0",
         "scrape_error 0",
     }

@@ -1,0 +1,77 @@
+"""The API of this machine's node, for verbs that speak to the runtime otherwise: its pods are not to be removed there,
+since their agent would make them anew.
+"""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from pathlib import Path
+from types import TracebackType
+
+from podkeep.base.config import Config
+from podkeep.cli.core import node_report
+from podkeep.client.client import Client
+from podkeep.client.errors import ApiError
+from podkeep.client.resources import PODS
+from podkeep.client.settings import Settings
+
+
+class NodeApi:
+    """Deletes pods of the node that runs here; without one there are none. A context manager.
+
+    :param config: None: as if there were no node.
+    """
+
+    def __init__(self, config: Config | None) -> None:
+        self._client: Client | None = None
+        told = None if config is None else node_report.read(Path(config.node.run))
+        if config is not None and told is not None and told.embedded and config.api.unix_socket:
+            self._client = Client(Settings(server=f"unix://{config.api.unix_socket}"))
+
+    async def pods(self) -> list[tuple[str, str]]:
+        """Return namespace and name of each pod."""
+        if self._client is None:
+            return []
+        items = (await self._client.list(PODS)).get("items") or ()
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in items]
+
+    async def delete(self, name: str, namespace: str, grace: int | None) -> bool:
+        """Delete a pod and wait until it is gone; return whether there was one.
+
+        :raises ApiError: if the API refuses.
+        :raises Unavailable: if it does not answer.
+        """
+        if self._client is None:
+            return False
+        try:
+            uid = (await self._client.delete(PODS, name, namespace, grace=grace))["metadata"].get("uid")
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        while uid and not await self._is_gone(name, namespace, str(uid)):
+            continue
+        return True
+
+    async def _is_gone(self, name: str, namespace: str, uid: str) -> bool:
+        """Return whether a pod is gone, at once or when its watch says so; a watch may end before."""
+        assert self._client is not None
+        fields = f"metadata.name={name}"
+        listed = await self._client.list(PODS, namespace, fields=fields)
+        if uid not in (item["metadata"]["uid"] for item in listed.get("items") or ()):
+            return True
+        version = listed["metadata"]["resourceVersion"]
+        async with aclosing(self._client.watch(PODS, namespace, fields=fields, version=version)) as events:
+            async for event in events:
+                if event.type == "DELETED" and event.object["metadata"]["uid"] == uid:
+                    return True
+        return False
+
+    async def __aenter__(self) -> NodeApi:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()

@@ -162,3 +162,23 @@ def test_a_pod_that_is_being_stopped_is_not_ready_when_its_probe_says_so(node: R
     node.daemon.run("exec", "web", "--", "touch", "/go", check=True)
     node.gone("web")
     assert not any("Liveness probe failed" in event for event in events(node))
+
+
+def test_a_pod_can_be_deleted_while_a_post_start_hook_hangs(node: RunningNode, image: str) -> None:
+    main = shell(image, "exec sleep 1000", lifecycle={"postStart": hook("sleep 100000")})
+    node.apply(pod(main, restartPolicy="Always"))
+    said(node, "Started: ")
+    node.delete("web", gracePeriodSeconds=1)
+    node.gone("web")
+    assert not any("FailedPostStartHook" in event for event in events(node))
+
+
+def test_no_hook_runs_for_a_container_that_never_ran(node: RunningNode, image: str) -> None:
+    """Its sidecar's image is not there, so it was not made either."""
+    first = shell("none.invalid/none:1", "true", "first", restartPolicy="Always", lifecycle={"preStop": hook("exit 1")})
+    main = shell(image, "exec sleep 1000", lifecycle={"preStop": hook("exit 1")})
+    node.apply(pod(main, initContainers=[first | {"imagePullPolicy": "Never"}], restartPolicy="Always"))
+    said(node, "ErrImageNeverPull")
+    node.delete("web", gracePeriodSeconds=1)
+    node.gone("web")
+    assert not any("FailedPreStopHook" in event or "Killing" in event for event in events(node))

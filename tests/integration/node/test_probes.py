@@ -149,3 +149,11 @@ def test_the_next_agent_takes_a_ready_pod_for_ready(node: RunningNode, image: st
     after = node.running("web")
     assert {item["type"]: item["lastTransitionTime"] for item in after["status"]["conditions"]} == changed
     assert containers(after)["main"]["containerID"] == containers(before)["main"]["containerID"]
+
+
+def test_a_pod_on_the_nodes_network_is_probed_there(node: RunningNode, image: str) -> None:
+    script = "mkdir -p /www; echo hello >/www/index.html; exec httpd -f -p 18080 -h /www"
+    main = shell(image, script, readinessProbe=every_second(httpGet={"port": 18080}))
+    node.apply(pod(main, hostNetwork=True, restartPolicy="Always"))
+    found = node.running("web")
+    assert found["status"]["podIP"] == found["status"]["hostIP"]

@@ -22,6 +22,9 @@ ALLOWED = {
     "Below the agent's root or the runtime's two directories, beside what containers have of them: they have single"
     " files and directories there mounted, and can exchange none of these for another.": (
         "agent/container_files.py",
+        "agent/eviction/containers.py",
+        "agent/eviction/statistics.py",
+        "agent/resources/allocations.py",
         "agent/poddirs.py",
         "agent/pod/teardown.py",
         "agent/server/collector.py",
@@ -53,6 +56,7 @@ ALLOWED = {
     "Logs, in whose directory a pod with a hostPath volume may exchange everything: what is there is not opened by its"
     " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
         "agent/log_reader.py",
+        "agent/pod/node_logs.py",
         "agent/pod/log_rotation.py",
         "agent/server/system_logs.py",
     ),
@@ -60,6 +64,9 @@ ALLOWED = {
         "runtime/bundle/container_log.py",
     ),
     "The kernel's files, the machine's devices, and what its administrator installs and configures.": (
+        "agent/eviction/logind.py",
+        "agent/manager/static_files.py",
+        "agent/resources/machine.py",
         "agent/certificates/bootstrap.py",
         "agent/certificates/store.py",
         "agent/kubelet_configuration.py",

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
 from typing import Any
 
 from agent.manifests import mount, pod, shell
 
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from support.images import Layout
 from support.registry import Registry
-from support.running_node import RunningNode
+from support.running_node import RunningNode, is_ready
 
 
 def container_id(found: dict[str, Any], index: int = 0) -> str:
@@ -162,3 +166,37 @@ def runs(node: RunningNode) -> bool:
     """Return whether a container runs on the node."""
     rows = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
     return any(container["state"] == "running" for row in rows for container in row["containers"])
+
+
+def test_a_runtime_that_hangs_holds_nothing_back_for_ever(node: RunningNode, image: str) -> None:
+    """While the runtime does not answer pods run on; what was asked for meanwhile happens when it does."""
+    node.apply(forever(image), forever(image, "other"))
+    before = container_id(node.running("web"))
+    node.running("other")
+    os.kill(node.daemon.pid, signal.SIGSTOP)
+    try:
+        node.delete("other")
+        node.apply(forever(image, "later"))
+        terminating = node.get("other")
+        assert terminating is not None
+        assert terminating["metadata"]["deletionTimestamp"]
+    finally:
+        os.kill(node.daemon.pid, signal.SIGCONT)
+    node.gone("other")
+    node.running("later")
+    assert container_id(node.running("web")) == before
+
+
+def test_a_pod_whose_sandbox_is_stopped_gets_another(node: RunningNode, image: str) -> None:
+    """What somebody stops at the runtime is made anew, and the restart is counted."""
+    node.apply(forever(image))
+    before = node.running("web")
+    (row,) = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
+
+    async def stop() -> None:
+        async with CriClient(node.daemon.socket) as client:
+            await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=row["id"]))
+
+    asyncio.run(stop())
+    after = node.pod("web", lambda found: is_ready(found) and container_id(found) != container_id(before), "again")
+    assert statuses(after)["main"]["restartCount"] == 1

@@ -268,7 +268,10 @@ def test_what_a_runtime_reports_is_read_whole() -> None:
     assert convert.offers(api_pb2.StatusResponse(status=api_pb2.RuntimeStatus(resources=resources))) == Offers(
         reported=True,
         pod={"blockio": Offer(classes=("gold",))},
-        container={"rdt": Offer(classes=("gold", "silver"), default="gold"), "blockio": Offer(classes=("gold",))},
+        container={
+            "rdt": Offer(classes=("gold", "silver"), default="gold", immutable=True),
+            "blockio": Offer(classes=("gold",)),
+        },
     )
 
 

@@ -19,6 +19,8 @@ SOURCE = Path(podkeep.__file__).parent
 ALLOWED = {
     "The owner itself; calls that are made once for all who wait.": ("base/tasks.py", "base/singleflight.py"),
     "The function that starts it cancels it or waits for it before it ends, however that is.": (
+        "agent/daemon/daemon.py",
+        "agent/eviction/shutdown.py",
         "agent/pod/admission.py",
         "agent/pod/log_rotation.py",
         "agent/pod/starter.py",

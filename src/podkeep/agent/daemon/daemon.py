@@ -353,3 +353,4 @@ async def _first(*events: asyncio.Event) -> None:
     finally:
         for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -25,7 +25,6 @@ ALLOWED = {
         "agent/pod/log_rotation.py",
         "agent/pod/starter.py",
         "agent/pod/stopping.py",
-        "agent/pod/worker.py",
         "cli/images/progress.py",
         "cli/pods/cp.py",
         "cli/pods/port_forward.py",

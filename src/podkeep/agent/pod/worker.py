@@ -169,7 +169,8 @@ class PodWorker:
         :raises PodkeepError: if the runtime fails otherwise.
         """
         try:
-            self._admitted = await admit(self.pod, self._node, adopt=self._shared is not None)
+            # It is held already if an earlier run of this worker failed.
+            self._admitted = self._admitted or await admit(self.pod, self._node, adopt=self._shared is not None)
         except StepFailed as failure:
             self._listener.event(failure.event())
             raise

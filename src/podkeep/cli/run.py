@@ -102,7 +102,7 @@ def command(
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     wanted.check(keep=keep)
-    if (node := report.read(Path(config.node.run))) is not None:
+    if (node := report.of(config)) is not None:
         return _on_node(
             invocation, files, wanted, node, {"detached": wanted.detach, "keep": keep, "retry": retry, "form": output}
         )

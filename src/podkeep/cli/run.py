@@ -102,7 +102,7 @@ def command(
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     wanted.check(keep=keep)
-    if (node := report.read(Path(config.node.run))) is not None:
+    if (node := report.of(config)) is not None:
         return _on_node(
             invocation, files, wanted, node, {"detached": wanted.detach, "keep": keep, "retry": retry, "form": output}
         )
@@ -209,7 +209,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
         prefixed=containers > 1,
     )
     sources = Sources(config_maps=manifest.config_maps, secrets=manifest.secrets)
-    async with CriClient(config.runtime.socket) as client:
+    async with CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout) as client:
         await require_runtime_here(client, mount_namespace)
 
         async def show_pull(image: str, pull: Awaitable[str]) -> str:

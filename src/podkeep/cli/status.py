@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
@@ -69,7 +68,7 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
 
     The exit status is 0 if all is well, else 1.
     """
-    told = report.read(Path(invocation.config.node.run))
+    told = report.of(invocation.config)
     name = invocation.config.agent.node_name or _host_name()
     if told is None:
         status = not_running(name, invocation.config.runtime.socket)

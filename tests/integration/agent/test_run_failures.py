@@ -87,7 +87,8 @@ def test_an_image_that_may_not_be_pulled(runner: Runner, image: str) -> None:
     ],
 )
 def test_a_volume_that_cannot_be_made(runner: Runner, image: str, source: dict[str, Any], why: str) -> None:
-    document = pod(shell(image, "true"), hostUsers=False, volumes=[{"name": "v"} | source])
+    mounts = [{"name": "v", "mountPath": "/v"}]  # as with a kubelet, a volume that no container mounts is not made
+    document = pod(shell(image, "true", volumeMounts=mounts), hostUsers=False, volumes=[{"name": "v"} | source])
     done = runner.run(document)
     assert done.returncode == 1
     assert 'podkeep: MountVolume.SetUp failed for volume "v" : ' in done.stderr

@@ -79,6 +79,26 @@ def test_an_empty_directory_is_anybodys(tmp_path: Path) -> None:
     assert dirs.is_foreign(PodUID("u"))
 
 
+@pytest.mark.parametrize("left", [(), (".pod.json.x1y2z3",)], ids=["directory", "unfinished-record"])
+def test_a_directory_whose_owner_ended_while_making_it_is_nobodys(tmp_path: Path, left: tuple[str, ...]) -> None:
+    dirs = PodDirs(tmp_path, SOCKET)
+    for uid in ("wanted", "owned", "left"):
+        (dirs.pods / uid).mkdir(parents=True)
+        for name in left:
+            (dirs.pods / uid / name).write_bytes(b"{")
+    kept = made(dirs, "kept")
+    (dirs.pods / "kubelets/volumes").mkdir(parents=True)
+    assert not dirs.is_taken(PodUID("wanted"))
+    assert not dirs.is_foreign(PodUID("wanted"))
+    owner = dirs.own(PodUID("owned"))
+    try:
+        assert dirs.reclaim_empty(lambda uid: uid == "wanted") == ["left"]
+    finally:
+        os.close(owner)
+    assert {path.name for path in dirs.pods.iterdir()} == {"wanted", "owned", "kept", "kubelets"}
+    assert (kept / "pod.json").exists()
+
+
 @pytest.mark.requirement("U35")
 def test_an_orphan_has_neither_an_owner_nor_a_sandbox(tmp_path: Path) -> None:
     dirs = PodDirs(tmp_path, SOCKET)

@@ -277,6 +277,9 @@ def test_variables_of_files_are_read_below_their_volume_alone(tmp_path: Path) ->
     with pytest.raises(NotFound):
         ask(of_file())
     file.unlink()
+    file.write_bytes(b"K='\xff'\n")
+    with pytest.raises(InvalidArgument, match="environment file 'd/env' is not UTF-8 text, at byte 3"):
+        ask(of_file())
     file.write_bytes(b"#" * (env_files.MAX_BYTES + 1))
     with pytest.raises(FailedPrecondition, match="is larger than"):
         ask(of_file())

@@ -122,7 +122,9 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(CriClient(config.runtime.socket))
+        runtime = await stack.enter_async_context(
+            CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout)
+        )
         await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)

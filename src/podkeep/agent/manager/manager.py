@@ -277,7 +277,7 @@ class PodManager:
             worker = self._worker(life)
             life.worker = worker
             self._measures.begun(life.pod)
-            await self._to_its_end(life, worker)
+            await self._until_it_ends(life, worker)
             life.ended = True
             life.stopped.set()
             self.retry_resizes()
@@ -318,8 +318,22 @@ class PodManager:
             worker.stop(life.grace())
         return worker
 
+    async def _until_it_ends(self, life: _Life, worker: PodWorker) -> None:
+        """Run a pod, and return when nothing of it runs any more.
+
+        What nobody expected costs one attempt: a pod that were given up would run on, and could not be deleted.
+        """
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                await self._to_its_end(life, worker)
+                return
+            except Exception:  # the boundary: one pod's fault must not leave the pod to nobody
+                log.exception("pod %s/%s failed unexpectedly; trying again", *life.name)
+            await self._changed(life, pause)
+            pause = min(pause * 2, _LAST_PAUSE_S)
+
     async def _to_its_end(self, life: _Life, worker: PodWorker) -> None:
-        """Run a pod, and return when nothing of it runs any more."""
         if life.pod.status.phase not in TERMINAL and not life.is_to_go():
             adopted = await asyncio.to_thread(self._is_known, life)
             if adopted or await self._is_admitted(life):
@@ -386,11 +400,13 @@ class PodManager:
             try:
                 await step()
                 return
-            except (PodkeepError, OSError) as error:
-                if not said and self._events.away is None:
+            except Exception as error:  # the boundary, as above
+                expected = isinstance(error, PodkeepError | OSError)
+                if not said and (self._events.away is None or not expected):
                     text = f"error killing pod: {error}"
                     self._report(life.pod, Event(type="Warning", reason="FailedKillPod", message=text))
-                    log.warning("pod %s/%s cannot be removed: %s; trying again", *life.name, error)
+                    trace = None if expected else error
+                    log.warning("pod %s/%s cannot be removed: %s; trying again", *life.name, error, exc_info=trace)
                     said = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_PAUSE_S)

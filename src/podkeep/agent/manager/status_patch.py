@@ -84,6 +84,6 @@ def said(value: Any) -> Any:
     if isinstance(value, Mapping):
         fields = {key: said(item) for key, item in value.items()}
         return {key: item for key, item in fields.items() if item is not None} or None
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # as decoded JSON has it, and as a struct does
         return [said(item) for item in value] or None
     return value or None

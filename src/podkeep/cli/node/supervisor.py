@@ -119,6 +119,9 @@ class Supervisor:
             signal.signal(number, self._signalled)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
+            self._start_due()
+            for daemon in self._daemons:
+                daemon.command.prepare()
             while not self._stops:
                 self._start_due()
                 self._tell_manager()

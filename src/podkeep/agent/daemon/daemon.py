@@ -24,7 +24,7 @@ from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.shutdown import GracefulShutdown
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
+from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -200,7 +200,7 @@ class _Agent:
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
-            Users(
+            ImageUsers(
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),

@@ -42,12 +42,12 @@ from podkeep.agent.pod.plan import (
     Decision,
     Finish,
     KillContainer,
-    Known,
     ResetContainer,
     Resize,
     StartContainer,
     StopSandbox,
     Wait,
+    WorkerState,
     decide,
 )
 from podkeep.agent.pod.restarts import is_sidecar
@@ -335,7 +335,7 @@ class PodWorker:
                 since=self._since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                known=self._known(),
+                state=self._state(),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -343,10 +343,10 @@ class PodWorker:
             await self._note_crash_loops(decision)
             await self._act(decision, observed, admitted)
 
-    def _known(self) -> Known:
+    def _state(self) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)
         held = time.monotonic() < self._resize_after
-        return Known(
+        return WorkerState(
             killed=self._killed,
             probes=self._probe_results(),
             previous=self._reported or self.pod.status,

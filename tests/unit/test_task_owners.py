@@ -22,7 +22,7 @@ ALLOWED = {
         "agent/daemon/daemon.py",
         "agent/eviction/shutdown.py",
         "agent/pod/admission.py",
-        "agent/pod/log_rotation.py",
+        "agent/logs/rotation.py",
         "agent/pod/starter.py",
         "agent/pod/stopping.py",
         "cli/images/progress.py",

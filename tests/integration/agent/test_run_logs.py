@@ -11,7 +11,7 @@ import pytest
 from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
-from podkeep.agent.pod.log_rotation import rotated
+from podkeep.agent.logs.rotation import rotated
 from support.timeout import TIMEOUT_S
 
 FAST = "trap 'exit 0' TERM; yes & wait"

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.agent.container_files import mounts as container_mounts
-from podkeep.agent.container_files import termination_log, termination_message
+from podkeep.agent import sub_path
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity
-from podkeep.agent.sources import Sources
-from podkeep.agent.volumes import host_path, payload, projection, sub_path
+from podkeep.agent.volumes import host_path, payload, projection
+from podkeep.agent.volumes.container_files import mounts as container_mounts
+from podkeep.agent.volumes.container_files import termination_log, termination_message
 from podkeep.agent.volumes.payload import File
 from podkeep.agent.volumes.setup import MountedVolume, mount_points_inside, set_up
 from podkeep.api import manifest

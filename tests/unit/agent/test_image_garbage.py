@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from podkeep.agent.events import Event
 from podkeep.agent.images.garbage import Freed, ImageGarbage, Policy, Space, Users, wanted_by
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
-from podkeep.agent.pod.events import Event
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cri.client import CriClient

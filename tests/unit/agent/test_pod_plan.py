@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from podkeep.agent.convert.container import container_hash
-from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.plan import (
     CreateSandbox,
     Finish,

@@ -37,7 +37,7 @@ from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import Node, this_node
 from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
 from podkeep.agent.node_status.runtime_state import RuntimeState
-from podkeep.agent.objects import ApiObjects
+from podkeep.agent.objects.api_objects import ApiObjects
 from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from podkeep.agent.convert import names
+from podkeep.agent.events import Event
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
-from podkeep.agent.pod.events import Event
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError

@@ -21,18 +21,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from podkeep.agent.events import Event, PodRejected
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.manager.pod_measures import PodMeasures
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
-from podkeep.agent.pod.events import Event, PodRejected
+from podkeep.agent.objects.sources import ObjectReader
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
 from podkeep.agent.resources import preemption
 from podkeep.agent.resources.predicates import Preempt, Rejection
-from podkeep.agent.sources import ObjectReader
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError

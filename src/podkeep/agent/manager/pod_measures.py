@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from podkeep.agent import metrics as names
+from podkeep.agent.events import Event
 from podkeep.agent.metrics import AgentMetrics
-from podkeep.agent.pod.events import Event
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from podkeep.agent.convert.container import container_hash
-from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.restarts import is_sidecar, restarts_after, restarts_all, restarts_when_killed
 from podkeep.agent.probes.model import NO_PROBES, ProbeResult
 from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements

@@ -22,16 +22,18 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from podkeep.agent.container_files import termination_log, termination_message
+from podkeep.agent import backoff
+from podkeep.agent.backoff import BackOff
 from podkeep.agent.convert import names
+from podkeep.agent.convert.names import full_name
+from podkeep.agent.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
 from podkeep.agent.metrics import POD_RESIZE_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
-from podkeep.agent.pod import backoff, teardown
+from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
+from podkeep.agent.observed import ContainerView, Observed, Observer, State
+from podkeep.agent.pod import teardown
 from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.backoff import BackOff
-from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
 from podkeep.agent.pod.news import News, OwnNews
-from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
     SANDBOX_CHANGED,
     SANDBOX_CHANGED_MESSAGE,
@@ -53,10 +55,10 @@ from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import exit_code, pod_status
 from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
-from podkeep.agent.probes.model import ProbeResult, full_name
+from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.resources.resizer import Running, in_order
-from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
+from podkeep.agent.volumes.container_files import termination_log, termination_message
 from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus

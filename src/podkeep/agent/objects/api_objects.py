@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from podkeep.agent import references
-from podkeep.agent.references import References
-from podkeep.agent.runtime_classes import RuntimeClasses
-from podkeep.agent.sources import Claim, Key, Sources, TokenKey, failure_key
+from podkeep.agent.objects import references
+from podkeep.agent.objects.references import References
+from podkeep.agent.objects.runtime_classes import RuntimeClasses
+from podkeep.agent.objects.sources import Claim, Key, Sources, TokenKey, failure_key
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod

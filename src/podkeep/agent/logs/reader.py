@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from podkeep.agent.pod.log_rotation import RotatedLog
-from podkeep.agent.pod.log_rotation import rotated as rotated_logs
+from podkeep.agent.logs.rotation import RotatedLog
+from podkeep.agent.logs.rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
 from podkeep.kernel.files import openat
 

@@ -171,9 +171,10 @@ class PodWorker:
             self._admitted = self._admitted or await admit(self.pod, self._node, adopt=self._shared is not None)
         except StepFailed as failure:
             self._listener.event(failure.event())
-            # Its containers wait to be created; one that an earlier process took on may run.
-            with suppress(PodkeepError):
-                await self._report(await self._observer.read())
+            if self._shared is not None:
+                # Its containers wait to be created; one that an earlier process took on may run.
+                with suppress(PodkeepError):
+                    await self._report(await self._observer.read())
             raise
         await asyncio.to_thread(self._node.allocations.note, self.pod.metadata.uid)
         await self._waiting.write(self.pod, self._admitted.directory.path)

@@ -11,7 +11,7 @@ import yaml
 
 from podkeep.agent.convert.container import container_hash
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
-from podkeep.agent.pod.plan import (
+from podkeep.agent.pod.actions import (
     CreateSandbox,
     Finish,
     KillContainer,
@@ -21,8 +21,8 @@ from podkeep.agent.pod.plan import (
     StopSandbox,
     Wait,
     WorkerState,
-    decide,
 )
+from podkeep.agent.pod.plan import decide
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api import manifest
 from podkeep.api.containers import ResourceRequirements

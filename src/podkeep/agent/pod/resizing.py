@@ -15,8 +15,8 @@ from podkeep.agent.events import Event, PodListener
 from podkeep.agent.metrics import POD_RESIZE_DURATION
 from podkeep.agent.node import Node
 from podkeep.agent.observed import Observed
+from podkeep.agent.pod.actions import Resize
 from podkeep.agent.pod.admission import Admitted
-from podkeep.agent.pod.plan import Resize
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.resources.resizer import Running, in_order
 from podkeep.api.containers import ResourceRequirements

@@ -31,11 +31,7 @@ from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod import teardown
-from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.news import News, OwnNews
-from podkeep.agent.pod.plan import (
-    SANDBOX_CHANGED,
-    SANDBOX_CHANGED_MESSAGE,
+from podkeep.agent.pod.actions import (
     Action,
     CreateSandbox,
     Decision,
@@ -47,8 +43,10 @@ from podkeep.agent.pod.plan import (
     StopSandbox,
     Wait,
     WorkerState,
-    decide,
 )
+from podkeep.agent.pod.admission import Admitted, admit
+from podkeep.agent.pod.news import News, OwnNews
+from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import exit_code, pod_status

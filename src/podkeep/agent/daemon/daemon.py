@@ -10,7 +10,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -56,6 +56,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,8 @@ async def _serve(
         await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
-        node = this_node(runtime, config)
+        about = await runtime.runtime.Version(api_pb2.VersionRequest())
+        node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         stack.push_async_callback(node.logs.close)
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)

@@ -644,6 +644,7 @@ class PodWorker:
             text="" if end is None else end.message,
             previous=self._reported,
             conditions=self._conditions + self._resize_conditions(),
+            runtime=self._node.runtime_name,
         )
         return pod_status(self.pod, observed, facts)
 

@@ -65,7 +65,7 @@ class Statuses(Protocol):
 
 
 @dataclass(kw_only=True, eq=False)
-class _Life:
+class _ManagedPod:
     """One pod, from its first sight to its last trace."""
 
     pod: Pod
@@ -129,7 +129,7 @@ class PodManager:
         self._admit = admit
         self._silent = set(sources)
         self._measures = PodMeasures(node.metrics)
-        self._lives: dict[str, _Life] = {}
+        self._managed: dict[str, _ManagedPod] = {}
         self._tasks = Tasks("a pod of the node")
         self.ready = asyncio.Event()
         """Set once every source has said which pods it wants."""
@@ -146,7 +146,7 @@ class PodManager:
     def replaced(self, source: str, pods: Sequence[Pod]) -> None:
         """Take all pods of a source; its others are wanted no more."""
         uids = {pod.metadata.uid for pod in pods}
-        for uid in [uid for uid, life in self._lives.items() if life.source == source and uid not in uids]:
+        for uid in [uid for uid, managed in self._managed.items() if managed.source == source and uid not in uids]:
             self.deleted(uid)
         # As a kubelet takes them: those that were there first get the node's resources first.
         for pod in sorted(pods, key=lambda pod: pod.metadata.creation_timestamp or ""):
@@ -158,174 +158,180 @@ class PodManager:
     def changed(self, source: str, pod: Pod) -> None:
         """Take a pod of a source: a new one, or a newer object of one that is known."""
         uid = pod.metadata.uid
-        life = self._lives.get(uid)
-        if life is not None:
-            life.pod, life.wanted = pod, True
-            self._tell(life)
+        managed = self._managed.get(uid)
+        if managed is not None:
+            managed.pod, managed.wanted = pod, True
+            self._tell(managed)
             return
         try:
             parse_pod_uid(uid)
         except InvalidArgument as error:
             log.warning("pod %s/%s is left out: %s", pod.metadata.namespace, pod.metadata.name, error)
             return
-        life = _Life(pod=pod, source=source)
+        managed = _ManagedPod(pod=pod, source=source)
         static = critical.is_static(pod)
-        before = [other for other in self._lives.values() if static and other.name == life.name]
-        self._lives[uid] = life
+        before = [other for other in self._managed.values() if static and other.name == managed.name]
+        self._managed[uid] = managed
         self._measures.seen(pod)
         with working_for(uid):
-            self._tasks.start(self._live(life, before))
+            self._tasks.start(self._manage(managed, before))
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is wanted no more: it is ended and removed."""
-        life = self._lives.get(uid)
-        if life is not None:
-            life.wanted = False
-            self._tell(life)
+        managed = self._managed.get(uid)
+        if managed is not None:
+            managed.wanted = False
+            self._tell(managed)
 
     def sources_changed(self, uid: str) -> None:
         """Note that something changed to which a pod refers."""
-        life = self._lives.get(uid)
-        if life is not None and life.worker is not None:
-            life.worker.sources_changed()
+        managed = self._managed.get(uid)
+        if managed is not None and managed.worker is not None:
+            managed.worker.sources_changed()
 
-    def _tell(self, life: _Life) -> None:
-        life.news.set()
-        if life.worker is None:
+    def _tell(self, managed: _ManagedPod) -> None:
+        managed.news.set()
+        if managed.worker is None:
             return
-        self._request_resources(life)
-        life.worker.update(self._node.allocations.allocated(life.pod))
+        self._request_resources(managed)
+        managed.worker.update(self._node.allocations.allocated(managed.pod))
         # Somebody else may have declared it failed (pod garbage collection, taint eviction).
-        foreign_end = life.pod.status.phase in TERMINAL and life.shown.phase not in TERMINAL
-        if foreign_end or not life.wanted:
-            life.worker.stop(life.grace())
+        foreign_end = managed.pod.status.phase in TERMINAL and managed.shown.phase not in TERMINAL
+        if foreign_end or not managed.wanted:
+            managed.worker.stop(managed.grace())
 
-    def _request_resources(self, life: _Life) -> None:
+    def _request_resources(self, managed: _ManagedPod) -> None:
         """Have a pod that runs be granted the resources that its specification asks for by now."""
-        if not life.admitted or life.ended:
+        if not managed.admitted or managed.ended:
             return
-        answer = self._node.allocations.request(life.pod, asyncio.get_running_loop().time())
+        answer = self._node.allocations.request(managed.pod, asyncio.get_running_loop().time())
         if isinstance(answer, Preempt):
-            self._tasks.start(self._make_room(life, answer))
+            self._tasks.start(self._make_room(managed, answer))
             return
         for event in answer:
-            self._report(life.pod, event)
+            self._report(managed.pod, event)
 
-    async def _make_room(self, life: _Life, answer: Preempt) -> None:
+    async def _make_room(self, managed: _ManagedPod, answer: Preempt) -> None:
         """End pods so that a critical one can have what it asks for."""
         await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
-        self._tell(life)
+        self._tell(managed)
 
     # ------------------------------------------------------------------------------------- for the rest of the agent
 
     def pods(self) -> Iterator[tuple[Pod, PodStatus]]:
         """Yield the pods that are known, with their newest status."""
-        for life in self._lives.values():
-            yield life.pod, life.shown
+        for managed in self._managed.values():
+            yield managed.pod, managed.shown
 
     def active(self) -> list[Pod]:
         """Return the pods that were taken on and have not ended (kubelet, GetActivePods); one that was deleted by force
         has no claim on anything, though its containers may still be about to end.
         """
         granted = self._node.allocations.allocated
-        lives = [life for life in self._lives.values() if life.wanted and life.admitted and not life.ended]
-        return [granted(life.pod) for life in lives]
+        active = [
+            managed for managed in self._managed.values() if managed.wanted and managed.admitted and not managed.ended
+        ]
+        return [granted(managed.pod) for managed in active]
 
     def retry_resizes(self) -> None:
         """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""
-        lives = {life.pod.metadata.uid: life for life in self._lives.values() if life.admitted and not life.ended}
-        for pod in self._node.allocations.waiting([life.pod for life in lives.values()]):
-            life = lives[pod.metadata.uid]
-            self._request_resources(life)
-            if life.worker is not None:
-                life.worker.update(self._node.allocations.allocated(pod))
+        by_uid = {
+            managed.pod.metadata.uid: managed
+            for managed in self._managed.values()
+            if managed.admitted and not managed.ended
+        }
+        for pod in self._node.allocations.waiting([managed.pod for managed in by_uid.values()]):
+            managed = by_uid[pod.metadata.uid]
+            self._request_resources(managed)
+            if managed.worker is not None:
+                managed.worker.update(self._node.allocations.allocated(pod))
 
     def by_uid(self, uid: str) -> tuple[Pod, PodStatus] | None:
         """Return a pod and its newest status."""
-        life = self._lives.get(uid)
-        return None if life is None else (life.pod, life.shown)
+        managed = self._managed.get(uid)
+        return None if managed is None else (managed.pod, managed.shown)
 
     def find(self, namespace: str, name: str) -> tuple[Pod, PodStatus] | None:
         """Return the pod of that name; of two, the one that is not to go."""
-        found = [life for life in self._lives.values() if life.name == (namespace, name)]
-        life = min(found, key=_Life.is_to_go, default=None)
-        return None if life is None else (life.pod, life.shown)
+        found = [managed for managed in self._managed.values() if managed.name == (namespace, name)]
+        managed = min(found, key=_ManagedPod.is_to_go, default=None)
+        return None if managed is None else (managed.pod, managed.shown)
 
     def knows(self, uid: str) -> bool:
         """Return whether anybody looks after pod ``uid``."""
-        return uid in self._lives
+        return uid in self._managed
 
     def has_ended(self, uid: str) -> bool:
         """Return whether nothing of pod ``uid`` will run again."""
-        life = self._lives.get(uid)
-        return life is None or life.ended
+        managed = self._managed.get(uid)
+        return managed is None or managed.ended
 
     async def end(self, pod: Pod, ending: Ending) -> None:
         """End a pod as failed, and return once nothing of it runs; nothing happens if it has ended."""
-        life = self._lives.get(pod.metadata.uid)
-        if life is None or life.worker is None or life.ended:
+        managed = self._managed.get(pod.metadata.uid)
+        if managed is None or managed.worker is None or managed.ended:
             return
-        life.worker.fail(ending.finish(), max(ending.grace_of(pod), 1), ending.conditions(pod))
-        await life.stopped.wait()
+        managed.worker.fail(ending.finish(), max(ending.grace_of(pod), 1), ending.conditions(pod))
+        await managed.stopped.wait()
 
     async def close(self) -> None:
         """Let go of all pods and leave them as they are, running."""
         await self._tasks.close()
-        for life in self._lives.values():
-            if life.worker is not None:
-                life.worker.release()
+        for managed in self._managed.values():
+            if managed.worker is not None:
+                managed.worker.release()
 
     # ------------------------------------------------------------------------------------------------------ one pod
 
-    async def _live(self, life: _Life, before: Sequence[_Life]) -> None:
+    async def _manage(self, managed: _ManagedPod, before: Sequence[_ManagedPod]) -> None:
         try:
             for other in before:
                 await other.over.wait()
-            worker = self._worker(life)
-            life.worker = worker
-            self._measures.begun(life.pod)
-            await self._until_it_ends(life, worker)
-            life.ended = True
-            life.stopped.set()
+            worker = self._worker(managed)
+            managed.worker = worker
+            self._measures.begun(managed.pod)
+            await self._until_it_ends(managed, worker)
+            managed.ended = True
+            managed.stopped.set()
             self.retry_resizes()
-            if not life.is_to_go():
-                await self._repeated(life, worker.settle)
-            while not life.is_to_go():
-                await self._changed(life)
-            await self._repeated(life, worker.remove)
-            life.over.set()
-            await self._forgotten(life)
+            if not managed.is_to_go():
+                await self._repeated(managed, worker.settle)
+            while not managed.is_to_go():
+                await self._changed(managed)
+            await self._repeated(managed, worker.remove)
+            managed.over.set()
+            await self._forgotten(managed)
         finally:
-            life.stopped.set()
-            life.over.set()
+            managed.stopped.set()
+            managed.over.set()
 
-    async def _forgotten(self, life: _Life) -> None:
+    async def _forgotten(self, managed: _ManagedPod) -> None:
         """Wait until nobody wants a pod that is gone; one whose deletion nobody asked for begins anew."""
-        uid = life.pod.metadata.uid
-        if life.wanted and life.pod.metadata.deletion_timestamp is not None:
-            self._statuses.finish(life.pod)
-            while life.wanted:
-                await self._changed(life)
-        del self._lives[uid]
+        uid = managed.pod.metadata.uid
+        if managed.wanted and managed.pod.metadata.deletion_timestamp is not None:
+            self._statuses.finish(managed.pod)
+            while managed.wanted:
+                await self._changed(managed)
+        del self._managed[uid]
         self._measures.forget(uid)
-        self._objects.release(life.pod)
+        self._objects.release(managed.pod)
         self._events.forget(uid)
         self._node.allocations.forget(uid)
-        if life.wanted:
-            self.changed(life.source, life.pod)
+        if managed.wanted:
+            self.changed(managed.source, managed.pod)
 
-    def _worker(self, life: _Life) -> PodWorker:
-        uid = life.pod.metadata.uid
-        shared = Shared(news=self._events.of(uid), report=partial(self._reported, life))
-        listener = _Listener(life, self._report)
+    def _worker(self, managed: _ManagedPod) -> PodWorker:
+        uid = managed.pod.metadata.uid
+        shared = Shared(news=self._events.of(uid), report=partial(self._reported, managed))
+        listener = _Listener(managed, self._report)
         worker = PodWorker(
-            pod=life.pod, sources=self._objects, node=self._node, listener=listener, retry=True, shared=shared
+            pod=managed.pod, sources=self._objects, node=self._node, listener=listener, retry=True, shared=shared
         )
-        if life.is_to_go():
-            worker.stop(life.grace())
+        if managed.is_to_go():
+            worker.stop(managed.grace())
         return worker
 
-    async def _until_it_ends(self, life: _Life, worker: PodWorker) -> None:
+    async def _until_it_ends(self, managed: _ManagedPod, worker: PodWorker) -> None:
         """Run a pod, and return when nothing of it runs any more.
 
         What nobody expected costs one attempt: a pod that were given up would run on, and could not be deleted.
@@ -333,47 +339,47 @@ class PodManager:
         pause = _FIRST_PAUSE_S
         while True:
             try:
-                await self._to_its_end(life, worker)
+                await self._to_its_end(managed, worker)
                 return
             except Exception:  # the boundary: one pod's fault must not leave the pod to nobody
-                log.exception("pod %s/%s failed unexpectedly; trying again", *life.name)
-            await self._changed(life, pause)
+                log.exception("pod %s/%s failed unexpectedly; trying again", *managed.name)
+            await self._changed(managed, pause)
             pause = min(pause * 2, _LAST_PAUSE_S)
 
-    async def _to_its_end(self, life: _Life, worker: PodWorker) -> None:
-        if life.pod.status.phase not in TERMINAL and not life.is_to_go():
-            adopted = await asyncio.to_thread(self._is_known, life)
-            if adopted or await self._is_admitted(life):
+    async def _to_its_end(self, managed: _ManagedPod, worker: PodWorker) -> None:
+        if managed.pod.status.phase not in TERMINAL and not managed.is_to_go():
+            adopted = await asyncio.to_thread(self._is_known, managed)
+            if adopted or await self._is_admitted(managed):
                 # A pod that was resized while no agent ran has what it had until it is granted the rest.
-                await asyncio.to_thread(self._node.allocations.take, life.pod)
-                life.admitted = True
-                self._request_resources(life)
-                worker.update(self._node.allocations.allocated(life.pod))
-                if await self._run(life, worker):
+                await asyncio.to_thread(self._node.allocations.take, managed.pod)
+                managed.admitted = True
+                self._request_resources(managed)
+                worker.update(self._node.allocations.allocated(managed.pod))
+                if await self._run(managed, worker):
                     return
             elif not adopted:
                 return  # nothing of it was ever made
-        await self._repeated(life, worker.end)
+        await self._repeated(managed, worker.end)
 
-    def _is_known(self, life: _Life) -> bool:
+    def _is_known(self, managed: _ManagedPod) -> bool:
         """Return whether an earlier process has taken the pod on: it is not judged again."""
-        namespace, name = life.name
-        identity = self._node.dirs.identity(parse_pod_uid(life.pod.metadata.uid))
+        namespace, name = managed.name
+        identity = self._node.dirs.identity(parse_pod_uid(managed.pod.metadata.uid))
         return identity == PodIdentity(namespace=namespace, name=name)
 
-    async def _is_admitted(self, life: _Life) -> bool:
+    async def _is_admitted(self, managed: _ManagedPod) -> bool:
         """Decide whether a new pod may run here; others may have to make room for it."""
-        answer = self._admit(life.pod, self.active())
+        answer = self._admit(managed.pod, self.active())
         if isinstance(answer, Preempt):
-            life.admitted = True  # so that no other pod gets the room
+            managed.admitted = True  # so that no other pod gets the room
             await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
             return True
         if answer is None:
             return True
         rejection = PodRejected(answer.message, reason=answer.reason)
         self._node.metrics.add(ADMISSION_REJECTIONS, answer.reason)
-        self._report(life.pod, rejection.event())
-        self._reported(life, rejected(life.pod, rejection))
+        self._report(managed.pod, rejection.event())
+        self._reported(managed, rejected(managed.pod, rejection))
         return False
 
     async def _preempt(self, pod: Pod) -> None:
@@ -381,26 +387,26 @@ class PodManager:
         self._report(pod, Event(type="Warning", reason=reason, message=message))
         await self.end(pod, Ending(reason=reason, message=message, disruption=preemption.CONDITION_MESSAGE))
 
-    async def _run(self, life: _Life, worker: PodWorker) -> bool:
+    async def _run(self, managed: _ManagedPod, worker: PodWorker) -> bool:
         """Run a pod to its end; one that cannot be taken on now is tried again.
 
         :returns: whether it ended; else it is to go before it could begin.
         """
         pause = _FIRST_PAUSE_S
-        while not life.is_to_go():
+        while not managed.is_to_go():
             try:
                 await worker.run()
                 return True
             except PodRejected as rejection:
-                self._reported(life, rejected(life.pod, rejection))
+                self._reported(managed, rejected(managed.pod, rejection))
                 return True
             except PodkeepError as error:
-                log.warning("pod %s/%s: %s; trying again", *life.name, error)
-            await self._changed(life, pause)
+                log.warning("pod %s/%s: %s; trying again", *managed.name, error)
+            await self._changed(managed, pause)
             pause = min(pause * 2, _LAST_PAUSE_S)
         return False
 
-    async def _repeated(self, life: _Life, step: Callable[[], Awaitable[None]]) -> None:
+    async def _repeated(self, managed: _ManagedPod, step: Callable[[], Awaitable[None]]) -> None:
         """Take a step of the end of a pod as often as it takes."""
         pause, said = _FIRST_PAUSE_S, False
         while True:
@@ -411,37 +417,37 @@ class PodManager:
                 expected = isinstance(error, PodkeepError | OSError)
                 if not said and (self._events.away is None or not expected):
                     text = f"error killing pod: {error}"
-                    self._report(life.pod, Event(type="Warning", reason="FailedKillPod", message=text))
+                    self._report(managed.pod, Event(type="Warning", reason="FailedKillPod", message=text))
                     trace = None if expected else error
-                    log.warning("pod %s/%s cannot be removed: %s; trying again", *life.name, error, exc_info=trace)
+                    log.warning("pod %s/%s cannot be removed: %s; trying again", *managed.name, error, exc_info=trace)
                     said = True
             await asyncio.sleep(pause)
             pause = min(pause * 2, _LAST_PAUSE_S)
 
-    async def _changed(self, life: _Life, seconds: float | None = None) -> None:
+    async def _changed(self, managed: _ManagedPod, seconds: float | None = None) -> None:
         """Wait until the pod's object changes, ``seconds`` at most."""
-        life.news.clear()
+        managed.news.clear()
         try:
-            await asyncio.wait_for(life.news.wait(), seconds)
+            await asyncio.wait_for(managed.news.wait(), seconds)
         except TimeoutError:
             return
 
-    def _reported(self, life: _Life, status: PodStatus) -> None:
-        life.status = status
-        self._measures.status(life.pod, status)
-        self._statuses.set(life.pod, status)
+    def _reported(self, managed: _ManagedPod, status: PodStatus) -> None:
+        managed.status = status
+        self._measures.status(managed.pod, status)
+        self._statuses.set(managed.pod, status)
 
 
 class _Listener:
     """What happens to one pod, as its events (``PodListener``)."""
 
-    def __init__(self, life: _Life, report: ReportEvent) -> None:
-        self._life = life
+    def __init__(self, managed: _ManagedPod, report: ReportEvent) -> None:
+        self._managed = managed
         self._report = report
 
     def event(self, event: Event) -> None:
         """See :class:`PodListener`."""
-        self._report(self._life.pod, event)
+        self._report(self._managed.pod, event)
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """See :class:`PodListener`; the status says so."""

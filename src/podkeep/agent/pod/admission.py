@@ -100,10 +100,8 @@ async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
         except BaseException as error:
             os.close(lock)
             await _to_its_end(partial(_undo, node, uid))
-            if isinstance(error, PodkeepError):
-                raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
-            if isinstance(error, OSError):
-                raise StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) from error
+            if (failure := _failure(error)) is not None:
+                raise failure from error
             raise
     return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
 
@@ -140,12 +138,17 @@ async def _adopt(pod: Pod, node: Node) -> Admitted:
             start = await _to_its_end(partial(_resume, pod, node, others))
         except BaseException as error:
             os.close(lock)
-            if isinstance(error, PodkeepError):
-                raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
-            if isinstance(error, OSError):
-                raise StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) from error
+            if (failure := _failure(error)) is not None:
+                raise failure from error
             raise
     return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
+
+
+def _failure(error: BaseException) -> StepFailed | None:
+    """Return how a pod fails because of ``error``; ``None`` for a cancellation, and for a fault of ours."""
+    if isinstance(error, PodkeepError):
+        return StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint)
+    return StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) if isinstance(error, OSError) else None
 
 
 def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool) -> int | None:

@@ -63,7 +63,8 @@ class Node:
     hosts_file: str
     kubelets: KnownKubelets
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
-
+    runtime_name: str = "cri"
+    """What the runtime calls itself: IDs of containers in statuses begin with it."""
     runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""

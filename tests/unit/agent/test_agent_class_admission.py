@@ -17,8 +17,8 @@ from podkeep.agent.events import Event, PodRejected, StepFailed
 from podkeep.agent.node import Node, this_node
 from podkeep.agent.objects.sources import Sources, StaticObjects
 from podkeep.agent.observed import Observed, SandboxView
+from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import Admitted, admit, with_identity
-from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker

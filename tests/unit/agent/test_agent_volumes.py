@@ -225,6 +225,25 @@ def test_a_sub_path_is_the_file_or_directory_inside_the_volume(tmp_path: Path) -
     assert len(mountinfo.under(tmp_path)) == 3
 
 
+@in_new_namespaces()
+def test_a_sub_path_is_what_it_leads_to_now(tmp_path: Path) -> None:
+    """A container that starts again sees the file as of then, as with a kubelet; the one before it may be gone."""
+    volume, target = tmp_path / "volume", tmp_path / "t" / "0"
+    volume.mkdir()
+    projection.write(volume, {"a": File(data=b"1", mode=0o644)})
+    assert sub_path.pin(volume, "a", target).read_bytes() == b"1"
+    projection.write(volume, {"a": File(data=b"2", mode=0o644)})
+    assert sub_path.pin(volume, "a", target).read_bytes() == b"2"
+    (volume / "b").mkdir()
+    (volume / "b" / "file").touch()
+    assert os.listdir(sub_path.pin(volume, "b", target, propagation="Bidirectional")) == ["file"]
+    (volume / "b").rename(volume / "c")
+    (volume / "b").touch()
+    assert sub_path.pin(volume, "b", target).is_file()
+    assert os.listdir(volume / "c") == ["file"]
+    assert len(mountinfo.under(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("target", ["/etc", "../outside", "/proc/self/root/etc"])
 @in_new_namespaces()
 def test_a_sub_path_never_leaves_the_volume(tmp_path: Path, target: str) -> None:

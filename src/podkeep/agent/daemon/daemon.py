@@ -10,7 +10,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.shutdown import GracefulShutdown
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
+from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -56,6 +56,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,8 @@ async def _serve(
         await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
-        node = this_node(runtime, config)
+        about = await runtime.runtime.Version(api_pb2.VersionRequest())
+        node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         stack.push_async_callback(node.logs.close)
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
@@ -200,7 +202,7 @@ class _Agent:
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
-            Users(
+            ImageUsers(
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),

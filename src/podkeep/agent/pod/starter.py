@@ -33,8 +33,8 @@ from podkeep.agent.network.dns import ClusterDns, PodDns, pod_dns
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources
 from podkeep.agent.observed import Observed, SandboxView, State
+from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
-from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target
 from podkeep.agent.resources import cgroup_names, class_resources, qos

@@ -276,7 +276,7 @@ class _Probe:
 
 def _probed(pod: Pod) -> Iterator[Container]:
     yield from pod.spec.containers
-    # What `plan.is_sidecar` says; the plan depends on what probes say, and not the other way round.
+    # What `restarts.is_sidecar` says, which is in a package above this one.
     yield from (container for container in pod.spec.init_containers if container.restart_policy == "Always")
 
 

@@ -29,7 +29,7 @@ from podkeep.agent.node import Node
 from podkeep.agent.pod import backoff, teardown
 from podkeep.agent.pod.admission import Admitted, admit
 from podkeep.agent.pod.backoff import BackOff
-from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
+from podkeep.agent.pod.events import Event, PodListener, PodRejected, PostStartFailed, PullFailed, StepFailed
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
 from podkeep.agent.pod.plan import (
@@ -172,6 +172,8 @@ class PodWorker:
             self._admitted = await admit(self.pod, self._node, adopt=self._shared is not None)
         except StepFailed as failure:
             self._listener.event(failure.event())
+            if self._shared is not None and not isinstance(failure, PodRejected):
+                await self._report(await self._observer.read())  # it is tried again, and waits until then
             raise
         await asyncio.to_thread(self._node.allocations.note, self.pod.metadata.uid)
         await self._tell()

@@ -128,7 +128,6 @@ def test_a_node_shows_what_its_runtime_can(machine: RunningNode, endpoint: Endpo
     assert shown == ([] if endpoint.is_reference else ["runtimeHandlers", "features", "containerClassResources"])
 
 
-@pytest.mark.requirement("U96", "U98")
 def test_a_user_namespace_is_given_or_the_pod_waits(machine: RunningNode, node: Node, endpoint: Endpoint) -> None:
     machine.apply(pod(shell(node, f"cat /proc/self/uid_map; {FOREVER}"), hostUsers=False))
     if not endpoint.is_reference:
@@ -147,7 +146,6 @@ def test_a_user_namespace_is_given_or_the_pod_waits(machine: RunningNode, node: 
     assert node.sandboxes() == []
 
 
-@pytest.mark.requirement("Q86")
 def test_a_class_is_given_or_the_pod_fails(machine: RunningNode, node: Node, endpoint: Endpoint) -> None:
     """A runtime that knows of no classes would run the pod without a word (KEP-3008, Dependencies)."""
     asked = {"resources": {"classes": {"qos": "BestEffort"}}}
@@ -161,7 +159,6 @@ def test_a_class_is_given_or_the_pod_fails(machine: RunningNode, node: Node, end
         assert machine.phase("web", "Succeeded")["status"]["qosClass"] == "BestEffort"
 
 
-@pytest.mark.requirement("V47")
 def test_an_image_volume_is_there_or_the_pod_waits(machine: RunningNode, node: Node, endpoint: Endpoint) -> None:
     volume = {"name": "shared", "image": {"reference": node.image}}
     machine.apply(

@@ -42,7 +42,8 @@ from podkeep.agent.resources import allocatable, machine, node_cgroups, predicat
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.agent.server.server import KubeletServer, serving_store
-from podkeep.api.feature_gates import IMAGE_VOLUME
+from podkeep.agent.user_namespaces import blocks, subordinate_ids
+from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -81,6 +82,7 @@ def serve(
     :param on_ready: told in words when pods are followed.
     :param certify: see :class:`KubeletServer`.
     :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
+    :raises DataLoss: if the record of a pod's user namespace cannot be read.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
     asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
@@ -132,6 +134,7 @@ async def _serve(
         about = await runtime.runtime.Version(api_pb2.VersionRequest())
         node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         stack.push_async_callback(node.logs.close)
+        await asyncio.to_thread(_require_blocks, node)
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
@@ -146,6 +149,15 @@ async def _serve(
         await agent.recorder.written(_LAST_EVENTS_S)
         if here.moved is not None:
             raise here.moved
+
+
+def _require_blocks(node: Node) -> None:
+    """Check that the blocks of IDs of all pods are known, so that none is given twice; with the gate off none is given.
+
+    :raises DataLoss: naming the pod whose record cannot be read.
+    """
+    if node.gates.enabled(USER_NAMESPACES):
+        blocks.read_all(node.dirs.pods, node.id_range.without(subordinate_ids.read()))
 
 
 class _Here:

@@ -25,7 +25,7 @@ from typing import TypeVar
 from podkeep.agent import backoff
 from podkeep.agent.backoff import BackOff
 from podkeep.agent.convert.names import full_name
-from podkeep.agent.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
+from podkeep.agent.events import Event, PodListener, PodRejected, PostStartFailed, PullFailed, StepFailed
 from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
@@ -169,7 +169,7 @@ class PodWorker:
             self._admitted = self._admitted or await admit(self.pod, self._node, adopt=self._shared is not None)
         except StepFailed as failure:
             self._listener.event(failure.event())
-            if self._shared is not None:
+            if self._shared is not None and not isinstance(failure, PodRejected):
                 # Its containers wait to be created; one that an earlier process took on may run.
                 with suppress(PodkeepError):
                     await self._report(await self._observer.read())
@@ -314,7 +314,7 @@ class PodWorker:
                 return
             try:
                 observed = await self._look()
-            except (Unavailable, DeadlineExceeded):
+            except PodkeepError:
                 if not self._to_end():
                     raise
                 continue
@@ -359,9 +359,15 @@ class PodWorker:
         while True:
             try:
                 observed = await self._observer.read()
-            except (Unavailable, DeadlineExceeded) as error:
-                if self._grace is not None:
+            except PodkeepError as error:
+                # One that is there and fails is another's pods' runtime, too: an agent asks again whatever it says.
+                is_away = isinstance(error, (Unavailable, DeadlineExceeded))
+                if self._grace is not None or (self._shared is None and not is_away):
                     raise
+                if not is_away:
+                    log.warning("pod %s cannot be looked at: %s; trying again", full_name(self.pod), error)
+                    await asyncio.sleep(_LOOK_IN_BACK_OFF)
+                    continue
                 if not away and self._shared is None:  # whoever follows events for all pods has said so
                     said = f"{error.message} ({error.hint})" if error.hint else error.message
                     log.warning("%s; the pod runs on, trying again until there is an answer", said)

@@ -162,6 +162,17 @@ DATA = [{"name": "data", "emptyDir": {"sizeLimit": "4Mi"}}]
             Filesystems(),
             Violation("emptydirfs.limit", 'Usage of EmptyDir volume "data" exceeds the limit "4Mi". '),
         ),
+        # Who hides files where no walk goes has no limit that could be kept otherwise.
+        (
+            pod(volumes=DATA),
+            PodUse(volumes={"data": DiskUse(0, hidden=True)}),
+            Filesystems(),
+            Violation(
+                "emptydirfs.limit",
+                'Usage of EmptyDir volume "data", which has the limit "4Mi", cannot be counted: there are too many '
+                "directories inside each other. ",
+            ),
+        ),
         (
             pod(container(limits="ephemeral-storage=10Mi")),
             disk(layer=4, logs=4, volume=4),

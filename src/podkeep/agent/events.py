@@ -21,10 +21,10 @@ class Event:
 
 
 class PodListener(Protocol):
-    """Who wants to know what happens to a pod; called on the event loop and must not block."""
+    """Is told what happens to a pod, on the event loop; must not block."""
 
     def event(self, event: Event) -> None:
-        """Something happened."""
+        """Take an event of the pod or of one of its containers."""
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """A container waits to be tried again (``ImagePullBackOff``); ``container`` is empty for the sandbox."""

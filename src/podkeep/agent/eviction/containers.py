@@ -1,6 +1,6 @@
-"""Garbage collection of containers that have ended, of sandboxes without any, and of logs that nobody has.
+"""Garbage collection of containers that have ended, of sandboxes without any, and of logs without a pod.
 
-Rules: pkg/kubelet/kuberuntime/kuberuntime_gc.go. It looks at pods that the agent runs alone: what nobody wants is
+Rules: pkg/kubelet/kuberuntime/kuberuntime_gc.go. It looks at pods that the agent runs alone: what no source wants is
 removed by who looks for orphans, what other programs keep in the same runtime is theirs.
 """
 

@@ -41,7 +41,7 @@ _PLUGINS = ("kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io
 
 
 class Statistics:
-    """Figures of this node."""
+    """Reads what pods, containers and file systems of this node use."""
 
     def __init__(self, client: CriClient, config: Config, dirs: PodDirs) -> None:
         self._client = client

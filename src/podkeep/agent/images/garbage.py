@@ -1,4 +1,4 @@
-"""Removing images that nobody uses: when their file system is full, or when they were not used for long.
+"""Removing images that no pod uses: when their file system is full, or when they were not used for long.
 
 Owns: which images are in use, since when the others are not, and in which order they go. Rules, times and texts are a
 kubelet's (image_gc_manager.go), with one difference: what the node's pods refer to is in use whether or not a container

@@ -87,7 +87,7 @@ def tail_offset(file: io.BufferedIOBase, lines: int, *, block: int = _BLOCK) -> 
 
 
 def _ends_line(record: bytes) -> bool:
-    """Say whether a record is the last one of a line; what is none is not shown."""
+    """Say whether a record is the last one of a line; False for what is no record, which is not shown."""
     try:
         return record.endswith(b"\n") and not parse(record).partial
     except DataLoss:

@@ -1,7 +1,7 @@
 """All pods of the node: which are wanted, a worker for each, and the removal of those that are wanted no more.
 
-A pod is known by its UID. Sources (the API, static pods) say which pods are to be; each pod has one task that sees it
-from its first sight to its last trace:
+A pod is known by its UID. Sources (the API, static pods) say which pods are to be; each pod has one task, from the
+moment it is known until nothing of it is left:
 
     a static one waits for the one before it ──▶ may it run here? ──▶ run the worker ──▶ it ended, or is to end
                                                 │ no: Failed                              │
@@ -66,7 +66,7 @@ class Statuses(Protocol):
 
 @dataclass(kw_only=True, eq=False)
 class _ManagedPod:
-    """One pod, from its first sight to its last trace."""
+    """One pod, from the moment it is known until nothing of it is left on the node."""
 
     pod: Pod
     source: str
@@ -87,7 +87,7 @@ class _ManagedPod:
 
     @property
     def shown(self) -> PodStatus:
-        """Its newest status."""
+        """The status that was reported last, else the one that the API has."""
         return self.status or self.pod.status
 
     def is_to_go(self) -> bool:
@@ -258,7 +258,7 @@ class PodManager:
         return None if managed is None else (managed.pod, managed.shown)
 
     def knows(self, uid: str) -> bool:
-        """Return whether anybody looks after pod ``uid``."""
+        """Return whether pod ``uid`` is managed here."""
         return uid in self._managed
 
     def has_ended(self, uid: str) -> bool:

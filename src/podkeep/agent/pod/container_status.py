@@ -44,7 +44,7 @@ _DONE_BEFORE = (
 )
 _KILLED = 137
 _MAX_MESSAGES = 12 * 1024
-"""Bytes of the last words of all containers of a pod (kubelet, ``MaxPodTerminationMessageLogLength``)."""
+"""Bytes of the termination messages of all containers of a pod (kubelet, ``MaxPodTerminationMessageLogLength``)."""
 _MIN_MILLI_CPU_LIMIT = 10
 _MIN_SHARES = 2
 

@@ -416,7 +416,7 @@ class _Containers:
         """Note that a running container gets other resources, or kill it if that takes a restart."""
         if self._state.actuated is None or view.id in self._state.killed:
             return
-        # One of which nothing is known is updated to be sure, and never restarted for it.
+        # If it is not known what it was given, it is updated, but never restarted for it.
         actuated = self._state.actuated.get(container.name)
         wanted = _amounts(container.resources, self._pod.spec.resources)
         had = None if actuated is None else _amounts(actuated, self._state.actuated_pod)

@@ -24,7 +24,7 @@ class StatusFacts:
     """What the agent knows beside the runtime's answer. Times are seconds since 1970.
 
     :param since: when the pod became active: its start time.
-    :param message: returns the last words of an attempt of a container.
+    :param message: returns the termination message of an attempt of a container.
     :param waiting: by container name, why its last start failed.
     :param finished: the pod has ended, or is being removed, and nothing of it is started again.
     :param failed: it ended in failure whatever its containers say.

@@ -269,7 +269,7 @@ class PodWorker:
             await self._report(observed)
 
     async def settle(self) -> None:
-        """Give back what the pod, which has ended, needs no more; its containers, logs and last words stay.
+        """Give back what the pod, which has ended, needs no more; its containers, logs and termination messages stay.
 
         :raises PodkeepError: naming what is left.
         """
@@ -484,7 +484,7 @@ class PodWorker:
             await self._resizing.resize(self.pod, action, observed, admitted)
         elif isinstance(action, KillContainer):
             if action.replace:
-                # Another container as it were, whose ends say nothing of this one's.
+                # A changed container: how often the one before it ended does not count.
                 self._back_off.succeeded(action.container.name)
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))

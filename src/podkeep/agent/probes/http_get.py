@@ -39,7 +39,7 @@ _NOT_TLS = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAIL
 
 
 class TooLate(Unavailable):
-    """The time was over."""
+    """The answer was not complete when the probe's timeout was over."""
 
 
 class PlainAnswer(Unavailable):
@@ -236,7 +236,7 @@ async def _connected(asked: Request) -> AsyncIterator[tuple[asyncio.StreamReader
 
 
 class _Reading:
-    """Reads one response."""
+    """Reads the response to one request, up to a limit of bytes."""
 
     def __init__(self, connection: h11.Connection, reader: asyncio.StreamReader) -> None:
         self._connection = connection

@@ -47,7 +47,7 @@ def binary(value: int) -> str:
 
 
 def amounts(texts: Mapping[str, str]) -> dict[str, int]:
-    """Return quantities as numbers."""
+    """Return the amounts of resources by name, from quantities as Kubernetes writes them (:func:`amount`)."""
     return {name: amount(name, value) for name, value in texts.items()}
 
 

@@ -26,7 +26,7 @@ class Path:
 
     @property
     def text(self) -> str:
-        """The whole of it."""
+        """The path as one text, decoded, without the query."""
         return "/" + "/".join(self.parts)
 
 

@@ -33,7 +33,7 @@ _NO_ID = (1 << 32) - 1
 
 
 _ALL_BLOCKS = _NO_ID // BLOCK_LENGTH
-"""Blocks below that number have no ID that is none."""
+"""How many blocks there are that do not reach ``_NO_ID``."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -165,7 +165,7 @@ def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir) -> No
 
 
 def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
-    """Return the file in which an attempt of ``container`` may leave its last words."""
+    """Return the file in which an attempt of ``container`` may leave a termination message."""
     return directory.container(container) / f"termination-log.{attempt}"
 
 
@@ -180,10 +180,10 @@ def _make_termination_log(path: Path) -> None:
 
 
 def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
-    """Return the last words of a container: the end of what it left, at most 4096 bytes.
+    """Return the termination message of a container: the end of what it wrote, at most 4096 bytes.
 
     :param path: its termination log.
-    :param log: its output in CRI log format, whose end is used when there are no last words and ``fall_back`` is set:
+    :param log: its output in CRI log format, whose end is used when there is no message and ``fall_back`` is set:
         at most 80 lines and 2048 bytes.
     """
     text = _end(path, _MAX_MESSAGE)[0]

@@ -190,12 +190,12 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
+    from podkeep.agent.events import PodRejected
     from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node
+    from podkeep.agent.objects.sources import Sources
     from podkeep.agent.pod.admission import with_identity
-    from podkeep.agent.pod.events import PodRejected
     from podkeep.agent.pod.worker import PodWorker
-    from podkeep.agent.sources import Sources
     from podkeep.cli.images.progress import each_once, shown
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
@@ -289,7 +289,7 @@ class _Supervisor:
         return result
 
     async def _to_its_end(self, worker: PodWorker) -> PodResult | None:
-        from podkeep.agent.pod.events import PodRejected
+        from podkeep.agent.events import PodRejected
         from podkeep.agent.pod.status import rejected
         from podkeep.agent.pod.worker import PodResult
 
@@ -305,7 +305,7 @@ class _Supervisor:
 
     def _located(self, pod: Pod, error: Exception) -> Exception:
         """Put the pod and the container in front of an error, as of their output, where there are others of them."""
-        from podkeep.agent.pod.events import StepFailed
+        from podkeep.agent.events import StepFailed
 
         if not isinstance(error, PodkeepError):
             return error

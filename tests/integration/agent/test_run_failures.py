@@ -16,11 +16,11 @@ import pytest
 from agent.conftest import Background, Runner, free_blocks, until
 from agent.manifests import config_map, pod, secret, shell, text
 
+from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.node import this_node
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.pod.admission import with_identity
-from podkeep.agent.pod.events import Event, StepFailed
 from podkeep.agent.pod.worker import PodWorker
-from podkeep.agent.sources import Sources
 from podkeep.api import manifest
 from podkeep.base import config
 from podkeep.cri.client import CriClient

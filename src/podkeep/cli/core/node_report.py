@@ -27,6 +27,8 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it ended last; kept until it serves again."""
     hint: str = ""
+    had_served: bool = False
+    """Whether it served before it ended for that reason."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):

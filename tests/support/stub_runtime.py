@@ -24,15 +24,15 @@ from podkeep.cri.v1 import api_pb2 as api
 from support.daemon import Daemon
 from support.timeout import TIMEOUT_S
 
-Bend = Callable[[Any, Any], Any]
-"""Makes another answer of a request and the true answer."""
+Bend = Callable[[Any, Any], Any] | PodkeepError
+"""Makes another answer of a request and the true answer; or the error that is answered."""
 
 
 class StubRuntime:
     """Use it as a context manager; it serves in a thread of its own.
 
     :ivar calls: how often each RPC was asked; ``sent``: the requests that make something, in their order.
-    :ivar bends: by the name of the RPC, what makes another answer of the true one; may raise a ``PodkeepError``.
+    :ivar bends: by the name of the RPC, what makes another answer of the true one, or an error: then nothing is done.
     :ivar hanging: names of RPCs that do not answer as long as they are in it.
     """
 
@@ -88,8 +88,10 @@ class StubRuntime:
             self.calls[name] += 1
             while name in self.hanging:  # noqa: ASYNC110 - other threads change the set
                 await asyncio.sleep(0.02)
-            answer = truth(request)
             bend = self.bends.get(name)
+            if isinstance(bend, PodkeepError):
+                raise bend
+            answer = truth(request)
             return answer if bend is None else bend(request, answer)
 
         return handler
@@ -109,6 +111,11 @@ class StubRuntime:
         for _, status in self._containers.values():
             if status.metadata.name == container and status.state == api.CONTAINER_RUNNING:
                 _ended(status, code)
+
+    def end_sandboxes(self) -> None:
+        """Let all sandboxes end; their containers run on."""
+        for sandbox in self._sandboxes.values():
+            sandbox.state = api.SANDBOX_NOTREADY
 
     def of(self, kind: type[Any]) -> list[Any]:
         """Return the requests of that class."""
@@ -162,13 +169,15 @@ class StubRuntime:
         return api.RunPodSandboxResponse(pod_sandbox_id=identity)
 
     def _stop_pod_sandbox(self, request: api.StopPodSandboxRequest) -> api.StopPodSandboxResponse:
-        sandbox = self._sandboxes.get(request.pod_sandbox_id)
-        if sandbox is not None:
-            sandbox.state = api.SANDBOX_NOTREADY
-            for owner, status in self._containers.values():
-                if owner == sandbox.id:
-                    _ended(status, 137)
+        self._end_sandbox(request.pod_sandbox_id)
         return api.StopPodSandboxResponse()
+
+    def _end_sandbox(self, identity: str) -> None:
+        if identity in self._sandboxes:
+            self._sandboxes[identity].state = api.SANDBOX_NOTREADY
+        for owner, status in self._containers.values():
+            if owner == identity:
+                _ended(status, 137)
 
     def _remove_pod_sandbox(self, request: api.RemovePodSandboxRequest) -> api.RemovePodSandboxResponse:
         self.sent.append(request)
@@ -299,15 +308,6 @@ def _image(name: str) -> api.Image:
 def _ended(status: api.ContainerStatus, code: int) -> None:
     if status.state != api.CONTAINER_EXITED:
         status.state, status.exit_code, status.finished_at = api.CONTAINER_EXITED, code, time.time_ns()
-
-
-def refusing(error: PodkeepError) -> Bend:
-    """Return what answers with an error."""
-
-    def refuse(_request: Any, _answer: Any) -> Any:
-        raise error
-
-    return refuse
 
 
 class StubDaemon(Daemon):

@@ -12,7 +12,7 @@ from agent.manifests import pod
 from podkeep.base.errors import Internal
 from podkeep.cri.v1 import api_pb2 as api
 from support.running_node import RunningNode, own_base
-from support.stub_runtime import StubDaemon, StubRuntime, refusing
+from support.stub_runtime import StubDaemon, StubRuntime
 
 USERNS = "Failed to create pod sandbox: user namespaces is not supported by the runtime"
 NO_CLASSES = "the runtime reports no class resources at all"
@@ -168,7 +168,8 @@ def test_a_call_that_hangs_is_given_up_and_made_again(node: RunningNode, stub: S
 def test_an_end_that_hangs_is_tried_until_it_is_one(node: RunningNode, stub: StubRuntime, rpc: str) -> None:
     node.apply(web())
     node.running("web")
-    with stub.hung(rpc):
+    # Removing a sandbox ends it, whether it could be stopped or not.
+    with stub.hung(rpc, "RemovePodSandbox"):
         before = stub.calls[rpc]
         node.delete("web")
         node.until(lambda: stub.calls[rpc] > before + 1, f"{rpc} asked again")
@@ -201,7 +202,7 @@ def test_a_pod_is_looked_at_again_after_any_error(node: RunningNode, stub: StubR
     """containerd answers with UNKNOWN what others call by a name: that says nothing about the pod."""
     node.apply(web())
     node.running("web")
-    with stub.bent(**{rpc: refusing(Internal("something went wrong"))}):
+    with stub.bent(**{rpc: Internal("something went wrong")}):
         before = stub.calls[rpc]
         stub.exit("main", 1)
         node.apply(web("second"))
@@ -210,21 +211,30 @@ def test_a_pod_is_looked_at_again_after_any_error(node: RunningNode, stub: StubR
     node.running("second")
 
 
-@pytest.mark.parametrize("rpc", ["StopPodSandbox", "RemoveContainer", "RemovePodSandbox", "StopContainer"])
+@pytest.mark.parametrize("rpc", ["StopPodSandbox", "RemovePodSandbox", "StopContainer"])
 def test_a_step_that_fails_is_taken_again(node: RunningNode, stub: StubRuntime, rpc: str) -> None:
     node.apply(web())
     node.running("web")
-    with stub.bent(**{rpc: refusing(Internal("device or resource busy"))}):
+    with stub.bent(**{rpc: Internal("device or resource busy")}):
         before = stub.calls[rpc]
-        if rpc == "RemoveContainer":
-            for _ in range(3):
-                stub.exit("main", 1)
-                node.pod("web", lambda found: "running" in found["status"]["containerStatuses"][0]["state"], "running")
-        else:
-            node.delete("web")
-            node.until(lambda: stub.calls[rpc] > before, f"{rpc} asked")
-    if rpc != "RemoveContainer":
-        node.gone("web")
+        node.delete("web")
+        node.until(lambda: stub.calls[rpc] > before, f"{rpc} asked")
+    node.gone("web")
+
+
+def test_a_sandbox_that_ended_and_cannot_be_stopped_is_replaced_once_it_can(
+    node: RunningNode, stub: StubRuntime
+) -> None:
+    """A step that fails ends the work on the pod for a while, not for good."""
+    node.apply(web())
+    node.running("web")
+    with stub.bent(StopPodSandbox=Internal("device or resource busy")):
+        before = stub.calls["StopPodSandbox"]
+        stub.end_sandboxes()
+        node.until(lambda: stub.calls["StopPodSandbox"] > before + 2, "asked again")
+        assert len(stub.of(api.RunPodSandboxRequest)) == 1
+    node.pod("web", restarted, "started again")
+    assert [request.config.metadata.attempt for request in stub.of(api.RunPodSandboxRequest)] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -243,7 +253,6 @@ def test_a_step_that_fails_is_taken_again(node: RunningNode, stub: StubRuntime, 
         ("ImageStatus", lambda *_: api.ImageStatusResponse(image=api.Image())),
         ("PullImage", lambda *_: api.PullImageResponse()),
         ("Status", lambda *_: api.StatusResponse()),
-        ("Version", lambda *_: api.VersionResponse()),
     ],
 )
 def test_an_answer_that_cannot_be_so_ends_nothing(

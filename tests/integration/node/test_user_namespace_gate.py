@@ -221,7 +221,7 @@ def test_without_the_api_pods_keep_their_user_namespaces(own_node: RunningNode, 
         node.until(lambda: node.left_behind() == [], "nothing left")
 
 
-@pytest.mark.requirement("U43")
+@pytest.mark.requirement("U109", "U43")
 def test_a_record_that_cannot_be_read_keeps_the_agent_from_starting(own_node: RunningNode, image: str) -> None:
     """It names the pod; with the gate off the records are not read."""
     with own_node as node:
@@ -247,3 +247,43 @@ def test_a_record_that_cannot_be_read_keeps_the_agent_from_starting(own_node: Ru
         node.settings = (ON,)
         node.start_agent()
         assert container_of(node, "own")[1] == 0
+
+
+@pytest.mark.requirement("U109")
+def test_a_range_that_does_not_fit_keeps_the_agent_from_starting(own_node: RunningNode, image: str) -> None:
+    """It says which setting is to be lowered; then pods run."""
+    with own_node as node:
+        with pytest.raises(AssertionError, match=r"do not fit into 32 bits[^$]*set agent.max_pods to at most 65534"):
+            restart(node, ("agent.max_pods=65535",))
+        restart(node, ("agent.max_pods=65534",))
+        node.apply(runs(image, "own", hostUsers=False))
+        assert is_block(mapping_of(node, image, "own"))
+
+
+@pytest.mark.requirement("U13")
+def test_a_user_namespace_is_no_matter_of_the_api(own_node: RunningNode, image: str) -> None:
+    """From its creation to its end a pod with one causes the same requests as one without."""
+    file = own_node.daemon.base / "audit.log"
+    own_node.api.options = ("--set", f"api.audit_log={file}")
+
+    def requests(name: str, **spec: Any) -> set[tuple[str, ...]]:
+        size = file.stat().st_size
+        node.apply(runs(image, name, **spec))
+        node.running(name)
+        node.until(lambda: "Started" in reasons(node, name), "the last event")
+        node.delete(name)
+        node.gone(name)
+        found = [json.loads(line) for line in file.read_bytes()[size:].splitlines()]
+        kinds = ("apiGroup", "apiVersion", "resource", "subresource")
+        return {
+            (item["verb"], *(item.get("objectRef", {}).get(kind, "") for kind in kinds))
+            for item in found
+            if item.get("objectRef", {}).get("resource") not in {"leases", "nodes"}  # which are written by the clock
+        }
+
+    with own_node as node:
+        requests("first")  # what is read once
+        plain = requests("plain")
+        assert ("create", "", "v1", "pods", "") in plain
+        assert ("patch", "", "v1", "pods", "status") in plain
+        assert requests("own", hostUsers=False) == plain

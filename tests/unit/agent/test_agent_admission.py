@@ -73,15 +73,21 @@ def cgroup() -> Iterator[str]:
     assert left == []
 
 
-def configuration(tmp_path: Path, cgroup: str) -> Config:
+def configuration(tmp_path: Path, cgroup: str, gates: dict[str, bool] | None = None) -> Config:
     return Config(
-        agent=AgentConfig(root=str(tmp_path / "kubelet"), pod_logs=str(tmp_path / "logs")),
+        agent=AgentConfig(
+            root=str(tmp_path / "kubelet"), pod_logs=str(tmp_path / "logs"), feature_gates=dict(gates or {})
+        ),
         runtime=RuntimeConfig(cgroup_parent=cgroup),
     )
 
 
 def refused(
-    tmp_path: Path, cgroup: str, pod: Pod, handlers: list[api_pb2.RuntimeHandler]
+    tmp_path: Path,
+    cgroup: str,
+    pod: Pod,
+    handlers: list[api_pb2.RuntimeHandler],
+    gates: dict[str, bool] | None = None,
 ) -> tuple[StepFailed, list[Event]]:
     """Return how ``pod`` fails on a runtime that answers Status with ``handlers`` and can do nothing else."""
 
@@ -99,7 +105,7 @@ def refused(
         rpcs = {"Status": status, "ListPodSandbox": no_sandboxes, "ListContainers": no_containers}
         async with serving(socket, runtime=rpcs, images={}), CriClient(str(socket)) as client:
             heard = Heard()
-            node = this_node(client, configuration(tmp_path, cgroup))
+            node = this_node(client, configuration(tmp_path, cgroup, gates))
             worker = PodWorker(pod=pod, sources=Sources(), node=node, listener=heard, retry=False)
             with pytest.raises(StepFailed) as caught:
                 await worker.run()
@@ -137,6 +143,19 @@ def test_a_runtime_without_user_namespaces_is_not_asked_for_one(
     assert failure.message == message
     assert events == [Event(type="Warning", reason=FAILED_SANDBOX, message=message)]
     assert not (tmp_path / "kubelet").exists()
+
+
+@pytest.mark.requirement("U104")
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("spec", [{}, {"hostUsers": True}, {"hostUsers": False}])
+def test_the_gate_of_the_agent(tmp_path: Path, cgroup: str, spec: dict[str, bool], enabled: bool) -> None:
+    """Only a pod that asks for a user namespace is refused, before the runtime is asked for anything."""
+    gates = {"UserNamespacesSupport": enabled}
+    failure, _ = refused(tmp_path, cgroup, make(**spec), [handler("", user_namespaces=True)], gates)
+    why = 'the feature gate "UserNamespacesSupport" is disabled: can\'t set spec.HostUsers'
+    is_off = f"Failed to create pod sandbox: {why}"
+    assert (failure.message == is_off) == (not enabled and spec == {"hostUsers": False})
+    assert (tmp_path / "kubelet").exists() == (failure.message != is_off)
 
 
 @pytest.mark.requirement("U85")

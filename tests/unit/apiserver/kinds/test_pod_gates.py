@@ -66,7 +66,19 @@ def test_new_pods(tmp_path: Path, gate: str, enabled: bool) -> None:
     run(tmp_path, steps, {gate: enabled})
 
 
-@pytest.mark.requirement("Q61", "U6", "V13")
+@pytest.mark.requirement("U104")
+@pytest.mark.parametrize("enabled", [True, False])
+@pytest.mark.parametrize("given", [{}, {"hostUsers": True}, {"hostUsers": False}])
+def test_host_users_of_new_pods(tmp_path: Path, given: dict[str, bool], enabled: bool) -> None:
+    async def steps(registry: Registry, store: Store) -> None:
+        created = await registry.create(at(), pod(**given), ME)
+        wanted = given if enabled else {}
+        assert {name: value for name, value in created["spec"].items() if name == "hostUsers"} == wanted
+
+    run(tmp_path, steps, {"UserNamespacesSupport": enabled})
+
+
+@pytest.mark.requirement("Q61", "U104", "U6", "V13")
 @pytest.mark.parametrize("gate", sorted(fields.gate.name for fields in GATED))
 def test_stored_pods_keep_what_they_have(tmp_path: Path, gate: str) -> None:
     changes = DROPPED.get(gate, {"spec.volumes": [IMAGE]})

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from podkeep.agent import sub_path
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.agent.volumes import sub_path
 from podkeep.base import atomicfile
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal

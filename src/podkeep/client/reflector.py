@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
-from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.base.errors import Internal, PodkeepError, Unavailable
 from podkeep.client.client import WATCH_S, Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import Resource
@@ -91,7 +91,10 @@ class Reflector:
         return f"{text} ({self._fields or self._labels})" if self._fields or self._labels else text
 
     async def run(self, handler: Handler) -> None:
-        """List and watch for ever; failures of the API are logged once each, and waited for."""
+        """List and watch for ever; failures of the API are logged once each, and waited for.
+
+        An object that the handler cannot take is logged as well, and all are listed again: the next one counts.
+        """
         listed = False
         while True:
             try:
@@ -102,6 +105,10 @@ class Reflector:
             except PodkeepError as error:
                 listed = listed and self._resumes(error)
                 await self._wait(error)
+            except Exception as error:  # the boundary: without this task nothing of the API would be seen any more
+                listed = False
+                log.exception("an object of %s cannot be taken", self)
+                await self._wait(Internal(f"{type(error).__name__}: {error}"))
 
     async def _list(self, handler: Handler) -> None:
         version = "" if self._newest else "0"

@@ -332,3 +332,38 @@ def test_events_are_written_and_counted(api: ApiDaemon) -> None:
             await task
 
     run(admin(api), body)
+
+
+class Picky(Followed):
+    """A follower that cannot take one object."""
+
+    refused = 0
+
+    def changed(self, item: Mapping[str, Any]) -> None:
+        if item["metadata"]["name"] == "bad" and not self.refused:
+            self.refused += 1
+            raise ValueError("cannot take it")
+        super().changed(item)
+
+
+def test_an_object_that_cannot_be_taken_does_not_end_the_following(api: ApiDaemon) -> None:
+    async def body(client: Client) -> None:
+        namespace = await fresh(client, "picky")
+        reflector, handler = Reflector(client, CONFIG_MAPS, namespace), Picky()
+        task = asyncio.create_task(reflector.run(handler))
+        await reflector.synced.wait()
+        await client.create(CONFIG_MAPS, {"metadata": {"name": "bad"}}, namespace)
+        while not any(kind == "replaced" and "bad" in str(value) for kind, value in handler.told):
+            handler.news.clear()
+            await handler.news.wait()
+        assert handler.refused == 1
+        await client.create(CONFIG_MAPS, {"metadata": {"name": "good"}}, namespace)
+        while not any("good" in str(value) for _, value in handler.told):
+            handler.news.clear()
+            await handler.news.wait()
+        assert not task.done()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    run(for_socket(api), body)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import signal
+from pathlib import Path
 from typing import Any
 
 from agent.manifests import mount, pod, shell
 
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from support.images import Layout
 from support.registry import Registry
-from support.running_node import RunningNode
+from support.running_node import RunningNode, is_ready
 
 
 def container_id(found: dict[str, Any], index: int = 0) -> str:
@@ -43,6 +48,7 @@ def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
     running = node.running("web")
     assert running["status"]["podIP"]
     assert running["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    assert container_id(running).startswith("podkeep://")
     node.delete("web")
     node.gone("web")
     assert node.left_behind() == []
@@ -98,17 +104,25 @@ def test_pods_that_are_deleted_while_no_agent_runs_are_removed(node: RunningNode
     assert node.get("forced") is None
 
 
-def test_a_pod_waits_for_the_one_whose_name_it_has(node: RunningNode, image: str) -> None:
-    """A pod that was deleted by force makes room for the next of its name once it is gone from the node."""
-    slow = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
-    node.apply(pod(shell(image, slow), restartPolicy="Always", terminationGracePeriodSeconds=30))
-    first = node.running("web")
+def test_a_pod_does_not_wait_for_one_that_was_deleted_by_force(node: RunningNode, image: str, tmp_path: Path) -> None:
+    """The next pod of its name runs while the first is about to end, and takes its resources, as with a kubelet."""
+    cpus = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"]
+    resources = {"requests": {"cpu": f"{int(cpus) * 600}m"}}
+    trap = "trap 'until [ -e /host/go ]; do sleep 0.05; done; exit 0' TERM"
+    slow = f"{trap}; touch /host/up; while :; do sleep 0.05; done"
+    volume = {"name": "host", "hostPath": {"path": str(tmp_path)}}
+    first = shell(image, slow, resources=resources, volumeMounts=[{"name": "host", "mountPath": "/host"}])
+    node.apply(pod(first, restartPolicy="Always", terminationGracePeriodSeconds=600, volumes=[volume]))
+    uid = node.running("web")["metadata"]["uid"]
+    node.until((tmp_path / "up").exists, "the trap set")
     node.delete("web", gracePeriodSeconds=0)
-    node.apply(forever(image))
-    second = node.running("web")
-    assert second["metadata"]["uid"] != first["metadata"]["uid"]
-    kubelet = node.daemon.base / "kubelet" / "pods"
-    assert [path.name for path in kubelet.iterdir()] == [second["metadata"]["uid"]]
+    node.apply(pod(shell(image, "exec sleep 1000", resources=resources), terminationGracePeriodSeconds=1))
+    second = node.running("web")["metadata"]["uid"]
+    pods = node.daemon.base / "kubelet" / "pods"
+    assert {path.name for path in pods.iterdir()} == {uid, second}
+    (tmp_path / "go").touch()
+    node.until(lambda: [path.name for path in pods.iterdir()] == [second], "the first gone")
+    node.running("web")
 
 
 def test_a_changed_image_restarts_that_container_alone(
@@ -162,3 +176,37 @@ def runs(node: RunningNode) -> bool:
     """Return whether a container runs on the node."""
     rows = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
     return any(container["state"] == "running" for row in rows for container in row["containers"])
+
+
+def test_a_runtime_that_hangs_holds_nothing_back_for_ever(node: RunningNode, image: str) -> None:
+    """While the runtime does not answer pods run on; what was asked for meanwhile happens when it does."""
+    node.apply(forever(image), forever(image, "other"))
+    before = container_id(node.running("web"))
+    node.running("other")
+    os.kill(node.daemon.pid, signal.SIGSTOP)
+    try:
+        node.delete("other")
+        node.apply(forever(image, "later"))
+        terminating = node.get("other")
+        assert terminating is not None
+        assert terminating["metadata"]["deletionTimestamp"]
+    finally:
+        os.kill(node.daemon.pid, signal.SIGCONT)
+    node.gone("other")
+    node.running("later")
+    assert container_id(node.running("web")) == before
+
+
+def test_a_pod_whose_sandbox_is_stopped_gets_another(node: RunningNode, image: str) -> None:
+    """What somebody stops at the runtime is made anew, and the restart is counted."""
+    node.apply(forever(image))
+    before = node.running("web")
+    (row,) = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
+
+    async def stop() -> None:
+        async with CriClient(node.daemon.socket) as client:
+            await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=row["id"]))
+
+    asyncio.run(stop())
+    after = node.pod("web", lambda found: is_ready(found) and container_id(found) != container_id(before), "again")
+    assert statuses(after)["main"]["restartCount"] == 1

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.agent.convert import class_resources as convert
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
-from podkeep.agent.dns import ResolvConf
+from podkeep.agent.network.dns import ResolvConf
+from podkeep.agent.resources import class_messages as convert
 from podkeep.agent.resources import class_resources
 from podkeep.agent.resources.class_resources import Offer, Offers
 from podkeep.api import class_resources as api
@@ -268,7 +268,10 @@ def test_what_a_runtime_reports_is_read_whole() -> None:
     assert convert.offers(api_pb2.StatusResponse(status=api_pb2.RuntimeStatus(resources=resources))) == Offers(
         reported=True,
         pod={"blockio": Offer(classes=("gold",))},
-        container={"rdt": Offer(classes=("gold", "silver"), default="gold"), "blockio": Offer(classes=("gold",))},
+        container={
+            "rdt": Offer(classes=("gold", "silver"), default="gold", immutable=True),
+            "blockio": Offer(classes=("gold",)),
+        },
     )
 
 

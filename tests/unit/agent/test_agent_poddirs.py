@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from podkeep.agent import sub_path
 from podkeep.agent.poddirs import PodDirs, PodIdentity
-from podkeep.agent.volumes import sub_path
 from podkeep.base import waiting
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import PodUID

@@ -6,8 +6,11 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from kernel.isolation import in_new_namespaces
-from podkeep.kernel.files import tree_size
+from podkeep.kernel.files import openat, tree_size
+from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
 
 BLOCK = 4096
@@ -73,6 +76,41 @@ def test_a_tree_deeper_than_a_path_can_be_long(tmp_path: Path) -> None:
     assert size is not None
     assert 20 <= size.inodes <= 41
     subprocess.run(["rm", "-rf", root], check=True)
+
+
+def test_what_is_too_deep_to_be_counted_hides_nothing_else_and_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One directory more than a walk takes, and what was beside the first of them."""
+    monkeypatch.setattr(openat, "MAX_DEPTH", 50)
+    root = tmp_path / "tree"
+    root.mkdir()
+    fd = os.open(root, os.O_RDONLY)
+    for _ in range(openat.MAX_DEPTH + 2):
+        os.mkdir("d", dir_fd=fd)
+        deeper = os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = deeper
+    os.close(os.open("hidden", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+    os.close(fd)
+    for name in ("a", "z"):  # whichever is listed first
+        (root / name).mkdir()
+        (root / name / "file").write_bytes(b"x" * 100_000)
+    try:
+        size = tree_size.measure(str(root))
+    finally:
+        remove_tree(root)
+    assert size is not None
+    assert size.too_deep
+    assert size.used_bytes > 200_000
+    assert size.inodes > openat.MAX_DEPTH
+
+
+def test_a_tree_that_takes_too_long_is_counted_as_far_as_it_was_seen(tmp_path: Path) -> None:
+    fill(tmp_path / "tree")
+    size = tree_size.measure(str(tmp_path / "tree"), stop=lambda: True, partly=True)
+    assert size is not None
+    assert size.inodes >= 1
 
 
 @in_new_namespaces()

@@ -10,7 +10,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.shutdown import GracefulShutdown
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
+from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -37,7 +37,7 @@ from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import Node, this_node
 from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
 from podkeep.agent.node_status.runtime_state import RuntimeState
-from podkeep.agent.objects import ApiObjects
+from podkeep.agent.objects.api_objects import ApiObjects
 from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
@@ -56,6 +56,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
@@ -122,11 +123,14 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(CriClient(config.runtime.socket))
+        runtime = await stack.enter_async_context(
+            CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout)
+        )
         await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
-        node = this_node(runtime, config)
+        about = await runtime.runtime.Version(api_pb2.VersionRequest())
+        node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         stack.push_async_callback(node.logs.close)
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
@@ -198,7 +202,7 @@ class _Agent:
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
-            Users(
+            ImageUsers(
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
@@ -353,3 +357,4 @@ async def _first(*events: asyncio.Event) -> None:
     finally:
         for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

@@ -16,18 +16,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from podkeep.agent.eviction import pressure, ranking, thresholds
-from podkeep.agent.eviction import thresholds as signals
+from podkeep.agent.eviction import pressure, ranking
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.eviction.pressure import Pressure
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.eviction.thresholds import Observations, Threshold
+from podkeep.agent.eviction.usage import PodUse
 from podkeep.agent.metrics import EVICTIONS
-from podkeep.agent.resources import critical
+from podkeep.agent.resources import critical, thresholds
+from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.resources.thresholds import Observations, Threshold
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import PodkeepError
@@ -39,6 +40,8 @@ INTERVAL_S = 10.0
 """Between two looks, as a kubelet has it (housekeeping interval)."""
 _SHARE = 50
 """Files are counted for at most one part in so many of the time."""
+_COUNTING_S = 1.0
+"""How long their count is waited for at each look."""
 _LEAST_WAIT_S = 10.0
 """How long the end of an evicted pod is waited for beyond its grace period, at least."""
 _AT_ONCE_S = 1
@@ -102,6 +105,7 @@ class EvictionManager:
         self._filesystems = Filesystems()
         self._pressure = Pressure()
         self._storage_after = 0.0
+        self._counting: asyncio.Future[Mapping[str, PodUse]] | None = None
         self.changed = asyncio.Event()
         """Set whenever the conditions change; who waits for it clears it."""
 
@@ -125,6 +129,9 @@ class EvictionManager:
                     await asyncio.sleep(INTERVAL_S)
         finally:
             self._statistics.close()
+            if self._counting is not None:
+                self._counting.cancel()
+                await asyncio.gather(self._counting, return_exceptions=True)
 
     async def look(self) -> list[Pod]:
         """Look once, do what there is to do, and return the pods that were ended.
@@ -167,9 +174,7 @@ class EvictionManager:
         limited = [pod for pod in self._pods.active() if ranking.limits_storage(pod)]
         if not limited:
             return []
-        began = time.monotonic()
-        uses = await self._statistics.pods(limited)
-        self._storage_after = time.monotonic() + (time.monotonic() - began) * _SHARE
+        uses = await self._counted(limited)
         ended = []
         for pod in limited:
             use = uses.get(pod.metadata.uid)
@@ -179,6 +184,22 @@ class EvictionManager:
             ):
                 ended.append(pod)
         return ended
+
+    async def _counted(self, limited: Sequence[Pod]) -> Mapping[str, PodUse]:
+        """Return what pods use; nothing while it is being counted: pods have that take long, and memory cannot wait."""
+        if self._counting is None:
+            self._counting = asyncio.ensure_future(self._count(limited))
+        await asyncio.wait({self._counting}, timeout=_COUNTING_S)
+        if not self._counting.done():
+            return {}
+        done, self._counting = self._counting, None
+        return done.result()
+
+    async def _count(self, limited: Sequence[Pod]) -> Mapping[str, PodUse]:
+        began = time.monotonic()
+        uses = await self._statistics.pods(limited)
+        self._storage_after = time.monotonic() + (time.monotonic() - began) * _SHARE
+        return uses
 
     # ------------------------------------------------------------------------------------------------ node pressure
 
@@ -193,7 +214,8 @@ class EvictionManager:
             log.info("eviction manager: enough %s was reclaimed without ending a pod", resource)
             return []
         active = self._pods.active()
-        uses = await self._statistics.pods(active)
+        # Files are not counted where nothing depends on them: memory is gone before they are.
+        uses = await self._statistics.pods(active, files=signals.CONDITIONS[threshold.signal] == "DiskPressure")
         order = ranking.rank(threshold.signal, active, lambda pod: uses.get(pod.metadata.uid), self._filesystems)
         for pod in order:
             use = uses.get(pod.metadata.uid)

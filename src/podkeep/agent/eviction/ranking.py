@@ -9,15 +9,17 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from podkeep.agent.eviction import thresholds as signals
-from podkeep.agent.eviction.thresholds import INODES_RESOURCE, PIDS_RESOURCE, Observations, Threshold
 from podkeep.agent.eviction.usage import LOGS, ROOT, VOLUMES, PodUse, UseOf, is_local
 from podkeep.agent.resources import critical, requests
+from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.resources.thresholds import INODES_RESOURCE, PIDS_RESOURCE, Observations, Threshold
 from podkeep.api.pod import Pod
 from podkeep.base import quantity
 
 REASON = "Evicted"
 _ALL = (ROOT, LOGS, VOLUMES)
+_HIDDEN = "cannot be counted: there are too many directories inside each other. "
+"""Who hides files from a limit has exceeded it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +59,13 @@ def rank(signal: str, pods: Iterable[Pod], use: UseOf, filesystems: Filesystems)
         found = use(pod)
         if found is None:
             return False, False, critical.priority(pod), 0
-        used = found.memory or 0
+        used, hidden = found.memory or 0, False
         if resource != requests.MEMORY:
             disk = found.disk(kinds)
+            hidden = disk.hidden
             used = disk.inodes if resource == INODES_RESOURCE else disk.used_bytes
         request = requests.pod_requests(pod).get(resource, 0)
-        return True, used <= request, critical.priority(pod), request - used
+        return True, used <= request and not hidden, critical.priority(pod), request - used
 
     return sorted(pods, key=key)
 
@@ -147,10 +150,17 @@ def violation(pod: Pod, use: PodUse, filesystems: Filesystems) -> Violation | No
     """Return which limit of local storage a pod exceeds, or nothing: of a volume, of the pod, of a container."""
     for volume in pod.spec.volumes:
         limit, used = _size_limit(pod, volume.name), use.volumes.get(volume.name)
+        if limit and used is not None and used.hidden:
+            shown = quantity.canonical(limit)
+            text = f'Usage of EmptyDir volume "{volume.name}", which has the limit "{shown}", {_HIDDEN}'
+            return Violation("emptydirfs.limit", text)
         if limit and used is not None and used.used_bytes > quantity.units(limit):
             text = f'Usage of EmptyDir volume "{volume.name}" exceeds the limit "{quantity.canonical(limit)}". '
             return Violation("emptydirfs.limit", text)
     total = requests.pod_limits(pod).get(requests.EPHEMERAL_STORAGE)
+    if total is not None and use.disk(_ALL).hidden:
+        text = f"Pod ephemeral local storage usage, which has the limit {requests.binary(total)}, {_HIDDEN}"
+        return Violation("ephemeralpodfs.limit", text)
     if total is not None and use.ephemeral_storage() > total:
         shown = requests.binary(total)
         text = f"Pod ephemeral local storage usage exceeds the total limit of containers {shown}. "

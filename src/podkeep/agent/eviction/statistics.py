@@ -11,17 +11,19 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from podkeep.agent.convert import names
-from podkeep.agent.eviction import thresholds as signals
 from podkeep.agent.eviction.ranking import Filesystems
-from podkeep.agent.eviction.thresholds import Observation, Observations
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources import cgroup_names, machine
+from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.resources.thresholds import Observation, Observations
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
@@ -32,8 +34,9 @@ from podkeep.kernel.cgroup import cgroup_stats, systemd
 from podkeep.kernel.cgroup.cgroups import detect
 from podkeep.kernel.files import tree_size
 
-_MEASURE_S = 20.0
-"""How long the files of one pod are counted at most; what is left counts nothing until the next time."""
+_MEASURE_S, _LEAST_S, _ALL_S = 20.0, 1.0, 60.0
+"""How long the files of one pod are counted: of many, each has its share of a minute, a second at least. What was not
+seen until then counts nothing."""
 _PLUGINS = ("kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~git-repo")
 
 
@@ -69,9 +72,10 @@ class Statistics:
             await self._find()
         return await asyncio.to_thread(self._observe)
 
-    async def pods(self, pods: Iterable[Pod]) -> dict[str, PodUse]:
+    async def pods(self, pods: Iterable[Pod], *, files: bool = True) -> dict[str, PodUse]:
         """Return what pods use, by UID; those that the runtime says nothing of are left out.
 
+        :param files: whether files are counted, which takes as long as pods have it take.
         :raises PodkeepError: if the runtime does not answer.
         """
         answer = await self._client.runtime.ListPodSandboxStats(api_pb2.ListPodSandboxStatsRequest())
@@ -82,7 +86,7 @@ class Statistics:
             if uid not in by_uid or item.linux.HasField("memory"):
                 by_uid[uid] = item.linux
         wanted = [pod for pod in pods if pod.metadata.uid in by_uid]
-        return await asyncio.to_thread(self._pods, wanted, by_uid)
+        return await asyncio.to_thread(self._pods, wanted, by_uid, files=files)
 
     async def _find(self) -> None:
         if self._images:
@@ -120,10 +124,17 @@ class Statistics:
             found[signals.PIDS] = Observation(available=most - tasks, capacity=most)
         return found
 
-    def _pods(self, pods: Iterable[Pod], by_uid: Mapping[str, api_pb2.LinuxPodSandboxStats]) -> dict[str, PodUse]:
-        return {pod.metadata.uid: self._pod(pod, by_uid[pod.metadata.uid]) for pod in pods}
+    def _pods(
+        self, pods: Sequence[Pod], by_uid: Mapping[str, api_pb2.LinuxPodSandboxStats], *, files: bool
+    ) -> dict[str, PodUse]:
+        share = min(_MEASURE_S, max(_LEAST_S, _ALL_S / max(len(pods), 1)))
+        found = {}
+        for pod in pods:
+            counting = _Counting(self._ending, time.monotonic() + share) if files else None
+            found[pod.metadata.uid] = self._pod(pod, by_uid[pod.metadata.uid], counting)
+        return found
 
-    def _pod(self, pod: Pod, stats: api_pb2.LinuxPodSandboxStats) -> PodUse:
+    def _pod(self, pod: Pod, stats: api_pb2.LinuxPodSandboxStats, counting: _Counting | None) -> PodUse:
         logs = Path(names.log_directory(self._config.agent.pod_logs, pod))
         containers = {}
         for item in stats.containers:
@@ -135,38 +146,44 @@ class Statistics:
             containers[name] = ContainerUse(
                 memory=item.memory.working_set_bytes.value if item.HasField("memory") else None,
                 layer=layer,
-                logs=self._measure(logs / name),
+                logs=DiskUse() if counting is None else counting.tree(logs / name),
             )
-        directory = self._dirs.directory(PodUID(pod.metadata.uid))
-        volumes = {}
-        for volume in pod.spec.volumes:
-            for plugin in _PLUGINS:
-                path = directory.volume(plugin, volume.name)
-                if path.is_dir():
-                    volumes[volume.name] = self._volume(path)
         return PodUse(
             memory=stats.memory.working_set_bytes.value if stats.HasField("memory") else None,
             processes=stats.process.process_count.value,
             containers=containers,
-            volumes=volumes,
+            volumes={} if counting is None else self._volumes(pod, counting),
         )
 
-    def _volume(self, path: Path) -> DiskUse:
+    def _volumes(self, pod: Pod, counting: _Counting) -> dict[str, DiskUse]:
+        directory = self._dirs.directory(PodUID(pod.metadata.uid))
+        found = {}
+        for volume in pod.spec.volumes:
+            for plugin in _PLUGINS:
+                path = directory.volume(plugin, volume.name)
+                if path.is_dir():
+                    found[volume.name] = counting.volume(path)
+        return found
+
+
+class _Counting(NamedTuple):
+    """Counts the files of one pod until a time (``time.monotonic``), or the end of the agent."""
+
+    ending: threading.Event
+    late: float
+
+    def stop(self) -> bool:
+        return self.ending.is_set() or time.monotonic() > self.late
+
+    def volume(self, path: Path) -> DiskUse:
         if os.path.ismount(path):  # a file system of its own knows what is on it
             info = os.statvfs(path)
             return DiskUse((info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree)
-        return self._measure(path)
+        return self.tree(path)
 
-    def _measure(self, path: Path) -> DiskUse:
-        late = threading.Event()
-        timer = threading.Timer(_MEASURE_S, late.set)
-        timer.daemon = True
-        timer.start()
-        try:
-            found = tree_size.measure(str(path), stop=lambda: late.is_set() or self._ending.is_set())
-        finally:
-            timer.cancel()
-        return DiskUse() if found is None else DiskUse(found.used_bytes, found.inodes)
+    def tree(self, path: Path) -> DiskUse:
+        found = tree_size.measure(str(path), stop=self.stop, partly=True)
+        return DiskUse() if found is None else DiskUse(found.used_bytes, found.inodes, hidden=found.too_deep)
 
 
 def memory_available(text: str) -> Observation | None:

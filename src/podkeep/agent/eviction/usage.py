@@ -14,14 +14,17 @@ ROOT, LOGS, VOLUMES = "root", "logs", "volumes"
 
 @dataclass(frozen=True)
 class DiskUse:
-    """Space on a file system."""
+    """Space on a file system. ``hidden``: there is more, in directories too deep inside each other to be counted."""
 
     used_bytes: int = 0
     inodes: int = 0
+    hidden: bool = False
 
     def __add__(self, other: DiskUse) -> DiskUse:
         """Return both together."""
-        return DiskUse(self.used_bytes + other.used_bytes, self.inodes + other.inodes)
+        return DiskUse(
+            self.used_bytes + other.used_bytes, self.inodes + other.inodes, hidden=self.hidden or other.hidden
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ import msgspec
 
 from podkeep.agent import kubelets
 from podkeep.agent.convert import names
+from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
 from podkeep.agent.pod import teardown
-from podkeep.agent.pod.events import PodRejected, StepFailed
 from podkeep.agent.poddirs import PodDir, PodIdentity, places
 from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
 from podkeep.agent.resources.node_selection import selects

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from podkeep.agent.pod.observed import Confinement, ContainerView
+from podkeep.agent.observed import Confinement, ContainerView
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.status import PodCondition, PodStatus
 

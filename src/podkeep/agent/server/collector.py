@@ -1,7 +1,8 @@
 """Statistics are gathered here: from the runtime, /proc, cgroups and file systems; what they mean is ``stats.py``'s.
 
 Nothing is measured while nobody asks. Sizes of logs and volumes are kept for a minute (kubelet:
-volumeStatsAggPeriod), since a tree of files takes long to count.
+volumeStatsAggPeriod), since a tree of files takes long to count: as long as its pod likes. So who asks waits for them a
+while only, and has the former ones else.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +24,7 @@ from podkeep.agent.server.stats import FileSystem, Inventory, Json, NodeFacts, P
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
+from podkeep.base.tasks import Tasks, on_thread
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup import cgroup_stats, cgroups
@@ -31,13 +35,15 @@ log = logging.getLogger(__name__)
 _CORES_S = 10.0
 """Over how long a time the node's share of processors is measured, at least."""
 _SIZES_S = 60.0
+_WAIT_S = 2.0
+"""How long sizes that are being measured are waited for."""
 
 
 class Disk(Protocol):
     """Measures what a pod takes of the node's disk. Blocking."""
 
-    def __call__(self, pod: Pod) -> PodDisk:
-        """Return the sizes of its logs, volumes and files."""
+    def __call__(self, pod: Pod, *, ending: threading.Event) -> PodDisk:
+        """Return the sizes of its logs, volumes and files; what was seen of them when ``ending`` is set."""
         ...
 
 
@@ -64,11 +70,15 @@ class Collector:
         self._agent_started = time.time_ns()
         self._cores = _Cores()
         self._sizes: dict[str, tuple[float, PodDisk]] = {}
-        self._measuring = asyncio.Lock()
+        self._measuring: asyncio.Task[None] | None = None
+        self._tasks = Tasks("measuring what pods have on disks")
+        self._ending = threading.Event()
         self._reader: StatsReader | None = None
 
-    def close(self) -> None:
-        """Close descriptors."""
+    async def close(self) -> None:
+        """Give up what is being measured, and close descriptors."""
+        self._ending.set()
+        await self._tasks.close()
         if self._reader is not None:
             self._reader.close()
 
@@ -154,15 +164,23 @@ class Collector:
         return found
 
     async def _disks(self) -> dict[str, PodDisk]:
-        async with self._measuring:
+        if self._measuring is None or self._measuring.done():
+            self._measuring = self._tasks.start(self._measure())
+        await asyncio.wait({self._measuring}, timeout=_WAIT_S)
+        return {uid: disk for uid, (_, disk) in self._sizes.items()}
+
+    async def _measure(self) -> None:
+        """Measure the pods that were not measured for a while, one after the other."""
+        there = {pod.metadata.uid: pod for pod, _ in self._pods()}
+        for uid in self._sizes.keys() - there.keys():
+            del self._sizes[uid]
+        for uid, pod in there.items():
             now = time.monotonic()
-            there = {pod.metadata.uid: pod for pod, _ in self._pods()}
-            self._sizes = {uid: kept for uid, kept in self._sizes.items() if uid in there}
-            old = [uid for uid in there if uid not in self._sizes or now - self._sizes[uid][0] > _SIZES_S]
-            for uid in old:
-                with suppress(OSError, PodkeepError):
-                    self._sizes[uid] = (now, await asyncio.to_thread(self._disk, there[uid]))
-            return {uid: disk for uid, (_, disk) in self._sizes.items()}
+            if uid in self._sizes and now - self._sizes[uid][0] <= _SIZES_S:
+                continue
+            with suppress(OSError, PodkeepError):
+                disk = await on_thread(partial(self._disk, pod, ending=self._ending))
+                self._sizes[uid] = (time.monotonic(), disk)
 
 
 class _Cores:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,8 +26,12 @@ from podkeep.kernel.files import openat, tree_size
 _BLOCK_BYTES = 512
 
 
-def measure(dirs: PodDirs, pod_logs: str, pod: Pod) -> PodDisk:
-    """Return the sizes of a pod; what is gone meanwhile is left out."""
+_MEASURE_S = 5.0
+"""How long the volumes of one pod are counted; what was not seen until then counts nothing."""
+
+
+def measure(dirs: PodDirs, pod_logs: str, pod: Pod, ending: threading.Event) -> PodDisk:
+    """Return the sizes of a pod; what is gone meanwhile is left out, and so is the rest when ``ending`` is set."""
     directory = dirs.directory(PodUID(pod.metadata.uid))
     spec = pod.spec
     containers = [item.name for item in (*spec.init_containers, *spec.containers)]
@@ -32,7 +39,12 @@ def measure(dirs: PodDirs, pod_logs: str, pod: Pod) -> PodDisk:
     place = Path(log_directory(pod_logs, pod))
     logs = {name: size for name in containers if (size := _files(place / name)) is not None}
     hosts = _file(directory.hosts)
-    return PodDisk(logs=logs, volumes=_volumes(pod, directory), **({"other": hosts} if hosts else {}))
+    late = time.monotonic() + _MEASURE_S
+
+    def stop() -> bool:
+        return ending.is_set() or time.monotonic() > late
+
+    return PodDisk(logs=logs, volumes=_volumes(pod, directory, stop), **({"other": hosts} if hosts else {}))
 
 
 def _files(directory: Path) -> Size | None:
@@ -59,7 +71,7 @@ def _file(path: Path) -> Size | None:
     return Size(used_bytes=status.st_blocks * _BLOCK_BYTES, inodes=1)
 
 
-def _volumes(pod: Pod, directory: PodDir) -> list[VolumeUsage]:
+def _volumes(pod: Pod, directory: PodDir, stop: Callable[[], bool]) -> list[VolumeUsage]:
     found = []
     by_name = {volume.name: volume for volume in pod.spec.volumes}
     for path in _volume_directories(directory.volumes):
@@ -67,7 +79,7 @@ def _volumes(pod: Pod, directory: PodDir) -> list[VolumeUsage]:
         if volume is None:
             continue
         with suppress(OSError, PodkeepError):
-            size = tree_size.measure(str(path))
+            size = tree_size.measure(str(path), stop=stop, partly=True)
             if size is not None:
                 found.append(
                     VolumeUsage(

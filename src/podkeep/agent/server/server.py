@@ -173,7 +173,7 @@ class KubeletServer:
         """End every connection."""
         await self._tasks.close()
         await self._server.close(_CLOSE_S)
-        self.collector.close()
+        await self.collector.close()
 
     def _make_certificate(self) -> None:
         host = self._node.name

@@ -142,7 +142,9 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
     commands = daemons(invocation, mount_namespace)
     preload.shared()
     kubeconfig = str(own_kubeconfig(config.api.root)) if config.node.api else config.agent.kubeconfig
-    tell = report.NodeReport(pid=os.getpid(), kubeconfig=kubeconfig, embedded=config.node.api)
+    tell = report.NodeReport(
+        pid=os.getpid(), runtime=report.runtime_socket(config), kubeconfig=kubeconfig, embedded=config.node.api
+    )
     supervisor = Supervisor(commands, run, _write, tell, os.environ)
     after: dict[str, Callable[[], None]] = {"agent": lambda: _stop_pods(invocation)} if stop_pods else {}
     try:

@@ -238,7 +238,7 @@ class Cgroups:
             try:
                 fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
                 try:
-                    found.append(os.read(fd, _FILE_BYTES).decode())
+                    found.append(os.fsdecode(os.read(fd, _FILE_BYTES)))
                 finally:
                     os.close(fd)
             except OSError as error:

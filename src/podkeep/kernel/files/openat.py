@@ -23,7 +23,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import IntFlag
 from pathlib import Path
@@ -355,6 +355,7 @@ class _Walk(msgspec.Struct):
     max_entries: int
     tolerant: bool
     passed: Collection[str]
+    too_deep: Callable[[], None] | None = None
     above: list[str] = []
     levels: list[_Level] = []
     entries: int = 0
@@ -431,9 +432,12 @@ class _Walk(msgspec.Struct):
         level.weight += weight
         if self.waiting > _MAX_WAITING:
             raise ResourceExhausted("there are too many directories beside each other")
-        if len(self.above) >= MAX_DEPTH or self.length + len(name) > _MAX_PATH:
+        if len(self.above) < MAX_DEPTH and self.length + len(name) <= _MAX_PATH:
+            level.names.append(name)
+        elif self.too_deep is None:
             raise ResourceExhausted("there are too many directories inside each other")
-        level.names.append(name)
+        else:
+            self.too_deep()
 
 
 def walk(
@@ -443,6 +447,7 @@ def walk(
     one_mount: bool = True,
     tolerant: bool = False,
     passed: Collection[str] = (),
+    too_deep: Callable[[], None] | None = None,
 ) -> Iterator[Found]:
     """Yield everything below the directory behind ``root``, and not ``root``; a directory before what is in it.
 
@@ -451,10 +456,13 @@ def walk(
 
     :param tolerant: also pass over what cannot be read.
     :param passed: names of directories, wherever they are, that are not looked into.
+    :param too_deep: called for each directory that is inside of more others than a walk takes, and is not looked into.
     :raises ResourceExhausted: after what was yielded, if there are more entries, or directories in each other or beside
         each other, than a walk takes.
     :raises KernelCallError: if a directory cannot be opened.
     :raises OSError: if it cannot be read.
     """
     rules = CONFINED | (Resolve.NO_XDEV if one_mount else Resolve(0))
-    return _Walk(root=root, rules=rules, max_entries=max_entries, tolerant=tolerant, passed=passed).run()
+    return _Walk(
+        root=root, rules=rules, max_entries=max_entries, tolerant=tolerant, passed=passed, too_deep=too_deep
+    ).run()

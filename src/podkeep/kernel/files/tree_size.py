@@ -15,46 +15,58 @@ from podkeep.base.errors import ResourceExhausted
 from podkeep.kernel.files import openat
 
 MAX_INODES = openat.MAX_ENTRIES
-"""A larger tree is counted only this far; so is one that is deeper than a walk goes."""
+"""A larger tree is counted only this far."""
 MAX_LINKED = 500_000
 """After so many files with several names, every further name counts: they are remembered."""
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 
 
 class TreeSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Whole blocks in bytes, and inodes, the root's included; a file with several names counts once."""
+    """Whole blocks in bytes, and inodes, the root's included; a file with several names counts once.
+
+    ``too_deep``: there is more, in directories that are inside of more others than a walk takes.
+    """
 
     used_bytes: int
     inodes: int
+    too_deep: bool = False
 
 
-def measure(root: str, *, stop: Callable[[], bool] = lambda: False) -> TreeSize | None:
+def measure(root: str, *, stop: Callable[[], bool] = lambda: False, partly: bool = False) -> TreeSize | None:
     """Return the size of the tree at ``root``; None if it is gone, or ``stop`` said so meanwhile.
 
     What vanishes during the walk is not counted.
 
     :param stop: asked once for each directory, and for every thousandth entry.
+    :param partly: if ``stop`` says so, return what was counted until then.
     """
     try:
         root_fd = openat.open_directory(root)
     except OSError:
         return None
     with openat.closing(root_fd):
-        return _count(root_fd, stop)
+        return _count(root_fd, stop, partly)
 
 
-def _count(root: int, stop: Callable[[], bool]) -> TreeSize | None:
+def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None:
     status = os.fstat(root)
     device, blocks, inodes = status.st_dev, status.st_blocks, 1
-    if stop():
+    if stop() and not partly:
         return None
     linked: set[int] = set()
+    deep: list[bool] = []
+
+    def too_deep() -> None:
+        deep[:] = [True]
+
     with suppress(ResourceExhausted):
-        for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True):
+        for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True, too_deep=too_deep):
             status = found.status
             if status.st_dev != device:
                 continue
             if (found.is_directory or inodes % 1000 == 0) and stop():
+                if partly:
+                    break
                 return None
             if not found.is_directory and status.st_nlink > 1:
                 if status.st_ino in linked:
@@ -63,4 +75,4 @@ def _count(root: int, stop: Callable[[], bool]) -> TreeSize | None:
                     linked.add(status.st_ino)
             blocks += status.st_blocks
             inodes += 1
-    return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes)
+    return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes, too_deep=bool(deep))

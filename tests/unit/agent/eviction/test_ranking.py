@@ -9,8 +9,8 @@ import pytest
 from podkeep.agent.eviction import ranking
 from podkeep.agent.eviction.ranking import Filesystems, Violation
 from podkeep.agent.eviction.statistics import memory_available
-from podkeep.agent.eviction.thresholds import Observation, Threshold, Value
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
+from podkeep.agent.resources.thresholds import Observation, Threshold, Value
 from podkeep.api.pod import Pod
 from support.pods import container, pod, resources
 
@@ -161,6 +161,17 @@ DATA = [{"name": "data", "emptyDir": {"sizeLimit": "4Mi"}}]
             disk(volume=5),
             Filesystems(),
             Violation("emptydirfs.limit", 'Usage of EmptyDir volume "data" exceeds the limit "4Mi". '),
+        ),
+        # Who hides files where no walk goes has no limit that could be kept otherwise.
+        (
+            pod(volumes=DATA),
+            PodUse(volumes={"data": DiskUse(0, hidden=True)}),
+            Filesystems(),
+            Violation(
+                "emptydirfs.limit",
+                'Usage of EmptyDir volume "data", which has the limit "4Mi", cannot be counted: there are too many '
+                "directories inside each other. ",
+            ),
         ),
         (
             pod(container(limits="ephemeral-storage=10Mi")),

@@ -7,7 +7,6 @@ and read up to :data:`MAX_BYTES`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +22,7 @@ def read(volume: Path, path: str) -> str:
 
     :raises NotFound: if there is no such file.
     :raises FailedPrecondition: if it is too large or cannot be read.
+    :raises InvalidArgument: if it is not UTF-8 text.
     """
     try:
         with openat.closing(openat.open_directory(volume)) as root:
@@ -34,7 +34,10 @@ def read(volume: Path, path: str) -> str:
         raise NotFound(f"environment file {path!r} is not in its volume")
     if len(content) > MAX_BYTES:
         raise FailedPrecondition(f"environment file {path!r} is larger than {MAX_BYTES} bytes")
-    return os.fsdecode(content)
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"environment file {path!r} is not UTF-8 text, at byte {error.start}") from error
 
 
 def value(text: str, key: str) -> str:

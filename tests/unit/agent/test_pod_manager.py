@@ -1,0 +1,72 @@
+"""The manager of a node's pods: what goes wrong with one of them stays with that one, and is tried again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from podkeep.agent.manager.manager import PodManager
+from podkeep.agent.manager.runtime_events import RuntimeEvents
+from podkeep.agent.node import this_node
+from podkeep.agent.objects.sources import Sources, StaticObjects
+from podkeep.agent.resources.predicates import Rejection
+from podkeep.api.containers import Container
+from podkeep.api.meta import ObjectMeta
+from podkeep.api.pod import Pod, PodSpec
+from podkeep.api.status import PodStatus
+from podkeep.base import config
+from podkeep.cri.client import CriClient
+from support.timeout import TIMEOUT_S
+
+POD = Pod(
+    metadata=ObjectMeta(name="web", namespace="default", uid="u-1"),
+    spec=PodSpec(containers=(Container(name="c", image="i"),)),
+)
+
+
+class Told:
+    """What is told of pods."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.ended = asyncio.Event()
+
+    def set(self, pod: Pod, status: PodStatus) -> None:
+        self.phases.append(status.phase)
+        self.ended.set()
+
+    def finish(self, pod: Pod) -> None:
+        self.ended.set()
+
+
+def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def admit(pod: Pod, others: Sequence[Pod]) -> Rejection | None:
+        asked.append(pod.metadata.name)
+        if len(asked) == 1:
+            raise ValueError("nobody expected that")
+        return Rejection(reason="Judged", message="after all")
+
+    async def main() -> None:
+        socket = str(tmp_path / "none.sock")
+        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
+        async with CriClient(socket) as client:
+            node, told = this_node(client, config.load(None, settings)), Told()
+            manager = PodManager(
+                node=node,
+                objects=StaticObjects(Sources()),
+                events=RuntimeEvents(client, node.metrics),
+                statuses=told,
+                report=lambda pod, event: None,
+                admit=admit,
+                sources=("api",),
+            )
+            manager.changed("api", POD)
+            async with asyncio.timeout(TIMEOUT_S):
+                await told.ended.wait()
+            assert (told.phases, asked) == (["Failed"], ["web", "web"])
+            await manager.close()
+
+    asyncio.run(main())

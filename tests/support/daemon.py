@@ -119,11 +119,11 @@ cni_conf_dir = "{self.base / "cni"}"
 [mountns]
 enabled = {"true" if self.hides else "false"}
 pin = "{self.base / "mountns/mnt"}"
+[node]
+run = "{self.base / "node"}"
 [agent]
 root = "{self.base / "kubelet"}"
 pod_logs = "{self.base / "logs"}"
-[node]
-run = "{self.base / "node"}"
 {self.extra}
 """
         )

@@ -93,8 +93,6 @@ def node(open_directory: Path, registry: Registry, mounts_of_containers: Contain
     extra = f"""
 port = 0
 node_name = "node-1"
-[node]
-run = "{base / "node"}"
 [api]
 root = "{base / "api"}"
 unix_socket = "{base / "api.sock"}"

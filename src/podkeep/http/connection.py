@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import struct
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
+from hashlib import sha256
 from http import HTTPStatus
 from typing import Any, NoReturn, TypeVar
 
@@ -366,4 +368,13 @@ def _peer(sock: socket.socket, writer: asyncio.StreamWriter) -> Peer:
         pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
         return Peer(credentials=Credentials(pid=pid, uid=uid, gid=gid))
     address = writer.get_extra_info("peername")
-    return Peer(address=address[0] if address else "", certificate=writer.get_extra_info("peercert") or None)
+    return Peer(
+        address=address[0] if address else "",
+        certificate=writer.get_extra_info("peercert") or None,
+        fingerprint=_fingerprint(writer.get_extra_info("ssl_object")),
+    )
+
+
+def _fingerprint(tls: ssl.SSLObject | None) -> str:
+    certificate = None if tls is None else tls.getpeercert(binary_form=True)
+    return sha256(certificate).hexdigest() if certificate else ""

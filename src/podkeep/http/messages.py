@@ -72,6 +72,8 @@ class Peer:
     certificate: Mapping[str, Any] | None = None
     """The client's certificate, verified against the server's client CA (form: ``ssl.SSLSocket.getpeercert``); None if
     it showed none."""
+    fingerprint: str = ""
+    """SHA-256 of that certificate (DER), as hexadecimal digits."""
     credentials: Credentials | None = None
     """On a unix socket only."""
 

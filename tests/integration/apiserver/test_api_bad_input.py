@@ -131,6 +131,7 @@ PATCHES: list[tuple[str, Any, int, str]] = [
     (MERGE, {"metadata": {"resourceVersion": "99999999"}}, 409, "the object has been modified"),
     (MERGE, {"metadata": {"uid": "x"}}, 409, ""),
     (MERGE, {"data": {"$patch": "bogus"}}, 422, "a valid config key"),
+    (STRATEGIC, {"data": {"x": 5}}, 422, "patch: Invalid value"),
     (STRATEGIC, {"$patch": "bogus"}, 400, ""),
     (STRATEGIC, {"data": {"$patch": "bogus"}}, 400, ""),
     (STRATEGIC, {"$retainKeys": 5}, 400, ""),

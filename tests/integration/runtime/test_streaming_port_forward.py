@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from wsproto.connection import Connection, ConnectionType
-from wsproto.events import BytesMessage
+from wsproto.events import BytesMessage, CloseConnection
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from podkeep.cli.pods.stream_client import ForwardClient
@@ -251,6 +251,29 @@ def test_websocket_channels(pods: Pods, servers: PodServers) -> None:
     assert found[0] == (7000).to_bytes(2, "little") + b"hello"
     assert found[1] == (7000).to_bytes(2, "little")
     assert found[3].startswith((81).to_bytes(2, "little") + b"error forwarding port 81")
+
+
+def test_websocket_channels_end_when_the_pod_closes_its_connection(pods: Pods, servers: PodServers) -> None:
+    sandbox = launch(pods, servers)
+
+    async def go() -> bytes:
+        request = (
+            await pods._client.runtime.PortForward(api.PortForwardRequest(pod_sandbox_id=sandbox, port=[GREET]))
+        ).url
+        connection = await upgrade(request, "GET", streams.websocket_headers("v4.channel.k8s.io"))
+        frames = Connection(ConnectionType.CLIENT)
+        data, ended = b"", False
+        async with asyncio.timeout(streams.TIMEOUT_S):
+            while not ended and (received := await connection.receive()):
+                frames.receive_data(received)
+                for event in frames.events():
+                    ended = ended or isinstance(event, CloseConnection)
+                    if isinstance(event, BytesMessage) and event.data[0] == 0:
+                        data += bytes(event.data[1:])
+        await connection.close()
+        return data
+
+    assert pods.wait(go()) == GREET.to_bytes(2, "little") + b"bye\n"
 
 
 @pytest.mark.parametrize(

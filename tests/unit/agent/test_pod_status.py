@@ -247,13 +247,13 @@ def test_addresses_and_start_time_stay_when_the_sandbox_is_gone() -> None:
         ([(State.RUNNING, 1, 0), (State.EXITED, 0, 3)], None, 1, "run", 3),
         ([(State.EXITED, 2, 5)], None, 2, "5", None),
         # Attempts that the runtime has forgotten count on.
-        ([(State.RUNNING, 0, 0)], ("4", 6, "cri://x"), 7, "run", 4),
-        ([(State.RUNNING, 0, 0)], ("run", 6, "cri://a0"), 6, "run", None),
+        ([(State.RUNNING, 0, 0)], ("4", 6, "podkeep://x"), 7, "run", 4),
+        ([(State.RUNNING, 0, 0)], ("run", 6, "podkeep://a0"), 6, "run", None),
         # It ran and is nowhere.
-        ([], ("run", 2, "cri://x"), 3, "wait", 137),
-        ([], ("5", 2, "cri://x"), 2, "5", None),
+        ([], ("run", 2, "podkeep://x"), 3, "wait", 137),
+        ([], ("5", 2, "podkeep://x"), 2, "5", None),
         ([], ("wait", 2, ""), 2, "wait", None),
-        ([(State.UNKNOWN, 0, 0)], ("run", 2, "cri://a0"), 2, "137", None),
+        ([(State.UNKNOWN, 0, 0)], ("run", 2, "podkeep://a0"), 2, "137", None),
         ([(State.UNKNOWN, 0, 0)], None, 0, "wait", None),
         ([(State.CREATED, 0, 0)], None, 0, "wait", None),
     ],
@@ -316,9 +316,14 @@ PROBED = {"name": "a", "startupProbe": PROBE, "readinessProbe": PROBE}
         (ProbeResult(started=True, ready=True), None, True, True),
         (ProbeResult(started=False, ready=True), None, False, False),
         # An agent that was started anew has no results yet.
-        (None, said("a", "run", started=True, ready=True, container_id="cri://a0"), True, True),
-        (ProbeResult(ready=False), said("a", "run", started=True, ready=True, container_id="cri://a0"), True, False),
-        (None, said("a", "run", started=True, ready=True, container_id="cri://other"), False, False),
+        (None, said("a", "run", started=True, ready=True, container_id="podkeep://a0"), True, True),
+        (
+            ProbeResult(ready=False),
+            said("a", "run", started=True, ready=True, container_id="podkeep://a0"),
+            True,
+            False,
+        ),
+        (None, said("a", "run", started=True, ready=True, container_id="podkeep://other"), False, False),
     ],
 )
 def test_started_and_ready(
@@ -484,6 +489,6 @@ def test_resources_of_the_pod_as_a_whole() -> None:
 
 def test_a_view_of_another_attempt_says_nothing_of_this_one() -> None:
     seen = observed(replace(view("a", State.RUNNING, 1), id="new"), view("a", State.EXITED, 0, 2))
-    before = PodStatus(container_statuses=(said("a", "2", container_id="cri://a0", ready=False),))
+    before = PodStatus(container_statuses=(said("a", "2", container_id="podkeep://a0", ready=False),))
     found = only(status_of(make(containers=("a",)), seen, previous=before))
-    assert (found.container_id, found.restart_count) == ("cri://new", 1)
+    assert (found.container_id, found.restart_count) == ("podkeep://new", 1)

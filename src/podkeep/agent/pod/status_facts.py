@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from podkeep.agent.observed import Confinement, ContainerView
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.status import PodCondition, PodStatus
+from podkeep.cri import RUNTIME_NAME
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +53,7 @@ class StatusFacts:
     previous: PodStatus | None = None
     conditions: tuple[PodCondition, ...] = ()
     recursive_read_only: bool = False
-    runtime: str = "cri"
+    runtime: str = RUNTIME_NAME
     confinement: Confinement | None = None
 
 

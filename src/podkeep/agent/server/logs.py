@@ -18,6 +18,7 @@ from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.errors import DataLoss, NotFound, PodkeepError, Unavailable
 from podkeep.base.tasks import on_thread
+from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.messages import Refused
@@ -123,7 +124,8 @@ def nanoseconds(text: bytes) -> int | None:
 
 
 def full_time(text: bytes) -> bytes:
-    """Return a record's time with all nine digits of its fraction (kubelet: RFC3339NanoFixed)."""
+    """Return a record's time with all nine digits of its fraction, and Z for UTC (kubelet: RFC3339NanoFixed)."""
+    text = text.removesuffix(b"+00:00") + b"Z" if text.endswith(b"+00:00") else text
     head, dot, rest = text.partition(b".")
     if not dot:
         return text[:19] + b".000000000" + text[19:]
@@ -215,7 +217,7 @@ async def open_log(client: CriClient, identity: str, options: LogOptions) -> Log
     try:
         answer = await client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=identity))
     except PodkeepError as error:
-        raise Refused(400, f"unable to retrieve container logs for cri://{identity}") from error
+        raise Refused(400, f"unable to retrieve container logs for {RUNTIME_NAME}://{identity}") from error
     path = Path(answer.status.log_path)
     if not answer.status.log_path:
         raise Refused(400, f"container {identity} was made without a log")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from podkeep.apiserver.auth.jwt import InvalidToken
 from podkeep.apiserver.auth.tokens import Tokens, TokenUser
 from podkeep.apiserver.auth.union import AnyAuthenticator
-from podkeep.apiserver.auth.user import ADMIN, MASTERS, NOBODY, User, authenticated
+from podkeep.apiserver.auth.user import ADMIN, CREDENTIAL_ID, MASTERS, NOBODY, User, authenticated
 from podkeep.apiserver.meta.status import unauthorized
 from podkeep.http.messages import Request
 
@@ -27,7 +27,8 @@ class CertificateAuthenticator:
         if not names or not names[-1]:
             return None
         groups = tuple(value for kind, value in fields if kind == "organizationName")
-        return authenticated(User(name=names[-1], groups=groups))
+        fingerprint = request.peer.fingerprint
+        return authenticated(User(name=names[-1], groups=groups, extra={CREDENTIAL_ID: (f"X509SHA256={fingerprint}",)}))
 
 
 class BearerAuthenticator:

@@ -275,7 +275,7 @@ class Registry:
             except PatchError as error:
                 raise _patch_status(error) from None
             except WrongType as error:
-                raise unprocessable(str(error)) from None
+                raise _wrong_patch(patch, error) from None
             check(decoded.unknown)
             new = decoded.value
             new.setdefault("metadata", {})
@@ -632,6 +632,13 @@ def _patch_status(error: PatchError) -> StatusError:
     if error.code == 422:
         return unprocessable(str(error))
     return too_large(str(error)) if error.code == 413 else bad_request(str(error))
+
+
+def _wrong_patch(patch: Any, error: WrongType) -> StatusError:
+    """A patch would give a field a value of another type; the text is in the message, where Go's clients show it."""
+    errors = FieldErrors()
+    errors.invalid("patch", msgspec.json.encode(patch).decode()[:1000], str(error))
+    return invalid("", "", "", errors.found)
 
 
 def _apply_conflict(error: ApplyConflict) -> StatusError:

@@ -10,6 +10,7 @@ import msgspec
 import podkeep
 from podkeep.base.config import Config
 from podkeep.base.ids import HandlerName
+from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.mountns import sync
 from podkeep.mountns.sync import Mismatch
@@ -20,7 +21,6 @@ from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.rpc.convert.class_resources import Discovery
 from podkeep.runtime.rpc.namespace_watch import NamespaceWatch
 
-RUNTIME_NAME = "podkeep"
 API_VERSION = "v1"
 KUBELET_API_VERSION = "0.1.0"
 """What every runtime answers in VersionResponse.version."""

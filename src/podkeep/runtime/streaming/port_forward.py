@@ -122,6 +122,7 @@ async def _serve_channels(transport: Transport, protocol: str, request: ForwardR
                             errors=ChannelSink(connection, 2 * index + 1),
                             given_up=gone,
                             outputs=transport.account.outputs,
+                            has_ends=False,
                         ),
                     )
                 )
@@ -142,7 +143,8 @@ class Pair:
     """The client's side of one connection: its data, and where errors are told.
 
     ``given_up``: set when the client does not want it any more. ``outputs``: held while a portion of what the pod says
-    is read and sent, as many connections share one that may be slow.
+    is read and sent, as many connections share one that may be slow. ``has_ends``: whether one direction can be ended
+    alone; with WebSocket channels it cannot.
     """
 
     data_in: Source
@@ -150,6 +152,7 @@ class Pair:
     errors: Sink
     given_up: asyncio.Event
     outputs: asyncio.Semaphore
+    has_ends: bool = True
 
 
 @dataclass
@@ -308,8 +311,11 @@ async def _pass(sock: socket.socket, pair: Pair) -> None:
     descriptor = Descriptor(os.dup(sock.fileno()))
     try:
         async with asyncio.TaskGroup() as group:
-            group.create_task(_to_pod(pair.data_in, descriptor, sock))
-            group.create_task(_from_pod(descriptor, pair))
+            sending = group.create_task(_to_pod(pair.data_in, descriptor, sock))
+            await _from_pod(descriptor, pair)
+            if not pair.has_ends:
+                # The client cannot learn that the pod has said everything but from the end of the whole connection.
+                sending.cancel()
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from failed
     finally:

@@ -41,7 +41,7 @@ def request(peer: Peer | None = None, **headers: Any) -> Request:
 
 
 def certificate(*fields: tuple[str, str]) -> Peer:
-    return Peer(address="192.0.2.1", certificate={"subject": tuple((field,) for field in fields)})
+    return Peer(address="192.0.2.1", certificate={"subject": tuple((field,) for field in fields)}, fingerprint="a1")
 
 
 def unix(uid: int) -> Peer:
@@ -49,19 +49,23 @@ def unix(uid: int) -> Peer:
 
 
 CN, ORG = "commonName", "organizationName"
+BY_CERTIFICATE = {"authentication.kubernetes.io/credential-id": ("X509SHA256=a1",)}
 
 
 @pytest.mark.parametrize(
     ("asked", "user"),
     [
-        (request(certificate((CN, "ann"))), User(name="ann", groups=(ALL,))),
+        (request(certificate((CN, "ann"))), User(name="ann", groups=(ALL,), extra=BY_CERTIFICATE)),
         (
             request(certificate((ORG, "dev"), (ORG, "system:masters"), (CN, "ann"))),
-            User(name="ann", groups=("dev", "system:masters", ALL)),
+            User(name="ann", groups=("dev", "system:masters", ALL), extra=BY_CERTIFICATE),
         ),
-        (request(certificate((CN, "a"), (CN, "b"))), User(name="b", groups=(ALL,))),
-        (request(certificate((CN, "ann"), (ORG, ALL))), User(name="ann", groups=(ALL,))),
-        (request(certificate((CN, "ann")), authorization="Bearer bad"), User(name="ann", groups=(ALL,))),
+        (request(certificate((CN, "a"), (CN, "b"))), User(name="b", groups=(ALL,), extra=BY_CERTIFICATE)),
+        (request(certificate((CN, "ann"), (ORG, ALL))), User(name="ann", groups=(ALL,), extra=BY_CERTIFICATE)),
+        (
+            request(certificate((CN, "ann")), authorization="Bearer bad"),
+            User(name="ann", groups=(ALL,), extra=BY_CERTIFICATE),
+        ),
         (request(authorization="Bearer good"), User(name="ann", uid="1", groups=("dev", ALL))),
         (request(authorization="  bearer good and more"), User(name="ann", uid="1", groups=("dev", ALL))),
         (request(unix(0)), User(name="kubernetes-admin", groups=("system:masters", ALL))),

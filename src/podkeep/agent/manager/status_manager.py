@@ -33,6 +33,14 @@ log = logging.getLogger(__name__)
 WRITERS = 8
 """Requests at a time."""
 
+_Static = tuple[str, str, str]
+"""UID, namespace and name of a static pod. Whoever may create pods can give one the annotation of a mirror, with any
+UID; the name in that namespace they cannot have, or may do what they like with the mirror anyway."""
+
+
+def _static(pod: Pod) -> _Static:
+    return pod.metadata.uid, pod.metadata.namespace, pod.metadata.name
+
 
 @dataclass(kw_only=True)
 class _Entry:
@@ -56,9 +64,9 @@ class StatusManager:
     def __init__(self, client: Client, metrics: AgentMetrics) -> None:
         self._client, self._metrics = client, metrics
         self._entries: dict[str, _Entry] = {}
-        self._static: dict[str, PodStatus] = {}
-        self._mirrors: dict[str, str] = {}
-        """By the UID of the static pod, its newest status and the UID of its mirror."""
+        self._static: dict[_Static, PodStatus] = {}
+        self._mirrors: dict[_Static, str] = {}
+        """By static pod, its newest status and the UID of its mirror."""
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
 
     def known(self, pod: Pod, there: Mapping[str, Any]) -> None:
@@ -72,7 +80,7 @@ class StatusManager:
             entry = _Entry(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there)
             self._entries[metadata.uid] = entry
             if critical.is_mirror(pod):
-                shown = metadata.annotations[critical.CONFIG_MIRROR]
+                shown = metadata.annotations[critical.CONFIG_MIRROR], metadata.namespace, metadata.name
                 self._mirrors[shown] = metadata.uid
                 entry.status = self._static.get(shown)
         entry.there = there
@@ -82,7 +90,7 @@ class StatusManager:
     def set(self, pod: Pod, status: PodStatus) -> None:
         """Have the status of a pod written; nothing happens if the API does not have the pod any more."""
         if critical.is_static(pod):
-            self._static[pod.metadata.uid] = status
+            self._static[_static(pod)] = status
         entry = self._entry(pod)
         if entry is None or entry.gone:
             return
@@ -94,12 +102,12 @@ class StatusManager:
         """Return where the status of a pod goes: that of a static pod goes to its mirror."""
         uid = pod.metadata.uid
         if critical.is_static(pod):
-            uid = self._mirrors.get(uid, "")
+            uid = self._mirrors.get(_static(pod), "")
         return self._entries.get(uid)
 
     def forget_static(self, uids: Collection[str]) -> None:
         """Forget the statuses of static pods that are not among ``uids``."""
-        self._static = {uid: status for uid, status in self._static.items() if uid in uids}
+        self._static = {static: status for static, status in self._static.items() if static[0] in uids}
 
     def finish(self, pod: Pod) -> None:
         """Have the object of a pod deleted after its last status was written: nothing of it is left on the node."""

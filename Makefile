@@ -40,7 +40,7 @@ parity: setup ## run the tests with container mounts hidden and shown, and compa
 	-$(PYTHON) -m pytest $(SCRATCH_TESTS) --container-mounts=shown --junit-xml=.cache/parity/shown.xml
 	$(PYTHON) tools/compare_runs.py .cache/parity/hidden.xml .cache/parity/shown.xml
 
-reference: ## run the conformance tests against Debian's containerd, to check the tests (root)
+reference: ## run the conformance tests, a node's among them, against Debian's containerd (root)
 	@tools/setup reference
 	$(PYTHON) tools/suite.py --results=.cache/reference.jsonl tests/conformance --cri-endpoint=containerd
 

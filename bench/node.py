@@ -231,7 +231,9 @@ def measure(work: Path, *, rounds: int, alive: int) -> tuple[str, dict[str, floa
     """Return the table, and every value for programs: milliseconds of one pod, else seconds, KiB, parts of a core."""
     samples = Samples()
     values: dict[str, float] = {}
+    load = os.getloadavg()[0]
     with _running(work / "node") as (node, values["ready"]):
+        values["ready cpu"] = node.cpu_s()
         time.sleep(_SETTLE_S)
         values["empty pss"] = node.pss_kib()
         archive = work / "busybox.tar"
@@ -239,8 +241,10 @@ def measure(work: Path, *, rounds: int, alive: int) -> tuple[str, dict[str, floa
         subprocess.run(demo, check=True, capture_output=True)
         subprocess.run(node.podkeep("image", "load", str(archive)), check=True, capture_output=True)
         watch = Watch(node.socket)
+        used = node.cpu_s()
         for number in range(rounds):
             _one(node, watch, f"one-{number}", samples)
+        values["one cpu"] = 1000 * (node.cpu_s() - used) / rounds
         _many(node, watch, alive, values)
         _restart(node, alive, values)
         _idle(node, values)
@@ -254,6 +258,7 @@ def measure(work: Path, *, rounds: int, alive: int) -> tuple[str, dict[str, floa
         values[f"{key} p95"] = samples.summary(key).p95
     facts = [
         report.machine(),
+        f"load average of the last minute: {load:.1f} before, {os.getloadavg()[0]:.1f} after",
         f"medians of {rounds} pods, one after the other; {alive} pods at once; the image is there",
     ]
     return _table(values, alive, facts), values
@@ -272,11 +277,12 @@ def _one(node: Node, watch: Watch, name: str, samples: Samples) -> None:
 
 def _many(node: Node, watch: Watch, alive: int, values: dict[str, float]) -> None:
     names = [f"many-{number}" for number in range(alive)]
-    begin = time.monotonic()
+    used, begin = node.cpu_s(), time.monotonic()
     for name in names:
         node.ask("POST", "/api/v1/namespaces/default/pods", pod(name))
     watch.wait(lambda: all(name in watch.ready for name in names), "all pods ready")
     values["many"] = max(watch.ready[name] for name in names) - begin
+    values["many cpu"] = node.cpu_s() - used
 
 
 def _restart(node: Node, alive: int, values: dict[str, float]) -> None:
@@ -308,10 +314,13 @@ def _idle(node: Node, values: dict[str, float], seconds: float = 30.0) -> None:
 def _table(values: dict[str, float], alive: int, facts: list[str]) -> str:
     rows = [
         ("`podkeep node` on an empty machine: all daemons serve", f"{values['ready']:.2f} s"),
+        ("CPU time of that", f"{values['ready cpu']:.2f} s"),
         ("Memory of it, without a pod (PSS)", f"{values['empty pss'] / 1024:.0f} MiB"),
         ("apply to Ready, median (95th percentile)", _ms(values, "apply")),
         ("delete to gone, median (95th percentile)", _ms(values, "delete")),
+        ("CPU time of the daemons for both", f"{values['one cpu']:.0f} ms"),
         (f"{alive} pods applied at once, all Ready", f"{values['many']:.1f} s"),
+        ("CPU time of the daemons for that", f"{values['many cpu']:.1f} s"),
         (f"The agent started again with {alive} pods", f"{values['restart']:.2f} s"),
         (f"Idle with {alive} pods: CPU", f"{100 * values['idle']:.1f} % of a core"),
         (f"Memory with {alive} pods (PSS), conmons included", f"{values['pss'] / 1024:.0f} MiB"),

@@ -19,7 +19,7 @@ class ApiDaemon:
     """Start it as a context manager; ``base`` is an empty directory of the test's own."""
 
     def __init__(self, base: Path, *options: str) -> None:
-        self.base, self._options = base, options
+        self.base, self.options = base, options
         self.socket = base / "api.sock"
         self.root = base / "api"
         self.address = ""
@@ -36,7 +36,7 @@ class ApiDaemon:
 
     def start(self) -> None:
         """Start it, and wait until it serves."""
-        command = [sys.executable, "-m", "podkeep", *self._options, "api", "--root", str(self.root)]
+        command = [sys.executable, "-m", "podkeep", *self.options, "api", "--root", str(self.root)]
         command += ["--unix-socket", str(self.socket), "--address", self.address or "127.0.0.1:0"]
         environment = {**os.environ, "PODKEEP_CONFIG": os.devnull}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)

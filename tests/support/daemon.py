@@ -122,6 +122,8 @@ pin = "{self.base / "mountns/mnt"}"
 [agent]
 root = "{self.base / "kubelet"}"
 pod_logs = "{self.base / "logs"}"
+[node]
+run = "{self.base / "node"}"
 {self.extra}
 """
         )

@@ -7,6 +7,7 @@ client: ``support.cri.Pods`` with images and the cgroup parent of the test run.
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, pod
+from support.daemon import Daemon
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,3 +134,32 @@ class Node(Pods):
         found = [item for item in self.runtime_status().runtime_handlers if item.name == name]
         assert len(found) == 1, f"handlers named {name!r}: {found}"
         return found[0]
+
+
+class Attached(Daemon):
+    """An endpoint in the place of a daemon that a test starts: verbs and agents with directories of their own use it.
+
+    :param base: an empty directory of the test's own.
+    """
+
+    def __init__(self, endpoint: Endpoint, base: Path) -> None:
+        super().__init__(base)
+        self._endpoint = endpoint
+
+    @property
+    def pid(self) -> int:
+        """The runtime's process."""
+        return self._endpoint.pid
+
+    def start(self) -> Daemon:
+        """Do nothing: it serves."""
+        return self
+
+    def end(self) -> None:
+        """Do nothing: it serves others."""
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return a command line of podkeep that uses the endpoint."""
+        own = {"agent.root": self.base / "kubelet", "agent.pod_logs": self.base / "logs"}
+        settings = [part for key, value in own.items() for part in ("--set", f"{key}={value}")]
+        return [sys.executable, "-m", "podkeep", *self._endpoint.options, *settings, *arguments]

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from podkeep.agent.sources import Sources
+from podkeep.agent.objects.sources import Sources
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod

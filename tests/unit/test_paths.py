@@ -21,7 +21,7 @@ SOURCE = Path(podkeep.__file__).parent
 ALLOWED = {
     "Below the agent's root or the runtime's two directories, beside what containers have of them: they have single"
     " files and directories there mounted, and can exchange none of these for another.": (
-        "agent/container_files.py",
+        "agent/volumes/container_files.py",
         "agent/eviction/containers.py",
         "agent/eviction/statistics.py",
         "agent/resources/allocations.py",
@@ -33,7 +33,7 @@ ALLOWED = {
         "agent/images/pull_records.py",
         "agent/volumes/empty_dir.py",
         "agent/volumes/setup.py",
-        "agent/volumes/sub_path.py",
+        "agent/sub_path.py",
         "runtime/bundle/anonymous_volumes.py",
         "runtime/lifecycle/checkpoint.py",
         "runtime/class_resources/loading.py",
@@ -55,9 +55,9 @@ ALLOWED = {
     ),
     "Logs, in whose directory a pod with a hostPath volume may exchange everything: what is there is not opened by its"
     " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
-        "agent/log_reader.py",
-        "agent/pod/node_logs.py",
-        "agent/pod/log_rotation.py",
+        "agent/logs/reader.py",
+        "agent/logs/node_logs.py",
+        "agent/logs/rotation.py",
         "agent/server/system_logs.py",
     ),
     "The directory above a pod's logs, with the links that the machine has; from there on by descriptor.": (

@@ -19,11 +19,12 @@ SOURCE = Path(podkeep.__file__).parent
 ALLOWED = {
     "The owner itself; calls that are made once for all who wait.": ("base/tasks.py", "base/singleflight.py"),
     "The function that starts it cancels it or waits for it before it ends, however that is.": (
+        "agent/daemon/daemon.py",
+        "agent/eviction/shutdown.py",
         "agent/pod/admission.py",
-        "agent/pod/log_rotation.py",
+        "agent/logs/rotation.py",
         "agent/pod/starter.py",
         "agent/pod/stopping.py",
-        "agent/pod/worker.py",
         "cli/images/progress.py",
         "cli/pods/cp.py",
         "cli/pods/port_forward.py",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Whereabouts:
+class RuntimeNamespace:
     """Inode of a runtime's mount namespace, and whether it hides its mounts there; None: it does not say."""
 
     inode: int
@@ -40,23 +40,23 @@ async def require_runtime_here(client: CriClient, own: int) -> None:
     :raises Unavailable: if it does not answer.
     """
     answer = await client.runtime.Status(api_pb2.StatusRequest(verbose=True))
-    there = told(answer.info.get("mountNamespace", "")) or seen(client.socket)
+    there = reported(answer.info.get("mountNamespace", "")) or of_listener(client.socket)
     if there is not None:
         require_same(own, there.inode, hidden=there.hidden)
 
 
-def told(info: str) -> Whereabouts | None:
+def reported(info: str) -> RuntimeNamespace | None:
     """Return what podkeep's runtime says in verbose Status; other runtimes say nothing."""
     try:
         content = json.loads(info)
-        return Whereabouts(inode=int(content["inode"]), hidden=bool(content["hidden"]))
+        return RuntimeNamespace(inode=int(content["inode"]), hidden=bool(content["hidden"]))
     except (ValueError, KeyError, TypeError):
         return None
 
 
-def seen(path: Path) -> Whereabouts | None:
+def of_listener(path: Path) -> RuntimeNamespace | None:
     """Return where the process is that listens on a unix socket (unix(7), SO_PEERCRED); None: that cannot be seen."""
     try:
-        return Whereabouts(inode=Path(f"/proc/{peer.listener(str(path))}/ns/mnt").stat().st_ino)
+        return RuntimeNamespace(inode=Path(f"/proc/{peer.listener(str(path))}/ns/mnt").stat().st_ino)
     except OSError:
         return None

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent import runtime_calls
-from podkeep.agent.dns import ResolvConf
-from podkeep.agent.dns import parse as parse_resolv_conf
 from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.pull_records import PullRecords, Verification
 from podkeep.agent.images.puller import Images, PullLimits, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
+from podkeep.agent.logs.node_logs import NodeLogs
 from podkeep.agent.metrics import AgentMetrics
-from podkeep.agent.pod.node_logs import NodeLogs
+from podkeep.agent.network.dns import ResolvConf
+from podkeep.agent.network.dns import parse as parse_resolv_conf
+from podkeep.agent.objects.runtime_classes import RuntimeClasses
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.probes.hooks import Hooks
 from podkeep.agent.probes.prober import Probes
@@ -24,7 +25,6 @@ from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
-from podkeep.agent.runtime_classes import RuntimeClasses
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
@@ -63,7 +63,8 @@ class Node:
     hosts_file: str
     kubelets: KnownKubelets
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
-
+    runtime_name: str = "cri"
+    """What the runtime calls itself: IDs of containers in statuses begin with it."""
     runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""

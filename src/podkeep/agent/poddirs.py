@@ -22,8 +22,8 @@ from pathlib import Path
 
 import msgspec
 
+from podkeep.agent import sub_path
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.agent.volumes import sub_path
 from podkeep.base import atomicfile
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal
@@ -35,6 +35,8 @@ from podkeep.kernel.mount import mountinfo
 LOCK_NAME = ".podkeep.lock"
 _LOCK_PAUSE_S = 0.01
 _IDENTITY = "pod.json"
+_UNFINISHED = f".{_IDENTITY}."
+"""How the names of files begin that ``atomicfile`` has not given their own name yet."""
 _DELETION = "deletion-grace-period"
 
 
@@ -217,11 +219,34 @@ class PodDirs:
         return record if record.runtime == self._runtime else None
 
     def is_taken(self, uid: PodUID) -> bool:
-        """Say whether somebody keeps something in the directory of pod ``uid``; an empty one is anybody's."""
+        """Say whether somebody keeps something in the directory of pod ``uid``; an empty one is anybody's.
+
+        So is one with nothing but a record that was not finished: who made it has ended at that moment.
+        """
         try:
-            return bool(os.listdir(self.pods / uid))
+            return any(not entry.startswith(_UNFINISHED) for entry in os.listdir(self.pods / uid))
         except FileNotFoundError:
             return False
+
+    def reclaim_empty(self, is_wanted: Callable[[str], bool]) -> list[PodUID]:
+        """Remove the directories that nobody keeps anything in, and return whose they were.
+
+        The caller holds the lock of the agent's root, under which others make such directories.
+        """
+        removed = []
+        for uid in self.all():
+            if is_wanted(uid) or self.is_taken(uid):
+                continue
+            try:
+                fd = self.own(uid)
+            except FailedPrecondition:
+                continue
+            try:
+                _remove(self.pods / uid)
+            finally:
+                os.close(fd)
+            removed.append(uid)
+        return removed
 
     def is_foreign(self, uid: PodUID) -> bool:
         """Say whether the directory of pod ``uid`` is kept by somebody else: a kubelet, or another runtime's agent."""

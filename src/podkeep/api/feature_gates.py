@@ -73,7 +73,7 @@ STOP_SIGNALS = Gate(
 USER_NAMESPACES = Gate(
     name="UserNamespacesSupport",
     default=True,
-    components=("api",),
+    components=("agent", "api"),
     about="user namespaces of pods (KEP-127)",
 )
 KNOWN: tuple[Gate, ...] = (

@@ -302,6 +302,8 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Serve the files of /var/log at ``/logs/`` (kubelet: enableSystemLogHandler, true there)."""
     streaming_connection_idle_timeout: float = 14400.0
     """Seconds without a byte after which exec, attach and port-forward end."""
+    runtime_request_timeout: float = 120.0
+    """Seconds within which the runtime has to answer, but for pulls (kubelet: runtimeRequestTimeout)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
     serialize_image_pulls: bool = False
@@ -1038,6 +1040,8 @@ def _server_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
         yield InvalidArgument(f"agent.port: {agent.port} is no port", hint="use 10250")
     if not agent.streaming_connection_idle_timeout > 0:
         yield InvalidArgument("agent.streaming_connection_idle_timeout: it must be more than 0", hint="use 14400")
+    if not agent.runtime_request_timeout > 0:
+        yield InvalidArgument("agent.runtime_request_timeout: it must be more than 0", hint="use 120")
     if bool(agent.tls_cert_file) != bool(agent.tls_private_key_file):
         yield InvalidArgument("agent: tls_cert_file and tls_private_key_file go together", hint="set both or neither")
 

@@ -102,7 +102,7 @@ def command(
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
     wanted.check(keep=keep)
-    if (node := report.read(Path(config.node.run))) is not None:
+    if (node := report.of(config)) is not None:
         return _on_node(
             invocation, files, wanted, node, {"detached": wanted.detach, "keep": keep, "retry": retry, "form": output}
         )
@@ -190,12 +190,12 @@ def _descriptor(stream: TextIO | None) -> int | None:
 
 
 async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
+    from podkeep.agent.events import PodRejected
     from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node
+    from podkeep.agent.objects.sources import Sources
     from podkeep.agent.pod.admission import with_identity
-    from podkeep.agent.pod.events import PodRejected
     from podkeep.agent.pod.worker import PodWorker
-    from podkeep.agent.sources import Sources
     from podkeep.cli.images.progress import each_once, shown
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
@@ -209,7 +209,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
         prefixed=containers > 1,
     )
     sources = Sources(config_maps=manifest.config_maps, secrets=manifest.secrets)
-    async with CriClient(config.runtime.socket) as client:
+    async with CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout) as client:
         await require_runtime_here(client, mount_namespace)
 
         async def show_pull(image: str, pull: Awaitable[str]) -> str:
@@ -289,7 +289,7 @@ class _Supervisor:
         return result
 
     async def _to_its_end(self, worker: PodWorker) -> PodResult | None:
-        from podkeep.agent.pod.events import PodRejected
+        from podkeep.agent.events import PodRejected
         from podkeep.agent.pod.status import rejected
         from podkeep.agent.pod.worker import PodResult
 
@@ -305,7 +305,7 @@ class _Supervisor:
 
     def _located(self, pod: Pod, error: Exception) -> Exception:
         """Put the pod and the container in front of an error, as of their output, where there are others of them."""
-        from podkeep.agent.pod.events import StepFailed
+        from podkeep.agent.events import StepFailed
 
         if not isinstance(error, PodkeepError):
             return error

@@ -1,7 +1,7 @@
 """What ``podkeep run`` prints: the output of containers as it comes, and warnings.
 
 Owns: following log files of containers that start and end, and naming the container in front of each line when there
-are several. Does not own: reading the log format (``agent.log_reader``).
+are several. Does not own: reading the log format (``agent.logs.reader``).
 
 Output is followed by a thread of its own, a bounded piece of each log at a time: neither a container that writes faster
 than we print nor a pipe that nobody reads keeps the event loop from signals. The thread holds no lock of Python's while
@@ -20,8 +20,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.agent.log_reader import LogReader, Record
-from podkeep.agent.pod.events import Event
+from podkeep.agent.events import Event
+from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.base.printable import printable

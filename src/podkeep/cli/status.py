@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import click
@@ -58,6 +57,8 @@ class Status:
     counts: Mapping[str, int] = field(default_factory=dict)
     """Pods by state."""
     unwell: tuple[PodLine, ...] = ()
+    are_pods_known: bool = True
+    """Whether the API said which pods there are."""
 
 
 @click.command(name="status")
@@ -69,7 +70,7 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
 
     The exit status is 0 if all is well, else 1.
     """
-    told = report.read(Path(invocation.config.node.run))
+    told = report.of(invocation.config)
     name = invocation.config.agent.node_name or _host_name()
     if told is None:
         status = not_running(name, invocation.config.runtime.socket)
@@ -152,15 +153,16 @@ def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
         daemons=told.daemons,
         counts=dict(Counter(verdict.state for _, verdict in verdicts)),
         unwell=unwell,
+        are_pods_known=not seen.problem,
     )
 
 
 def _summary(down: Sequence[DaemonReport], seen: Seen, node: str, unwell: int) -> str:
     failed = [daemon for daemon in down if daemon.reason]
     # Who waits for one that failed is no news.
-    parts = [f"{daemon.name} cannot start: {daemon.reason}" for daemon in failed] or [
-        f"{daemon.name} is {daemon.state}" for daemon in down
-    ]
+    parts = [
+        f"{daemon.name} {'has ended' if daemon.had_served else 'cannot start'}: {daemon.reason}" for daemon in failed
+    ] or [f"{daemon.name} is {daemon.state}" for daemon in down]
     if not down and seen.problem:
         parts.append(f"the API does not answer: {seen.problem}")
     if node and (node != "Ready" or not parts):
@@ -185,7 +187,7 @@ def lines(status: Status, now: float) -> Iterable[str]:
         yield f"pods: {counts}"
     elif status.daemons:
         yield ""
-        yield "pods: none"
+        yield "pods: none" if status.are_pods_known else "pods: not known, the API does not answer; they run on"
     if status.unwell:
         yield ""
         rows_ = [

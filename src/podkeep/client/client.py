@@ -23,7 +23,7 @@ import msgspec
 
 import podkeep
 from podkeep.base.errors import DeadlineExceeded, Unavailable
-from podkeep.client.connection import Connection, Headers, Stale, place
+from podkeep.client.connection import Connection, ConnectionEnded, Headers, server_address
 from podkeep.client.credentials import Credentials
 from podkeep.client.errors import ApiError, refusal, status_error
 from podkeep.client.resources import Resource
@@ -98,7 +98,7 @@ class Client:
     def __init__(self, settings: Settings, *, user_agent: str = "", timeout: float = TIMEOUT_S) -> None:
         self.settings = settings
         self.timeout = timeout
-        self._where = place(settings.server)
+        self._where = server_address(settings.server)
         self._credentials = Credentials(settings)
         self._headers: Headers = [
             ("user-agent", f"{user_agent or 'podkeep'}/{podkeep.__version__}"),
@@ -372,7 +372,7 @@ class Client:
                 if not asked or not error.retry_after or attempt == _RETRIES:
                     raise
                 await asyncio.sleep(error.retry_after)
-            except _Kept:
+            except _IdleConnectionEnded:
                 continue
         raise AssertionError("the last attempt returns or raises")
 
@@ -384,10 +384,10 @@ class Client:
             try:
                 await connection.ask(method, path, [*self._with(extra), *await self._credentials.headers()], data)
                 body = await connection.body(limit if connection.status < 400 else _ERROR_BYTES)
-            except Stale as error:
+            except ConnectionEnded as error:
                 connection.abort()
                 if was_used and method in _READS:
-                    raise _Kept from error
+                    raise _IdleConnectionEnded from error
                 raise
             except BaseException:
                 connection.abort()
@@ -459,7 +459,7 @@ class Client:
             connection.abort()
 
 
-class _Kept(Exception):
+class _IdleConnectionEnded(Exception):
     """A connection that was kept had ended."""
 
 

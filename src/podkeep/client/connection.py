@@ -31,7 +31,7 @@ Headers = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ServerAddress:
     """Where a server is: ``path`` is a unix socket's; ``prefix`` goes before each request's path."""
 
     host: str = ""
@@ -45,7 +45,7 @@ class Place:
         return self.path or self.authority
 
 
-def place(server: str) -> Place:
+def server_address(server: str) -> ServerAddress:
     """Return where a server's URL leads.
 
     :raises InvalidArgument: if it is none.
@@ -57,11 +57,11 @@ def place(server: str) -> Place:
     except ValueError as error:
         raise InvalidArgument(f"server {server!r}: {error}", hint=hint) from error
     if parts.scheme == "unix" and parts.path.startswith("/") and not parts.netloc:
-        return Place(path=parts.path)
+        return ServerAddress(path=parts.path)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidArgument(f"server {server!r} is no URL of an API", hint=hint)
     default = 443 if parts.scheme == "https" else 80
-    return Place(
+    return ServerAddress(
         host=parts.hostname,
         port=port or default,
         prefix=parts.path.rstrip("/"),
@@ -69,14 +69,14 @@ def place(server: str) -> Place:
     )
 
 
-class Stale(Unavailable):
+class ConnectionEnded(Unavailable):
     """The connection ended before anything of an answer came."""
 
 
 class Connection:
     """A connection; ``status`` and ``headers`` are those of the last answer."""
 
-    def __init__(self, where: Place, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, where: ServerAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._where, self._reader, self._writer = where, reader, writer
         self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
         self.used = False
@@ -87,7 +87,7 @@ class Connection:
         self.headers: dict[str, str] = {}
 
     @classmethod
-    async def open(cls, where: Place, tls: ssl.SSLContext | None, server_name: str = "") -> Connection:
+    async def open(cls, where: ServerAddress, tls: ssl.SSLContext | None, server_name: str = "") -> Connection:
         """Connect to a server.
 
         :raises Unavailable: if that is not possible.
@@ -127,7 +127,7 @@ class Connection:
     async def ask(self, method: str, path: str, headers: Headers, body: bytes = b"") -> None:
         """Send a request, and wait for the head of its answer.
 
-        :raises Stale: if the connection ended before.
+        :raises ConnectionEnded: if the connection ended before.
         :raises Unavailable: if what came is no answer.
         """
         sent = [("host", self._where.authority), *headers]
@@ -145,11 +145,11 @@ class Connection:
                 if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
                     break
                 if not isinstance(event, h11.InformationalResponse):
-                    raise Stale(f"the API at {self._where} closed the connection")
+                    raise ConnectionEnded(f"the API at {self._where} closed the connection")
         except h11.LocalProtocolError as error:
             raise InvalidArgument(f"no request can be made of {method} {path!r}: {error}") from error
         except (OSError, h11.RemoteProtocolError) as error:
-            kind = Unavailable if self._h11.trailing_data[0] else Stale
+            kind = Unavailable if self._h11.trailing_data[0] else ConnectionEnded
             raise kind(f"the API at {self._where} gave no answer: {_words(error)}") from error
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}

@@ -55,7 +55,7 @@ class Occurrence:
 
 
 @dataclass(kw_only=True)
-class Written:
+class RecordedEvent:
     """An event as the API has it: one object for all that are the same."""
 
     occurrence: Occurrence
@@ -104,16 +104,16 @@ class Correlator:
 
     def __init__(self) -> None:
         self._similar: _Recent[_Similar] = _Recent()
-        self._written: _Recent[Written] = _Recent()
+        self._written: _Recent[RecordedEvent] = _Recent()
         self._buckets: _Recent[_Bucket] = _Recent()
 
-    def take(self, occurrence: Occurrence) -> Written | None:
+    def take(self, occurrence: Occurrence) -> RecordedEvent | None:
         """Return the event that an occurrence makes or counts; None: it is one too many."""
         key, combined = self._combined(occurrence)
         known = self._written.get(key)
         if known is None:
             name = f"{occurrence.about.name}.{int(occurrence.time * 1e9):x}"
-            event = Written(occurrence=combined, name=name, first=occurrence.time, last=occurrence.time)
+            event = RecordedEvent(occurrence=combined, name=name, first=occurrence.time, last=occurrence.time)
             known = self._written.put(key, event)
         else:
             known.occurrence, known.last, known.count = combined, occurrence.time, known.count + 1
@@ -153,7 +153,7 @@ class Correlator:
         return True
 
 
-def body(event: Written, component: str, host: str) -> dict[str, Any]:
+def body(event: RecordedEvent, component: str, host: str) -> dict[str, Any]:
     """Return an event as the API takes it (v1.Event)."""
     occurrence = event.occurrence
     about = occurrence.about
@@ -187,7 +187,7 @@ def body(event: Written, component: str, host: str) -> dict[str, Any]:
     }
 
 
-def change(event: Written) -> dict[str, Any]:
+def change(event: RecordedEvent) -> dict[str, Any]:
     """Return the patch of an event that happened again."""
     return {
         "message": event.occurrence.message,

@@ -210,9 +210,9 @@ def _ask(plugin: ExecPlugin) -> _ExecStatus:
             key: base64.b64encode(value).decode() if isinstance(value, bytes) else value
             for key, value in plugin.cluster.items()
         }
-    told = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+    request = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
     environment = {**os.environ, **dict(plugin.environment)}
-    environment["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(told).decode()
+    environment["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(request).decode()
     try:
         done = spawn.run_foreign(
             [plugin.command, *plugin.arguments],

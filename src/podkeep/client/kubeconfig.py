@@ -236,26 +236,26 @@ def _plugin(file: Path, wanted: _Exec, cluster: _Cluster) -> ExecPlugin:
         api_version=wanted.api_version,
         install_hint=wanted.install_hint,
         interactive=wanted.interactive_mode == "Always",
-        cluster=_told(file, cluster) if wanted.provide_cluster_info else None,
+        cluster=_cluster_info(file, cluster) if wanted.provide_cluster_info else None,
     )
 
 
-def _told(file: Path, cluster: _Cluster) -> dict[str, Any]:
+def _cluster_info(file: Path, cluster: _Cluster) -> dict[str, Any]:
     """Return a cluster as an exec plugin is told of it (``ExecCredentialSpec.cluster``)."""
     data = cluster.certificate_authority_data
     if not data and cluster.certificate_authority:
         data = Path(_beside(file, cluster.certificate_authority)).read_bytes()
-    told: dict[str, Any] = {"server": cluster.server}
+    cluster_info: dict[str, Any] = {"server": cluster.server}
     if cluster.tls_server_name:
-        told["tls-server-name"] = cluster.tls_server_name
+        cluster_info["tls-server-name"] = cluster.tls_server_name
     if cluster.insecure_skip_tls_verify:
-        told["insecure-skip-tls-verify"] = True
+        cluster_info["insecure-skip-tls-verify"] = True
     if data:
-        told["certificate-authority-data"] = data
+        cluster_info["certificate-authority-data"] = data
     for extension in cluster.extensions or ():
         if extension.get("name") == "client.authentication.k8s.io/exec":
-            told["config"] = extension.get("extension")
-    return told
+            cluster_info["config"] = extension.get("extension")
+    return cluster_info
 
 
 def _impersonation(user: _User) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from podkeep.base.errors import PodkeepError
 from podkeep.client.client import Client
-from podkeep.client.correlation import Correlator, Occurrence, Reference, Written, body, change
+from podkeep.client.correlation import Correlator, Occurrence, RecordedEvent, Reference, body, change
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import EVENTS
 
@@ -101,7 +101,7 @@ class Recorder:
             await asyncio.sleep((1 - self._tokens) / self._rate)
         self._tokens -= 1
 
-    async def _record(self, event: Written) -> None:
+    async def _record(self, event: RecordedEvent) -> None:
         """Write an event; try again while the API cannot be reached."""
         for attempt in range(TRIES):
             if attempt:
@@ -119,7 +119,7 @@ class Recorder:
                 log.debug("event %s: %s", event.name, error)
         log.error("event %s could not be written in %d attempts", event.name, TRIES)
 
-    async def _write(self, event: Written) -> None:
+    async def _write(self, event: RecordedEvent) -> None:
         namespace = event.occurrence.about.namespace or "default"
         if event.exists:
             try:

@@ -108,10 +108,15 @@ def free_blocks(count: int) -> list[int]:
     return list(userns.default_range(count).without(subordinate_ids.read()).starts())
 
 
-def until(condition: Callable[[], Any], what: str) -> Any:
-    """Return the first true value of ``condition``."""
+def until(condition: Callable[[], Any], what: str, run: subprocess.Popen[str] | None = None) -> Any:
+    """Return the first true value of ``condition``.
+
+    :param run: the program that brings it about; if it ends before, waiting is in vain.
+    """
     deadline = time.monotonic() + TIMEOUT_S
     while not (value := condition()):
+        if run is not None and run.poll() is not None:
+            raise AssertionError(f"never came: {what}; the run ended: {run.communicate()}")
         assert time.monotonic() < deadline, f"never came: {what}"
         time.sleep(0.02)
     return value

@@ -344,7 +344,7 @@ def test_what_the_runtime_refuses_after_admission_says_that_it_is_a_class(runner
     with runner.start(pod(shell(image, "true", **classed_as(watched="bad"))), options=("--retry",)) as process:
         (waiting,) = in_back_off(runner, "web")["waiting"]
         assert waiting["name"] == "main"
-        assert waiting["message"].startswith("Error: class resource watched: ")
+        assert waiting["message"].startswith("class resource watched: ")
         interrupt(process)
 
 
@@ -378,7 +378,7 @@ def test_a_class_that_is_gone_ends_nothing_and_fails_what_is_started_again(chang
         (directory / "volumes/kubernetes.io~empty-dir/data/go").touch()
         (waiting,) = in_back_off(changing, "web")["waiting"]
         assert waiting["name"] == "again"
-        assert waiting["message"].startswith("Error: class resource share: ")
+        assert waiting["message"].startswith("class resource share: ")
         assert running(changing.daemon, image) == {"stays": before["stays"]}
         assert classes_of(changing.daemon, image) == {"stays": {"share": "big"}}
         # The next pod that asks for it is not even taken on.

@@ -16,11 +16,11 @@ import pytest
 from agent.conftest import Background, Runner, free_blocks, until
 from agent.manifests import config_map, pod, secret, shell, text
 
+from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.node import this_node
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.pod.admission import with_identity
-from podkeep.agent.pod.events import Event, StepFailed
 from podkeep.agent.pod.worker import PodWorker
-from podkeep.agent.sources import Sources
 from podkeep.api import manifest
 from podkeep.base import config
 from podkeep.cri.client import CriClient
@@ -87,7 +87,8 @@ def test_an_image_that_may_not_be_pulled(runner: Runner, image: str) -> None:
     ],
 )
 def test_a_volume_that_cannot_be_made(runner: Runner, image: str, source: dict[str, Any], why: str) -> None:
-    document = pod(shell(image, "true"), hostUsers=False, volumes=[{"name": "v"} | source])
+    mounts = [{"name": "v", "mountPath": "/v"}]  # as with a kubelet, a volume that no container mounts is not made
+    document = pod(shell(image, "true", volumeMounts=mounts), hostUsers=False, volumes=[{"name": "v"} | source])
     done = runner.run(document)
     assert done.returncode == 1
     assert 'podkeep: MountVolume.SetUp failed for volume "v" : ' in done.stderr

@@ -58,7 +58,10 @@ def test_should_fail_if_image_volume_is_not_existing(runner: Runner, image: str)
     assert waiting["message"].startswith(f'Back-off pulling image "{missing}": ErrImagePull: ')
     assert row["containers"] == []
     assert code == 130
-    assert json.loads(out)["status"]["containerStatuses"][0]["state"]["waiting"]["reason"] == "ImagePullBackOff"
+    # The last status of a pod has no container that waits (kubelet, TerminatePod).
+    status = json.loads(out)["status"]
+    assert status["phase"] == "Failed"
+    assert status["containerStatuses"][0]["state"]["terminated"]["reason"] == "ContainerStatusUnknown"
     seen = [line.partition(": ")[2] for line in err.splitlines() if line.startswith("podkeep: main: ")]
     assert [line.split(": ")[1] for line in seen] == ["ErrImagePull", "ImagePullBackOff"]
     assert f"main: ImagePullBackOff: {waiting['message']}" in seen

@@ -11,10 +11,11 @@ import pytest
 from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
-from podkeep.agent.pod.log_rotation import rotated
+from podkeep.agent.logs.rotation import rotated
 from support.timeout import TIMEOUT_S
 
 FAST = "trap 'exit 0' TERM; yes & wait"
+MORE = "more than fits in one file"
 SMALL = ("--set", "agent.container_log_max_size=64Ki", "--set", "agent.container_log_max_files=3")
 
 
@@ -28,7 +29,7 @@ def test_a_signal_stops_a_pod_that_writes_fast(runner: Runner, image: str, numbe
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)
             status, _, err = interrupt(process, number)
         finally:
             process.kill()
@@ -41,7 +42,7 @@ def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, image: s
     with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)
         try:
-            until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)
             status, _, err = interrupt(process)
         finally:
             process.kill()
@@ -53,10 +54,10 @@ def test_the_log_of_a_pod_that_writes_fast_is_bounded(runner: Runner, image: str
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            first = until(lambda: (log := current_log(runner)) is not None and rotated(log), "a rotated file")[0].stem
+            first = until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)[0].stem
             log = current_log(runner)
             assert log is not None
-            until(lambda: first not in {file.stem for file in rotated(log)}, "the removal of the oldest file")
+            until(lambda: first not in {file.stem for file in rotated(log)}, "the removal of the oldest file", process)
             # With the one that is written there are five.
             assert len(rotated(log)) <= 4
         finally:
@@ -87,11 +88,11 @@ def test_logs_goes_on_in_the_next_file(runner: Runner, image: str, tmp_path: Pat
     shown = tmp_path / "shown"
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            log = until(lambda: current_log(runner), "a log")
+            log = until(lambda: current_log(runner), "a log", process)
             with shown.open("wb") as file, subprocess.Popen(runner.daemon.command("logs", "-f", "web"), stdout=file):
                 until(lambda: shown.stat().st_size, "the first lines")
                 seen = {file.stem for file in rotated(log)}
-                until(lambda: {file.stem for file in rotated(log)} - seen, "the next rotated file")
+                until(lambda: {file.stem for file in rotated(log)} - seen, "the next rotated file", process)
                 interrupt(process)
         finally:
             process.kill()
@@ -124,7 +125,7 @@ def test_logs_of_a_pod_that_writes_fast_ends(runner: Runner, image: str) -> None
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            until(lambda: (log := current_log(runner)) is not None and rotated(log), "more than fits in one file")
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)
             logs = runner.daemon.command("logs", "web")
             subprocess.run(logs, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
             with subprocess.Popen([*logs, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follow:

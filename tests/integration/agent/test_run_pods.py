@@ -15,6 +15,8 @@ import pytest
 from agent.conftest import Runner, interrupt, until
 from agent.manifests import config_map, pod, secret, shell
 
+from podkeep.base import lockfile
+from podkeep.cli.core import node_report
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.process import procfs
@@ -31,6 +33,19 @@ def test_a_pod_that_does_not_ask_for_a_user_namespace_has_the_hosts(
 ) -> None:
     done = runner.run(pod(shell(image, "cat /proc/self/uid_map"), **spec))
     assert (done.returncode, done.stdout.split()) == (0, IDENTITY)
+
+
+def test_a_node_of_another_runtime_is_left_alone(runner: Runner, image: str, tmp_path: Path) -> None:
+    """Its run directory has a default, which two configurations of one machine may leave as it is."""
+    held = lockfile.acquire(tmp_path / node_report.LOCK)
+    try:
+        told = node_report.NodeReport(pid=1, runtime="/run/another.sock", kubeconfig="/none", embedded=True)
+        node_report.write(tmp_path, told)
+        file = runner.file(pod(shell(image, "echo here")))
+        done = runner.daemon.run("--set", f"node.run={tmp_path}", "run", str(file))
+    finally:
+        os.close(held)
+    assert (done.returncode, done.stdout) == (0, "here\n"), done.stderr
 
 
 @pytest.mark.requirement("U1", "U31", "U33", "U65", "U66", "U67", "U112")

@@ -113,7 +113,8 @@ def _helper(daemon: int) -> int:
 )
 def test_errors_of_a_file_with_several_pods_name_the_pod(runner: Runner, image: str, broken: dict[str, object]) -> None:
     fine = pod(shell(image, "sleep 1000"), name="fine")
-    done = runner.run(fine, pod(shell(image, "true"), name="broken", **broken))
+    mounts = {"volumeMounts": [{"name": "v", "mountPath": "/v"}]} if "volumes" in broken else {}
+    done = runner.run(fine, pod(shell(image, "true", **mounts), name="broken", **broken))
     assert done.returncode == 1
     (error,) = [line for line in done.stderr.splitlines() if line.startswith("podkeep: ")]
     assert error.startswith("podkeep: broken: ")

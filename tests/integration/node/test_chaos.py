@@ -1,18 +1,28 @@
-"""Applies, edits, deletions and killed daemons, at random: in the end what is wanted is what is there."""
+"""Applies, edits, deletions and killed daemons, at random: in the end what is wanted is what is there.
+
+``PODKEEP_CHAOS_SECONDS=600`` makes the run that long instead of 40 steps, ``PODKEEP_CHAOS_SEED`` repeats the choices of
+one that failed.
+"""
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from agent.manifests import pod, shell
 
 from support.running_node import RunningNode, is_ready
 
 STEPS = 40
-"""Of one run; the seed is in the test's output when it fails."""
+"""Of a short run; the seed is in the test's output when it fails."""
+MOST_PODS = 25
+ROUND = 60
+"""Steps after which a long run looks whether all is as it is to be."""
 SLEEPS = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 
 
@@ -39,7 +49,11 @@ class Chaos:
             (self._kill_agent, 2),
             (self._kill_runtime, 1),
             (self._kill_api, 1),
+            (self._kill_all, 1),
+            (self._pause, 4),
         ]
+        if len(self.forever | self.done) > MOST_PODS:
+            steps = [(self._delete, 1), (self._force, 1)]
         (step,) = self._random.choices([item for item, _ in steps], [weight for _, weight in steps])
         self.said.append(step.__name__)
         step()
@@ -98,6 +112,17 @@ class Chaos:
         self._node.api.stop(signal.SIGKILL)
         self._node.api.start()
 
+    def _kill_all(self) -> None:
+        self._node.end_agent(signal.SIGKILL)
+        self._node.daemon.kill()
+        self._node.api.stop(signal.SIGKILL)
+        self._node.daemon.start()
+        self._node.api.start()
+        self._node.start_agent()
+
+    def _pause(self) -> None:
+        time.sleep(self._random.random())  # steps at every point of what the ones before have begun
+
     def is_settled(self) -> bool:
         """Return whether every pod is as it is to be, and there is no other."""
         found = {item["metadata"]["name"]: item for item in self._node.ask("GET", "/api/v1/pods")["items"]}
@@ -107,13 +132,25 @@ class Chaos:
         return all(is_ready(found[name]) for name in self.forever) and all(succeeded)
 
 
+def settle(node: RunningNode, chaos: Chaos, said: str) -> None:
+    """Wait until every pod is as it is to be, and the node has no other."""
+    node.until(chaos.is_settled, f"settled after {said}: {chaos.said[-2 * ROUND :]}")
+    uids = {item["metadata"]["uid"] for item in node.ask("GET", "/api/v1/pods")["items"]}
+    kubelet = node.daemon.base / "kubelet" / "pods"
+    node.until(lambda: {path.name for path in kubelet.iterdir()} == uids, f"no other pod on the node after {said}")
+
+
+@pytest.mark.timeout(3600)
 def test_desired_is_actual_whatever_happened(node: RunningNode, image: str) -> None:
     """After random steps every pod is as it is to be; the fixture sees that nothing is left when they are deleted."""
-    seed = random.randrange(1 << 32)
+    seed = int(os.environ.get("PODKEEP_CHAOS_SEED", random.randrange(1 << 32)))
+    end = time.monotonic() + float(os.environ.get("PODKEEP_CHAOS_SECONDS", 0))
     chaos = Chaos(node, image, seed)
     for _ in range(STEPS):
         chaos.step()
-    node.until(chaos.is_settled, f"settled after {seed}: {chaos.said}")
-    uids = {item["metadata"]["uid"] for item in node.ask("GET", "/api/v1/pods")["items"]}
-    kubelet = node.daemon.base / "kubelet" / "pods"
-    node.until(lambda: {path.name for path in kubelet.iterdir()} == uids, f"no other pod on the node after {seed}")
+    while time.monotonic() < end:
+        for _ in range(ROUND):
+            chaos.step()
+        settle(node, chaos, f"{len(chaos.said)} steps of {seed}")
+        print(f"{len(chaos.said)} steps of {seed}: settled, {len(chaos.forever | chaos.done)} pods")
+    settle(node, chaos, f"{len(chaos.said)} steps of {seed}")

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent.objects import ApiObjects
+from podkeep.agent.objects.api_objects import ApiObjects
 from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod

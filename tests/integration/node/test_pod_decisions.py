@@ -85,7 +85,8 @@ def test_a_container_that_crashes_waits_and_says_so(node: RunningNode, image: st
     assert main["state"]["waiting"]["message"] == said
     assert (main["restartCount"], main["lastState"]["terminated"]["exitCode"]) == (1, 3)
     assert found["status"]["phase"] == "Running"
-    (event,) = [event for event in node.events("web") if event["reason"] == "BackOff"]
+    events = node.until(lambda: [item for item in node.events("web") if item["reason"] == "BackOff"], "its event")
+    (event,) = events
     assert event["message"] == f"Back-off restarting failed container main in pod web_default({uid})"
 
 
@@ -213,9 +214,10 @@ def test_what_a_pod_asks_of_its_surroundings(node: RunningNode, image: str) -> N
     )
     found = node.phase("web", "Succeeded")
     (log,) = (node.daemon.base / "logs").glob("default_web_*/main/0.log")
-    said = [line.split(" ", 3)[3] for line in log.read_text().splitlines()]
+    lines = [line.split(" ", 3)[1:] for line in log.read_text().splitlines()]
+    said = [text for stream, _, text in lines if stream == "stdout"]
     ip = found["status"]["podIP"]
-    assert said[:4] == ["h.example", f"{ip}\th.example\th", "10.1.1.1\texample.org", "1000 2000"]
-    assert "Operation not permitted" in said[4]
-    assert said[5:] == ["Seccomp:\t2", "end"]
+    assert said == ["h.example", f"{ip}\th.example\th", "10.1.1.1\texample.org", "1000 2000", "Seccomp:\t2", "end"]
+    (refused,) = [text for stream, _, text in lines if stream == "stderr"]  # which may come before or after
+    assert "Operation not permitted" in refused
     assert by_name(found)["main"]["user"]["linux"] == {"uid": 1000, "gid": 1000, "supplementalGroups": [1000, 2000]}

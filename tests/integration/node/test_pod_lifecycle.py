@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 from agent.manifests import mount, pod, shell
@@ -47,6 +48,7 @@ def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
     running = node.running("web")
     assert running["status"]["podIP"]
     assert running["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    assert container_id(running).startswith("podkeep://")
     node.delete("web")
     node.gone("web")
     assert node.left_behind() == []
@@ -102,17 +104,25 @@ def test_pods_that_are_deleted_while_no_agent_runs_are_removed(node: RunningNode
     assert node.get("forced") is None
 
 
-def test_a_pod_waits_for_the_one_whose_name_it_has(node: RunningNode, image: str) -> None:
-    """A pod that was deleted by force makes room for the next of its name once it is gone from the node."""
-    slow = "trap 'sleep 1; exit 0' TERM; while :; do sleep 0.05; done"
-    node.apply(pod(shell(image, slow), restartPolicy="Always", terminationGracePeriodSeconds=30))
-    first = node.running("web")
+def test_a_pod_does_not_wait_for_one_that_was_deleted_by_force(node: RunningNode, image: str, tmp_path: Path) -> None:
+    """The next pod of its name runs while the first is about to end, and takes its resources, as with a kubelet."""
+    cpus = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"]
+    resources = {"requests": {"cpu": f"{int(cpus) * 600}m"}}
+    trap = "trap 'until [ -e /host/go ]; do sleep 0.05; done; exit 0' TERM"
+    slow = f"{trap}; touch /host/up; while :; do sleep 0.05; done"
+    volume = {"name": "host", "hostPath": {"path": str(tmp_path)}}
+    first = shell(image, slow, resources=resources, volumeMounts=[{"name": "host", "mountPath": "/host"}])
+    node.apply(pod(first, restartPolicy="Always", terminationGracePeriodSeconds=600, volumes=[volume]))
+    uid = node.running("web")["metadata"]["uid"]
+    node.until((tmp_path / "up").exists, "the trap set")
     node.delete("web", gracePeriodSeconds=0)
-    node.apply(forever(image))
-    second = node.running("web")
-    assert second["metadata"]["uid"] != first["metadata"]["uid"]
-    kubelet = node.daemon.base / "kubelet" / "pods"
-    assert [path.name for path in kubelet.iterdir()] == [second["metadata"]["uid"]]
+    node.apply(pod(shell(image, "exec sleep 1000", resources=resources), terminationGracePeriodSeconds=1))
+    second = node.running("web")["metadata"]["uid"]
+    pods = node.daemon.base / "kubelet" / "pods"
+    assert {path.name for path in pods.iterdir()} == {uid, second}
+    (tmp_path / "go").touch()
+    node.until(lambda: [path.name for path in pods.iterdir()] == [second], "the first gone")
+    node.running("web")
 
 
 def test_a_changed_image_restarts_that_container_alone(

@@ -175,6 +175,8 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
         await client.resize(66, 22)
         await client.send_input(b"while ! stty size | grep '22 66'; do :; done; tty\n")
         await streams.read_until(client, b"/dev/pts/0\r\n")
+        await client.send_input(b"echo terminal=$TERM\n")
+        await streams.read_until(client, b"terminal=xterm\r\n")
         await client.send_input(b"sleep 1000; echo code=$?\n")
         while True:
             # One is the container's own.

@@ -13,12 +13,12 @@ import msgspec
 import pytest
 import yaml
 
+from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.node import this_node
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.pod.admission import FAILED_SANDBOX, admit, with_identity
-from podkeep.agent.pod.events import Event, StepFailed
 from podkeep.agent.pod.teardown import remove_pod_state
 from podkeep.agent.pod.worker import PodWorker
-from podkeep.agent.sources import Sources
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig

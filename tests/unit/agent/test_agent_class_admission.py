@@ -13,16 +13,16 @@ import pytest
 import yaml
 
 from podkeep.agent.convert.names import CONTAINER_NAME
+from podkeep.agent.events import Event, PodRejected, StepFailed
 from podkeep.agent.node import Node, this_node
+from podkeep.agent.objects.sources import Sources, StaticObjects
+from podkeep.agent.observed import Observed, SandboxView
+from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import Admitted, admit, with_identity
-from podkeep.agent.pod.events import Event, PodRejected, StepFailed
-from podkeep.agent.pod.observed import Observed, SandboxView
-from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker
 from podkeep.agent.resources.class_offers import ClassOffers
-from podkeep.agent.sources import Sources, StaticObjects
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus

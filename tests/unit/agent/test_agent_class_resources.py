@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.agent.convert import class_resources as convert
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
-from podkeep.agent.dns import ResolvConf
+from podkeep.agent.network.dns import ResolvConf
+from podkeep.agent.resources import class_messages as convert
 from podkeep.agent.resources import class_resources
 from podkeep.agent.resources.class_resources import Offer, Offers
 from podkeep.api import class_resources as api

@@ -11,7 +11,7 @@ import yaml
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import ImageUser, SeccompPolicy
-from podkeep.agent.dns import ResolvConf
+from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources.qos import linux_resources
 from podkeep.agent.volumes.images import policies
 from podkeep.api import manifest

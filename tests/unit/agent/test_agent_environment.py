@@ -9,9 +9,9 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.agent import dns, hosts
-from podkeep.agent.environment import PodFacts, environment, expand, expand_all, expand_known
-from podkeep.agent.sources import Sources
+from podkeep.agent.environment.variables import PodFacts, environment, expand, expand_all, expand_known
+from podkeep.agent.network import dns, hosts
+from podkeep.agent.objects.sources import Sources
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument, NotFound
@@ -132,7 +132,7 @@ def test_arguments_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
         measured += 1
         return len(text)
 
-    monkeypatch.setattr("podkeep.agent.environment.len", counted, raising=False)
+    monkeypatch.setattr("podkeep.agent.environment.variables.len", counted, raising=False)
     texts = [f"$(A){n}" for n in range(500)]
     assert expand_all(texts, {"A": "x"}) == [f"x{n}" for n in range(500)]
     assert measured <= 4 * len(texts)

@@ -13,12 +13,12 @@ import pytest
 import yaml
 
 from podkeep.agent import durations
+from podkeep.agent.backoff import PullBackOff
+from podkeep.agent.events import Event, PullFailed
 from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import ASK_AGAIN_S, SEEN_S, Images, LocalImage, PodPull, Wanted
 from podkeep.agent.metrics import IMAGE_VOLUMES_FAILED, IMAGE_VOLUMES_MOUNTED, IMAGE_VOLUMES_REQUESTED
-from podkeep.agent.pod.backoff import PullBackOff
-from podkeep.agent.pod.events import Event, PullFailed
-from podkeep.agent.sources import Sources
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.api import manifest
 from podkeep.api.pod import Pod

@@ -11,25 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.mount_namespace import Whereabouts, seen, told
+from podkeep.agent.mount_namespace import RuntimeNamespace, of_listener, reported
 from podkeep.mountns.pin import own
 
 
 def test_what_podkeep_says() -> None:
     said = json.dumps({"inode": 7, "pin": "", "hidden": True, "inSync": False})
-    assert told(said) == Whereabouts(inode=7, hidden=True)
+    assert reported(said) == RuntimeNamespace(inode=7, hidden=True)
     for nothing in ("", "4026531840", "{}", "[]", '{"inode": null, "hidden": true}'):
-        assert told(nothing) is None
+        assert reported(nothing) is None
 
 
 @pytest.mark.requirement("M35")
 def test_a_runtime_that_says_nothing_is_looked_at(tmp_path: Path) -> None:
     path = tmp_path / "cri.sock"
-    assert seen(path) is None
+    assert of_listener(path) is None
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen()
-        here = seen(path)
+        here = of_listener(path)
     assert here is not None
     assert here.inode == own()
 
@@ -42,7 +42,7 @@ def test_one_that_listens_in_another_namespace(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        there = seen(path)
-        assert there == Whereabouts(inode=os.stat(f"/proc/{process.pid}/ns/mnt").st_ino)
+        there = of_listener(path)
+        assert there == RuntimeNamespace(inode=os.stat(f"/proc/{process.pid}/ns/mnt").st_ino)
         process.communicate(b"\n")
     assert there.inode != own()

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.agent.pod.backoff import BackOff, event_message, waiting_message
-from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
-from podkeep.agent.pod.plan import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait, decide
+from podkeep.agent.backoff import BackOff, event_message, waiting_message
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod.actions import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait
+from podkeep.agent.pod.plan import decide
 from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status
 from podkeep.api import manifest
 from podkeep.api.pod import Pod

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from podkeep.agent import sub_path
 from podkeep.agent.poddirs import PodDirs, PodIdentity
-from podkeep.agent.volumes import sub_path
 from podkeep.base import waiting
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import PodUID
@@ -77,6 +77,26 @@ def test_an_empty_directory_is_anybodys(tmp_path: Path) -> None:
     assert not dirs.is_foreign(PodUID("u"))
     (dirs.pods / "u/x").touch()
     assert dirs.is_foreign(PodUID("u"))
+
+
+@pytest.mark.parametrize("left", [(), (".pod.json.x1y2z3",)], ids=["directory", "unfinished-record"])
+def test_a_directory_whose_owner_ended_while_making_it_is_nobodys(tmp_path: Path, left: tuple[str, ...]) -> None:
+    dirs = PodDirs(tmp_path, SOCKET)
+    for uid in ("wanted", "owned", "left"):
+        (dirs.pods / uid).mkdir(parents=True)
+        for name in left:
+            (dirs.pods / uid / name).write_bytes(b"{")
+    kept = made(dirs, "kept")
+    (dirs.pods / "kubelets/volumes").mkdir(parents=True)
+    assert not dirs.is_taken(PodUID("wanted"))
+    assert not dirs.is_foreign(PodUID("wanted"))
+    owner = dirs.own(PodUID("owned"))
+    try:
+        assert dirs.reclaim_empty(lambda uid: uid == "wanted") == ["left"]
+    finally:
+        os.close(owner)
+    assert {path.name for path in dirs.pods.iterdir()} == {"wanted", "owned", "kept", "kubelets"}
+    assert (kept / "pod.json").exists()
 
 
 @pytest.mark.requirement("U35")

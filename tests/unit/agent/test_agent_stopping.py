@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent.pod.events import Event
+from podkeep.agent.events import Event
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, prerequisites
 from podkeep.agent.probes.hooks import HookFailed, Hooks
 from podkeep.agent.probes.model import Target

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.agent.objects import token_of
+from podkeep.agent.objects.api_objects import token_of
 
 EXPIRES, AT = "2026-01-31T08:00:00Z", 1769846400.0
 DAY = 24 * 3600

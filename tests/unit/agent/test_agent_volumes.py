@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.agent.container_files import mounts as container_mounts
-from podkeep.agent.container_files import termination_log, termination_message
+from podkeep.agent import sub_path
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity
-from podkeep.agent.sources import Sources
-from podkeep.agent.volumes import host_path, payload, projection, sub_path
+from podkeep.agent.volumes import host_path, payload, projection
+from podkeep.agent.volumes.container_files import mounts as container_mounts
+from podkeep.agent.volumes.container_files import termination_log, termination_message
 from podkeep.agent.volumes.payload import File
 from podkeep.agent.volumes.setup import MountedVolume, mount_points_inside, set_up
 from podkeep.api import manifest
@@ -222,6 +223,25 @@ def test_a_sub_path_is_the_file_or_directory_inside_the_volume(tmp_path: Path) -
     assert (volume / "new" / "er" / "y").read_text() == "y"
     sub_path.pin(volume, "dir", tmp_path / "t" / "1")
     assert len(mountinfo.under(tmp_path)) == 3
+
+
+@in_new_namespaces()
+def test_a_sub_path_is_what_it_leads_to_now(tmp_path: Path) -> None:
+    """A container that starts again sees the file as of then, as with a kubelet; the one before it may be gone."""
+    volume, target = tmp_path / "volume", tmp_path / "t" / "0"
+    volume.mkdir()
+    projection.write(volume, {"a": File(data=b"1", mode=0o644)})
+    assert sub_path.pin(volume, "a", target).read_bytes() == b"1"
+    projection.write(volume, {"a": File(data=b"2", mode=0o644)})
+    assert sub_path.pin(volume, "a", target).read_bytes() == b"2"
+    (volume / "b").mkdir()
+    (volume / "b" / "file").touch()
+    assert os.listdir(sub_path.pin(volume, "b", target, propagation="Bidirectional")) == ["file"]
+    (volume / "b").rename(volume / "c")
+    (volume / "b").touch()
+    assert sub_path.pin(volume, "b", target).is_file()
+    assert os.listdir(volume / "c") == ["file"]
+    assert len(mountinfo.under(tmp_path)) == 1
 
 
 @pytest.mark.parametrize("target", ["/etc", "../outside", "/proc/self/root/etc"])

@@ -16,9 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.container_files import termination_message, write_hosts
+from podkeep.agent import sub_path
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.volumes import host_path, ownership, projection, sub_path
+from podkeep.agent.volumes import host_path, ownership, projection
+from podkeep.agent.volumes.container_files import termination_message, write_hosts
 from podkeep.agent.volumes.payload import File
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, PodkeepError

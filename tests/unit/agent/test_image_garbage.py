@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from podkeep.agent.images.garbage import Freed, ImageGarbage, Policy, Space, Users, wanted_by
+from podkeep.agent.events import Event
+from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy, Reclaimed, Space, wanted_by
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
-from podkeep.agent.pod.events import Event
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cri.client import CriClient
@@ -80,7 +80,7 @@ class Node:
         return ImageGarbage(
             client,
             policy,
-            Users(pods=lambda: self.pods, pulling=lambda: self.pulling, volumes=volumes),
+            ImageUsers(pods=lambda: self.pods, pulling=lambda: self.pulling, volumes=volumes),
             report=self.events.append,
             metrics=self.metrics,
             disk=lambda _: self.space,
@@ -174,13 +174,13 @@ def test_what_pods_refer_to_stays(tmp_path: Path) -> None:
     node.pulling = {"pulled"}
     node.container("exited", pod="u1", mounts=["moved"])
 
-    async def steps(found: ImageGarbage) -> Freed:
+    async def steps(found: ImageGarbage) -> Reclaimed:
         await aged(node, found)
         return await found.remove_unused()
 
     freed = node.work(tmp_path / "s", steps)
     assert node.removed == ["free"]
-    assert freed == Freed(size=100 * MIB, images=1)
+    assert freed == Reclaimed(size=100 * MIB, images=1)
 
 
 def test_a_pod_that_comes_during_a_collection_keeps_its_image(tmp_path: Path) -> None:

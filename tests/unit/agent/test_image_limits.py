@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from podkeep.agent.events import PullFailed
 from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, PullLimits, Wanted
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, AgentMetrics
-from podkeep.agent.pod.events import PullFailed
 from podkeep.base.config import AgentConfig
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import NotFound

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.agent import log_reader
+from podkeep.agent.logs import reader as log_reader
 from podkeep.base.errors import DataLoss, NotFound
 from podkeep.cli.pods.crilog import Printer
 from podkeep.cli.pods.logs import previous_attempt

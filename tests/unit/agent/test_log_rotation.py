@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.agent.log_reader import MAX_RECORD, LogReader
-from podkeep.agent.pod.log_rotation import LogRotation, next_name, rotated
+from podkeep.agent.logs.reader import MAX_RECORD, LogReader
+from podkeep.agent.logs.rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
 from support.leases import leased
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.agent.pod.node_logs import pause
+from podkeep.agent.logs.node_logs import pause
 
 MI = 1 << 20
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import this_node
+from podkeep.agent.objects.sources import Sources, StaticObjects
 from podkeep.agent.resources.predicates import Rejection
-from podkeep.agent.sources import Sources, StaticObjects
 from podkeep.api.containers import Container
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod, PodSpec

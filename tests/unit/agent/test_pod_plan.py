@@ -10,19 +10,19 @@ import pytest
 import yaml
 
 from podkeep.agent.convert.container import container_hash
-from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
-from podkeep.agent.pod.plan import (
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod.actions import (
     CreateSandbox,
     Finish,
     KillContainer,
-    Known,
     ResetContainer,
     Resize,
     StartContainer,
     StopSandbox,
     Wait,
-    decide,
+    WorkerState,
 )
+from podkeep.agent.pod.plan import decide
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api import manifest
 from podkeep.api.containers import ResourceRequirements
@@ -117,9 +117,9 @@ def told(action: object) -> str:
     raise AssertionError(action)
 
 
-def ask(pod: Pod, observed: Observed, *, known: Known = Known(), delay: float = 0.0) -> list[str]:  # noqa: B008
+def ask(pod: Pod, observed: Observed, *, state: WorkerState = WorkerState(), delay: float = 0.0) -> list[str]:  # noqa: B008
     """Return the actions of a decision."""
-    decision = decide(pod, observed, now=NOW, since=NOW, delay=lambda _: delay, known=known)
+    decision = decide(pod, observed, now=NOW, since=NOW, delay=lambda _: delay, state=state)
     assert decision.why
     return [told(action) for action in decision.actions]
 
@@ -179,7 +179,7 @@ def test_a_probe_that_failed_kills_the_container(
 ) -> None:
     pod = make(policy, {"name": "a", probe: PROBE | {"terminationGracePeriodSeconds": 7}}, {"name": "b"})
     decision = decide(
-        pod, seen(*runs("a", "b")), now=NOW, since=NOW, delay=lambda _: 0.0, known=Known(probes={"a0": result})
+        pod, seen(*runs("a", "b")), now=NOW, since=NOW, delay=lambda _: 0.0, state=WorkerState(probes={"a0": result})
     )
     (action,) = decision.actions
     assert isinstance(action, KillContainer)
@@ -190,10 +190,12 @@ def test_a_probe_that_failed_kills_the_container(
 
 def test_a_probe_without_an_answer_kills_nothing() -> None:
     pod = make("Always", {"name": "a", "livenessProbe": PROBE, "startupProbe": PROBE})
-    assert ask(pod, seen(*runs("a")), known=Known(probes={"a0": ProbeResult()})) == ["wait"]
-    assert ask(pod, seen(*runs("a")), known=Known(probes={"a0": ProbeResult(started=True, live=True)})) == ["wait"]
+    assert ask(pod, seen(*runs("a")), state=WorkerState(probes={"a0": ProbeResult()})) == ["wait"]
+    assert ask(pod, seen(*runs("a")), state=WorkerState(probes={"a0": ProbeResult(started=True, live=True)})) == [
+        "wait"
+    ]
     # What another attempt was found to be does not count.
-    assert ask(pod, seen(*runs("a")), known=Known(probes={"a7": ProbeResult(live=False)})) == ["wait"]
+    assert ask(pod, seen(*runs("a")), state=WorkerState(probes={"a7": ProbeResult(live=False)})) == ["wait"]
 
 
 @pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
@@ -206,10 +208,10 @@ def test_a_changed_image_replaces_the_container_whatever_its_policy(policy: str)
     (kill,) = decision.actions
     assert isinstance(kill, KillContainer)
     assert kill.message == "Container a definition changed, will be restarted"
-    known = Known(killed={"a0": kill})
-    assert ask(pod, seen(old, *same), known=known) == ["wait"]
+    state = WorkerState(killed={"a0": kill})
+    assert ask(pod, seen(old, *same), state=state) == ["wait"]
     gone = replace(old, state=State.EXITED, exit_code=0, finished_at=int(NOW * 1e9))
-    assert ask(pod, seen(gone, *same), known=known) == ["start a 1"]
+    assert ask(pod, seen(gone, *same), state=state) == ["start a 1"]
 
 
 def test_resources_are_no_part_of_what_a_container_is_replaced_for() -> None:
@@ -223,7 +225,7 @@ def test_an_unknown_container_is_started_once_it_was_killed() -> None:
     kill = decision.action
     assert isinstance(kill, KillContainer)
     assert kill.message == 'Container is in "unknown" state, try killing it before restart'
-    assert ask(pod, seen(lost, *runs("b", "c")), known=Known(killed={"a0": kill})) == ["start a 1"]
+    assert ask(pod, seen(lost, *runs("b", "c")), state=WorkerState(killed={"a0": kill})) == ["start a 1"]
 
 
 INITS = ({"name": "i"}, {"name": "j"}, {"name": "k"})
@@ -281,7 +283,7 @@ UP = ProbeResult(started=True, ready=True, live=True)
     ],
 )
 def test_sidecars(policy: str, views: list[ContainerView], probes: Any, expected: list[str]) -> None:
-    assert ask(make(policy, inits=SIDES), seen(*views), known=Known(probes=probes)) == expected
+    assert ask(make(policy, inits=SIDES), seen(*views), state=WorkerState(probes=probes)) == expected
 
 
 def test_sidecars_keep_no_pod_alive() -> None:
@@ -299,7 +301,7 @@ def test_ephemeral_containers_are_started_once_and_before_init_containers() -> N
     for state in State:
         assert ask(pod, seen(view("e", state), *runs("a", "b", "c"))) == ["wait"]
     before = PodStatus(ephemeral_container_statuses=(status("e", terminated=0),))
-    assert ask(pod, seen(*runs("a", "b", "c")), known=Known(previous=before)) == ["wait"]
+    assert ask(pod, seen(*runs("a", "b", "c")), state=WorkerState(previous=before)) == ["wait"]
 
 
 def rule(action: str, operator: str, *codes: int) -> dict[str, Any]:
@@ -345,9 +347,9 @@ def test_everything_is_reset_and_what_triggered_it_last() -> None:
         init_container_statuses=(status("i", waiting="RestartingAllContainers", restarts=1),),
         container_statuses=(status("a", terminated=88, restarts=1), status("b", terminated=137)),
     )
-    known = Known(previous=before)
-    assert ask(pod, seen(), known=known) == ["start i 1"]
-    assert ask(pod, seen(*ended("i")), known=known) == ["start a 2", "start b 1"]
+    state = WorkerState(previous=before)
+    assert ask(pod, seen(), state=state) == ["start i 1"]
+    assert ask(pod, seen(*ended("i")), state=state) == ["start a 2", "start b 1"]
 
 
 def status(name: str, *, terminated: int | None = None, waiting: str = "", restarts: int = 0) -> ContainerStatus:
@@ -372,8 +374,8 @@ def status(name: str, *, terminated: int | None = None, waiting: str = "", resta
     ],
 )
 def test_what_the_runtime_forgot_is_in_the_last_status(policy: str, last: ContainerStatus, expected: list[str]) -> None:
-    known = Known(previous=PodStatus(container_statuses=(last,)))
-    assert ask(make(policy, {"name": "a"}), seen(), known=known) == expected
+    state = WorkerState(previous=PodStatus(container_statuses=(last,)))
+    assert ask(make(policy, {"name": "a"}), seen(), state=state) == expected
 
 
 LARGE = {"limits": {"cpu": "2", "memory": "64Mi"}}
@@ -395,7 +397,7 @@ def test_resize_of_a_container(policies: dict[str, str], actuated: Any, expected
     resize = [{"resourceName": name, "restartPolicy": policy} for name, policy in policies.items()]
     pod = make("Always", {"name": "a", "resources": LARGE, "resizePolicy": resize})
     had = {} if actuated is None else {"a": ResourceRequirements(**(actuated | {"requests": actuated["limits"]}))}
-    assert ask(pod, seen(*runs("a")), known=Known(actuated=had)) == expected
+    assert ask(pod, seen(*runs("a")), state=WorkerState(actuated=had)) == expected
     assert ask(pod, seen(*runs("a"))) == ["wait"]
 
 
@@ -404,10 +406,10 @@ def test_resize_of_a_pod_as_a_whole() -> None:
     whole = ResourceRequirements(limits={"cpu": "2"})
     pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resources=whole))
     had = {"a": ResourceRequirements()}
-    old = Known(actuated=had, actuated_pod=ResourceRequirements(limits={"cpu": "1"}))
-    assert ask(pod, seen(*runs("a")), known=old)[-1].startswith("resize")
-    same = Known(actuated=had, actuated_pod=pod.spec.resources)
-    assert ask(pod, seen(*runs("a")), known=same) == ["wait"]
+    old = WorkerState(actuated=had, actuated_pod=ResourceRequirements(limits={"cpu": "1"}))
+    assert ask(pod, seen(*runs("a")), state=old)[-1].startswith("resize")
+    same = WorkerState(actuated=had, actuated_pod=pod.spec.resources)
+    assert ask(pod, seen(*runs("a")), state=same) == ["wait"]
 
 
 def killed(item: ContainerView, pod: Pod) -> KillContainer:
@@ -420,8 +422,8 @@ def test_a_container_that_was_killed_waits_only_if_it_did_not_run_for_long(ago: 
     pod = make("Always", {"name": "a"})
     last = view("a", State.EXITED, 137, 1)
     first = view("a", State.EXITED, 137, 0, finished_at=int((NOW - ago) * 1e9))
-    known = Known(killed={"a1": killed(last, pod)})
-    assert ask(pod, seen(last, first), known=known, delay=10.0) == expected
+    state = WorkerState(killed={"a1": killed(last, pod)})
+    assert ask(pod, seen(last, first), state=state, delay=10.0) == expected
     assert ask(pod, seen(last, first), delay=10.0) == ["wait"]
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.agent.pod.observed import Confinement, ContainerView, Observed, SandboxView, State
+from podkeep.agent.observed import Confinement, ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.phase import at_its_end, phase
 from podkeep.agent.pod.status import StatusFacts, Waiting, pod_status
 from podkeep.agent.probes.model import ProbeResult

@@ -10,16 +10,16 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.agent import env_files, service_links
-from podkeep.agent.addresses import by_family
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import ContainerPlan, PlannedDevice, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import ImageUser, SeccompPolicy
-from podkeep.agent.dns import ClusterDns, ResolvConf, pod_dns
-from podkeep.agent.environment import PodFacts, environment
+from podkeep.agent.environment import env_files, service_links
+from podkeep.agent.environment.variables import PodFacts, environment
+from podkeep.agent.network.addresses import by_family
+from podkeep.agent.network.dns import ClusterDns, ResolvConf, pod_dns
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.resources.qos import linux_resources
-from podkeep.agent.sources import Sources
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from podkeep.agent.objects.sources import Claim, Sources, failure_key
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.sources import Claim, Sources, failure_key
 from podkeep.agent.volumes.pod_volumes import MountFailed, PodVolumes
 from podkeep.agent.volumes.setup import Surroundings
 from support.volumes import SECRET_TEXT, claim, persistent_volume, pod_with, sources_of

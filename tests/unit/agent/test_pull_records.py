@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.agent.events import Event, PullFailed
 from podkeep.agent.images.pull_records import MOST_CREDENTIALS, Policy, PullRecords, Verification
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
-from podkeep.agent.pod.events import Event, PullFailed
 from podkeep.base import reference
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import PermissionDenied

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from podkeep.agent.manager import status_patch
+from podkeep.api.status import ContainerStatus, HostIP, PodCondition, PodIP, PodStatus
 
 READY = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
 CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
@@ -41,3 +43,15 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
 @pytest.mark.parametrize(("there", "wanted", "patch"), CASES.values(), ids=CASES)
 def test_difference(there: dict[str, Any], wanted: dict[str, Any], patch: dict[str, Any]) -> None:
     assert status_patch.difference(there, wanted) == patch
+
+
+def test_a_status_that_the_api_has_is_not_written_again() -> None:
+    status = PodStatus(
+        phase="Running",
+        host_ips=(HostIP(ip="192.0.2.1"),),
+        pod_ips=(PodIP(ip="10.0.0.1"),),
+        conditions=(PodCondition(type="Ready", status="True"),),
+        container_statuses=(ContainerStatus(name="main", image="i", image_id="", ready=True, restart_count=0),),
+    )
+    there = msgspec.json.decode(msgspec.json.encode(status))
+    assert status_patch.difference(there, msgspec.to_builtins(status)) == {}

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from podkeep.base import service
+from podkeep.base import lockfile, service
+from podkeep.base.config import Config, NodeConfig, RuntimeConfig
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core import supervised
 from podkeep.cli.node import unit
@@ -78,15 +81,25 @@ def test_what_a_daemon_says_of_itself() -> None:
 
 
 def test_a_report_is_read_only_while_the_node_runs(tmp_path: Path) -> None:
-    told = report.NodeReport(pid=1, kubeconfig="/a", embedded=True)
+    told = report.NodeReport(pid=1, runtime="/s", kubeconfig="/a", embedded=True)
     report.write(tmp_path, told)
     assert report.read(tmp_path) is None
-    from podkeep.base import lockfile
-
     lockfile.acquire(tmp_path / report.LOCK)
     assert report.read(tmp_path) == told
     (tmp_path / report.FILE).write_text("damaged")
     assert report.read(tmp_path) is None
+
+
+def test_a_node_of_another_configuration_is_not_this_ones(tmp_path: Path) -> None:
+    """Two configurations may leave ``node.run`` at its default."""
+    run = NodeConfig(run=str(tmp_path))
+    mine = Config(node=run, runtime=RuntimeConfig(socket="unix:///run/mine.sock"))
+    told = report.NodeReport(pid=1, runtime=report.runtime_socket(mine), kubeconfig="/a", embedded=True)
+    report.write(tmp_path, told)
+    with closing(os.fdopen(lockfile.acquire(tmp_path / report.LOCK))):
+        assert report.of(mine) == told
+        assert report.of(Config(node=run, runtime=RuntimeConfig(socket="/run/mine.sock"))) == told
+        assert report.of(Config(node=run, runtime=RuntimeConfig(socket="/run/other.sock"))) is None
 
 
 def test_unit() -> None:

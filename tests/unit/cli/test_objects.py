@@ -286,6 +286,14 @@ WARNING = {
     "message": "no such ConfigMap",
     "lastTimestamp": "2026-01-01T00:00:02Z",
 }
+UNHEALTHY = {
+    "type": "Warning",
+    "reason": "Unhealthy",
+    "message": "Liveness probe failed: refused",
+    "lastTimestamp": "2026-01-01T00:00:02Z",
+    "involvedObject": {"fieldPath": "spec.containers{main}"},
+}
+BACKOFF = {"type": "Warning", "reason": "BackOff", "message": "Back-off", "lastTimestamp": "2026-01-01T00:00:09Z"}
 OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": "2026-01-01T00:00:01Z"}
 
 
@@ -298,7 +306,7 @@ OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": 
             pod("Failed", reason="Evicted", message="The node was low on memory."),
             [],
             "Evicted",
-            "Evicted: The node was low on memory.",
+            "The node was low on memory.",
         ),
         (
             pod("Failed", **_container(state={"terminated": {"exitCode": 137, "reason": "OOMKilled"}})),
@@ -312,6 +320,23 @@ OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": 
             [],
             "CrashLoopBackOff",
             "container main: back-off 10s; before: exit status 3: no config",
+        ),
+        (
+            pod(ready=False, **_container(**CRASHES)),
+            [BACKOFF, UNHEALTHY, {**UNHEALTHY, "involvedObject": {"fieldPath": "spec.containers{other}"}}],
+            "CrashLoopBackOff",
+            "container main: back-off 10s; before: exit status 3: no config: Unhealthy: Liveness probe failed: refused",
+        ),
+        (
+            pod(
+                ready=False,
+                **_container(
+                    **CRASHES | {"lastState": {"terminated": {"exitCode": 3, "startedAt": "2026-01-01T00:00:03Z"}}}
+                ),
+            ),
+            [UNHEALTHY],
+            "CrashLoopBackOff",
+            "container main: back-off 10s; before: exit status 3",
         ),
         (pod(ready=False), [], "NotReady", "not ready yet"),
         (

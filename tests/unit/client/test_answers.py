@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.client.connection import place
+from podkeep.client.connection import server_address
 from podkeep.client.errors import refusal, status_error
 from podkeep.client.resources import LEASES, NODES, PODS
 
@@ -34,7 +34,7 @@ def test_a_name_leads_nowhere_else() -> None:
     ],
 )
 def test_where_a_server_is(url: str, host: str, port: int, path: str, prefix: str) -> None:
-    found = place(url)
+    found = server_address(url)
     assert (found.host, found.port, found.path, found.prefix) == (host, port, path, prefix)
 
 
@@ -43,7 +43,7 @@ def test_where_a_server_is(url: str, host: str, port: int, path: str, prefix: st
 )
 def test_what_is_no_server(url: str) -> None:
     with pytest.raises(InvalidArgument):
-        place(url)
+        server_address(url)
 
 
 def test_a_status_is_an_error() -> None:

@@ -1,1 +1,1 @@
-"""Pods as CRI requests, and CRI answers as a pod's status. Pure; protobuf of the agent stops here."""
+"""Pods as CRI requests: sandboxes, containers, security, namespaces, names. Pure."""

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.agent.convert import class_resources, names
+from podkeep.agent.convert import names
 from podkeep.agent.convert.namespaces import id_mappings, namespace_options
 from podkeep.agent.convert.security import ImageUser, SeccompPolicy, container_security
-from podkeep.agent.environment import expand_all
+from podkeep.agent.environment.variables import expand_all
+from podkeep.agent.resources import class_messages as class_resources
 from podkeep.agent.resources.qos import LinuxResources
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod

@@ -77,3 +77,8 @@ def kernel_name(pod: Pod, cluster_domain: str) -> str:
             hint="use a shorter hostname or subdomain, or leave setHostnameAsFQDN out",
         )
     return name
+
+
+def full_name(pod: Pod) -> str:
+    """Return a pod as messages call it (kubelet, format.Pod)."""
+    return f"{pod.metadata.name}_{pod.metadata.namespace}({pod.metadata.uid})"

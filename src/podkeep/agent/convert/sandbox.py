@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from podkeep.agent.convert import class_resources, names
+from podkeep.agent.convert import names
 from podkeep.agent.convert.namespaces import namespace_options
 from podkeep.agent.convert.security import sandbox_security
-from podkeep.agent.dns import ResolvConf
+from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources import cgroup_names, qos, requests
+from podkeep.agent.resources import class_messages as class_resources
 from podkeep.agent.resources.requests import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2

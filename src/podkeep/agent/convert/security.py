@@ -6,7 +6,7 @@ import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from podkeep.agent.probes.model import full_name
+from podkeep.agent.convert.names import full_name
 from podkeep.api.containers import (
     AppArmorProfile,
     Capabilities,

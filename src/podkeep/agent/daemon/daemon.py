@@ -10,7 +10,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.shutdown import GracefulShutdown
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.images.garbage import ImageGarbage, Policy, Users
+from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy
 from podkeep.agent.manager import api_source, static_files
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
@@ -37,12 +37,13 @@ from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import Node, this_node
 from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
 from podkeep.agent.node_status.runtime_state import RuntimeState
-from podkeep.agent.objects import ApiObjects
+from podkeep.agent.objects.api_objects import ApiObjects
 from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.agent.server.server import KubeletServer, serving_store
-from podkeep.api.feature_gates import IMAGE_VOLUME
+from podkeep.agent.user_namespaces import blocks, subordinate_ids
+from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base import service
 from podkeep.base.config import Config
@@ -56,6 +57,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import PODS
 from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,7 @@ def serve(
     :param on_ready: told in words when pods are followed.
     :param certify: see :class:`KubeletServer`.
     :raises InvalidArgument: if the configuration reserves more than the machine has, or cannot be understood.
+    :raises DataLoss: if the record of a pod's user namespace cannot be read.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
     asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
@@ -122,12 +125,16 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     async with AsyncExitStack() as stack:
-        runtime = await stack.enter_async_context(CriClient(config.runtime.socket))
+        runtime = await stack.enter_async_context(
+            CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout)
+        )
         await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
-        node = this_node(runtime, config)
+        about = await runtime.runtime.Version(api_pb2.VersionRequest())
+        node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         stack.push_async_callback(node.logs.close)
+        await asyncio.to_thread(_require_blocks, node)
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
@@ -142,6 +149,15 @@ async def _serve(
         await agent.recorder.written(_LAST_EVENTS_S)
         if here.moved is not None:
             raise here.moved
+
+
+def _require_blocks(node: Node) -> None:
+    """Check that the blocks of IDs of all pods are known, so that none is given twice; with the gate off none is given.
+
+    :raises DataLoss: naming the pod whose record cannot be read.
+    """
+    if node.gates.enabled(USER_NAMESPACES):
+        blocks.read_all(node.dirs.pods, node.id_range.without(subordinate_ids.read()))
 
 
 class _Here:
@@ -198,7 +214,7 @@ class _Agent:
         self._images = ImageGarbage(
             node.client,
             Policy.of(config.agent),
-            Users(
+            ImageUsers(
                 pods=self._pods,
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
@@ -353,3 +369,4 @@ async def _first(*events: asyncio.Event) -> None:
     finally:
         for task in waiting:
             task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)

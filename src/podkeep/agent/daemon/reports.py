@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from podkeep.agent.pod.events import Event
+from podkeep.agent.events import Event
 from podkeep.api.pod import Pod
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder

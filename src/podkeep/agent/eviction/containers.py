@@ -30,7 +30,7 @@ INTERVAL_S = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dead:
+class EndedContainer:
     """A container that does not run. ``created_at`` in nanoseconds since 1970."""
 
     id: str
@@ -104,7 +104,9 @@ class ContainerGarbage:
         containers = (await self._client.runtime.ListContainers(api_pb2.ListContainersRequest())).containers
         sandboxes = (await self._client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())).items
         dead = [
-            Dead(id=item.id, pod=item.labels[names.POD_UID], name=item.metadata.name, created_at=item.created_at)
+            EndedContainer(
+                id=item.id, pod=item.labels[names.POD_UID], name=item.metadata.name, created_at=item.created_at
+            )
             for item in containers
             if item.state == api_pb2.CONTAINER_EXITED and self._knows(item.labels.get(names.POD_UID, ""))
         ]
@@ -155,15 +157,15 @@ class ContainerGarbage:
 
 
 def excess(
-    dead: Iterable[Dead], policy: Policy, *, now: float, all_of: Callable[[str], bool] = lambda _: False
-) -> list[Dead]:
+    dead: Iterable[EndedContainer], policy: Policy, *, now: float, all_of: Callable[[str], bool] = lambda _: False
+) -> list[EndedContainer]:
     """Return the containers that are too many, oldest first for each.
 
     :param now: seconds since 1970.
     :param all_of: tells whether nothing of a pod, by its UID, is to be kept.
     """
-    found: list[Dead] = []
-    units: dict[tuple[str, str], list[Dead]] = {}
+    found: list[EndedContainer] = []
+    units: dict[tuple[str, str], list[EndedContainer]] = {}
     for item in sorted(dead, key=lambda item: item.created_at, reverse=True):
         if all_of(item.pod):
             found.append(item)
@@ -179,9 +181,9 @@ def excess(
     return found
 
 
-def _cut(units: dict[tuple[str, str], list[Dead]], most: int) -> list[Dead]:
+def _cut(units: dict[tuple[str, str], list[EndedContainer]], most: int) -> list[EndedContainer]:
     """Take from each unit what is beyond its newest ``most``, and return it."""
-    cut: list[Dead] = []
+    cut: list[EndedContainer] = []
     for key, items in units.items():
         cut += items[most:]
         units[key] = items[:most]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from podkeep.agent.pod.plan import Finish
+from podkeep.agent.pod.actions import Finish
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition
 

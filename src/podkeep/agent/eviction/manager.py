@@ -19,16 +19,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Protocol
 
-from podkeep.agent.eviction import pressure, ranking, thresholds
-from podkeep.agent.eviction import thresholds as signals
+from podkeep.agent.eviction import pressure, ranking
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.eviction.pressure import Pressure
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.eviction.thresholds import Observations, Threshold
 from podkeep.agent.eviction.usage import PodUse
 from podkeep.agent.metrics import EVICTIONS
-from podkeep.agent.resources import critical
+from podkeep.agent.resources import critical, thresholds
+from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.resources.thresholds import Observations, Threshold
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import PodkeepError

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from podkeep.agent.eviction.thresholds import CONDITIONS, Condition, Observations, Threshold, met
+from podkeep.agent.resources.thresholds import CONDITIONS, Condition, Observations, Threshold, met
 
 _ORDER: tuple[Condition, ...] = ("MemoryPressure", "DiskPressure", "PIDPressure")
 

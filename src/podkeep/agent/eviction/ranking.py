@@ -9,10 +9,10 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from podkeep.agent.eviction import thresholds as signals
-from podkeep.agent.eviction.thresholds import INODES_RESOURCE, PIDS_RESOURCE, Observations, Threshold
 from podkeep.agent.eviction.usage import LOGS, ROOT, VOLUMES, PodUse, UseOf, is_local
 from podkeep.agent.resources import critical, requests
+from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.resources.thresholds import INODES_RESOURCE, PIDS_RESOURCE, Observations, Threshold
 from podkeep.api.pod import Pod
 from podkeep.base import quantity
 

@@ -113,6 +113,9 @@ class GracefulShutdown:
             _, late = await asyncio.wait(ends, timeout=group.seconds)
             for task in late:
                 task.cancel()
+            for outcome in await asyncio.gather(*ends, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    log.error("a pod could not be ended", exc_info=outcome)
             if late:
                 log.warning("%d pods have not ended within %g s", len(late), group.seconds)
         ended = time.time()

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from podkeep.agent.convert import names
-from podkeep.agent.eviction import thresholds as signals
 from podkeep.agent.eviction.ranking import Filesystems
-from podkeep.agent.eviction.thresholds import Observation, Observations
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources import cgroup_names, machine
+from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.resources.thresholds import Observation, Observations
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError

@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from podkeep.agent.convert import names
+from podkeep.agent.events import Event
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
-from podkeep.agent.pod.events import Event
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError
@@ -54,7 +54,7 @@ class Policy:
 
 
 @dataclass(kw_only=True)
-class Record:
+class ImageRecord:
     """What is known of an image: times in seconds of one clock, ``last_used`` 0 if it was never seen in use."""
 
     id: str
@@ -79,7 +79,7 @@ class Space:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Freed:
+class Reclaimed:
     """What a collection came to: bytes, and how many images."""
 
     size: int = 0
@@ -91,7 +91,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Users:
+class ImageUsers:
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
     ``volumes`` says whether images of volumes count (feature gate ImageVolume); ``forget`` is told of each image that
@@ -122,7 +122,7 @@ class ImageGarbage:
         self,
         client: CriClient,
         policy: Policy,
-        users: Users,
+        users: ImageUsers,
         *,
         report: Callable[[Event], None],
         metrics: AgentMetrics | None = None,
@@ -137,7 +137,7 @@ class ImageGarbage:
         self._metrics = metrics or AgentMetrics()
         self._clock = clock
         self._began = clock()
-        self._records: dict[Key, Record] = {}
+        self._records: dict[Key, ImageRecord] = {}
         self._looked_up: dict[tuple[str, str], Key | None] = {}
         self._failed = False
         self._lock = asyncio.Lock()
@@ -195,7 +195,7 @@ class ImageGarbage:
                 self._report(Event(type="Warning", reason="FreeDiskSpaceFailed", message=message))
                 raise FailedPrecondition(message)
 
-    async def remove_unused(self) -> Freed:
+    async def remove_unused(self) -> Reclaimed:
         """Remove every image that nobody uses, for a node that is out of disk space.
 
         :raises PodkeepError: if the runtime does not answer, or some could not be removed.
@@ -216,7 +216,9 @@ class ImageGarbage:
         known = {}
         for image in answer.images:
             key = (image.id, image.spec.runtime_handler)
-            record = self._records.get(key) or Record(id=key[0], handler=key[1], size=0, pinned=False, first_seen=now)
+            record = self._records.get(key) or ImageRecord(
+                id=key[0], handler=key[1], size=0, pinned=False, first_seen=now
+            )
             record.size, record.pinned = image.size, image.pinned
             if is_used(key, used):
                 record.last_used = now
@@ -266,11 +268,11 @@ class ImageGarbage:
             found |= {mount.image.image for mount in answer.status.mounts if mount.image.image}
         return found
 
-    async def _in_order(self, now: float) -> list[Record]:
+    async def _in_order(self, now: float) -> list[ImageRecord]:
         used = await self.detect(now)
         return removable(self._records, used)
 
-    async def _remove_old(self, images: list[Record], now: float) -> list[Record]:
+    async def _remove_old(self, images: list[ImageRecord], now: float) -> list[ImageRecord]:
         longest = self._policy.max_age
         # Not before the agent has run for that long: it does not know what was used before.
         if not longest or now - self._began <= longest:
@@ -293,7 +295,7 @@ class ImageGarbage:
             )
         return left
 
-    async def _remove(self, images: Iterable[Record], now: float, wanted: int | None) -> Freed:
+    async def _remove(self, images: Iterable[ImageRecord], now: float, wanted: int | None) -> Reclaimed:
         """Remove images until ``wanted`` bytes are free, all that may go if it is None."""
         freed, errors, count = 0, [], 0
         for image in images:
@@ -313,9 +315,9 @@ class ImageGarbage:
             raise FailedPrecondition(
                 f"wanted to free {asked}, but freed {freed} bytes space with errors in image deletion: {joined(errors)}"
             )
-        return Freed(size=freed, images=count)
+        return Reclaimed(size=freed, images=count)
 
-    async def _remove_one(self, image: Record, reason: str) -> bool:
+    async def _remove_one(self, image: ImageRecord, reason: str) -> bool:
         """Remove an image, unless a pod that came meanwhile refers to it."""
         if is_used((image.id, image.handler), await self._referred_to()):
             return False
@@ -353,13 +355,13 @@ def is_used(key: Key, used: Collection[Key]) -> bool:
     return key in used or any(image == key[0] and "" in (handler, key[1]) for image, handler in used)
 
 
-def removable(records: dict[Key, Record], used: Collection[Key]) -> list[Record]:
+def removable(records: dict[Key, ImageRecord], used: Collection[Key]) -> list[ImageRecord]:
     """Return the images that nobody uses, that used longest ago first; pure."""
     free = [record for key, record in records.items() if not record.pinned and not is_used(key, used)]
     return sorted(free, key=lambda record: (record.last_used, record.first_seen, record.id))
 
 
-def may_go(image: Record, now: float, min_age: float) -> bool:
+def may_go(image: ImageRecord, now: float, min_age: float) -> bool:
     """Return whether an unused image may be removed to make room: it may have just been pulled for a container."""
     return image.last_used < now and now - image.first_seen >= min_age
 

@@ -39,7 +39,7 @@ class CredentialPlugins:
 
     async def credentials(self, image: str, pod: PodPull) -> Sequence[Credentials]:
         """See :class:`podkeep.agent.images.puller.Plugins`."""
-        told = await asyncio.to_thread(self._providers.ask, image)
-        for problem in told.problems:
+        answer = await asyncio.to_thread(self._providers.ask, image)
+        for problem in answer.problems:
             log.warning("credentials for image %s: %s", image, problem)
-        return Keyring(told.entries).lookup(image)
+        return Keyring(answer.entries).lookup(image)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from podkeep.agent.pod.events import Event
-from podkeep.agent.sources import Sources
+from podkeep.agent.events import Event
+from podkeep.agent.objects.sources import Sources
 from podkeep.api.pod import Pod
 from podkeep.api.secret_types import docker_entries
 from podkeep.base.docker_config import Entry, Keyring

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from podkeep.agent import durations
+from podkeep.agent.backoff import PullBackOff
 from podkeep.agent.convert.security import ImageUser
+from podkeep.agent.events import Event, PullFailed
 from podkeep.agent.images.pull_records import PullRecords
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, IMAGE_PULL_DURATION, AgentMetrics, size_bucket
-from podkeep.agent.pod.backoff import PullBackOff
-from podkeep.agent.pod.events import Event, PullFailed
 from podkeep.base import reference
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import (

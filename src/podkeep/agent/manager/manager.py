@@ -3,9 +3,12 @@
 A pod is known by its UID. Sources (the API, static pods) say which pods are to be; each pod has one task that sees it
 from its first sight to its last trace:
 
-    wait for the pod that has its name ──▶ may it run here? ──▶ run the worker ──▶ it ended, or is to end
+    a static one waits for the one before it ──▶ may it run here? ──▶ run the worker ──▶ it ended, or is to end
                                                 │ no: Failed                              │
     the object is deleted ◀── nothing of it is left ◀── wanted no more ◀── settled ◀──────┘
+
+A pod of the API that has the name of one that was deleted by force starts beside what is left of that, as with a
+kubelet: who deletes by force says that nothing needs to be waited for. Static pods of one name follow each other.
 
 After a restart the runtime and the pod directories say what there is; the workers adopt it. What no source wants is
 removed once all sources have spoken (``orphans``).
@@ -21,18 +24,18 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from podkeep.agent.events import Event, PodRejected
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.manager.pod_measures import PodMeasures
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
-from podkeep.agent.pod.events import Event, PodRejected
+from podkeep.agent.objects.sources import ObjectReader
 from podkeep.agent.pod.status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
-from podkeep.agent.resources import preemption
+from podkeep.agent.resources import critical, preemption
 from podkeep.agent.resources.predicates import Preempt, Rejection
-from podkeep.agent.sources import ObjectReader
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
@@ -166,7 +169,8 @@ class PodManager:
             log.warning("pod %s/%s is left out: %s", pod.metadata.namespace, pod.metadata.name, error)
             return
         life = _Life(pod=pod, source=source)
-        before = [other for other in self._lives.values() if other.name == life.name]
+        static = critical.is_static(pod)
+        before = [other for other in self._lives.values() if static and other.name == life.name]
         self._lives[uid] = life
         self._measures.seen(pod)
         with working_for(uid):
@@ -220,9 +224,12 @@ class PodManager:
             yield life.pod, life.shown
 
     def active(self) -> list[Pod]:
-        """Return the pods that were taken on and have not ended (kubelet, GetActivePods)."""
+        """Return the pods that were taken on and have not ended (kubelet, GetActivePods); one that was deleted by force
+        has no claim on anything, though its containers may still be about to end.
+        """
         granted = self._node.allocations.allocated
-        return [granted(life.pod) for life in self._lives.values() if life.admitted and not life.ended]
+        lives = [life for life in self._lives.values() if life.wanted and life.admitted and not life.ended]
+        return [granted(life.pod) for life in lives]
 
     def retry_resizes(self) -> None:
         """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""

@@ -62,6 +62,11 @@ class Orphans:
             except (PodkeepError, OSError) as error:
                 log.warning("pod %s, which nobody wants any more, cannot be removed: %s", uid, error)
 
+        async with self.node.dirs.held():
+            empty = await asyncio.to_thread(self.node.dirs.reclaim_empty, self.is_wanted)
+        if empty:
+            log.info("removed empty directories of pods: %s", ", ".join(empty))
+
     async def _at_the_runtime(self) -> set[PodUID]:
         listed = await self.node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
         return {

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from podkeep.agent import metrics as names
+from podkeep.agent.events import Event
 from podkeep.agent.metrics import AgentMetrics
-from podkeep.agent.pod.events import Event
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
 
@@ -32,7 +32,7 @@ class _Start:
 
 
 @dataclass(kw_only=True)
-class _Known:
+class _Measured:
     start: _Start | None
     ended: set[str] = field(default_factory=set)
     """IDs of containers whose end was counted, or came before."""
@@ -43,13 +43,13 @@ class PodMeasures:
 
     def __init__(self, metrics: AgentMetrics) -> None:
         self._metrics = metrics
-        self._known: dict[str, _Known] = {}
+        self._known: dict[str, _Measured] = {}
 
     def seen(self, pod: Pod) -> None:
         """Note a pod that was not known before."""
         start = _Start(seen=time.time()) if pod.status.phase in _NEW else None
         ended = {identity for _, _, identity in _ends(pod.status)}
-        self._known[pod.metadata.uid] = _Known(start=start, ended=ended)
+        self._known[pod.metadata.uid] = _Measured(start=start, ended=ended)
         spec = pod.spec
         self._metrics.observe(
             names.CONTAINERS_PER_POD, len(spec.init_containers) + len(spec.containers) + len(spec.ephemeral_containers)

@@ -151,9 +151,9 @@ class RuntimeEvents:
         self._answered = now
 
     async def _list(self) -> Picture:
-        runtime = self._client.runtime
-        sandboxes = await runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_LIST_TIMEOUT_S)
-        containers = await runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_LIST_TIMEOUT_S)
+        runtime, limit = self._client.runtime, min(_LIST_TIMEOUT_S, self._client.default_timeout)
+        sandboxes = await runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=limit)
+        containers = await runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=limit)
         found: dict[str, set[tuple[str, int]]] = {}
         for sandbox in sandboxes.items:
             found.setdefault(sandbox.metadata.uid, set()).add((sandbox.id, sandbox.state))

@@ -53,6 +53,8 @@ class _Entry:
     status: PodStatus | None = None
     gone: bool = False
     queued: bool = False
+    """There is something to write; it is in the queue, or will be when what is being written now is there."""
+    writing: bool = False
     since: float = 0.0
     """When the first change came that is not written yet (``time.monotonic``)."""
     deleted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -133,28 +135,35 @@ class StatusManager:
     def _enqueue(self, entry: _Entry) -> None:
         if not entry.queued:
             entry.queued = True
-            self._queue.put_nowait(entry)
+            # Two requests for one pod could overtake each other.
+            if not entry.writing:
+                self._queue.put_nowait(entry)
 
     async def _write_all(self) -> None:
         while True:
             entry = await self._queue.get()
-            backoff = Backoff(first=0.5, most=10.0)
-            while self._entries.get(entry.uid) is entry:
-                entry.queued = False
-                try:
-                    await self._write(entry)
-                    break
-                except ApiError as error:
-                    if error.not_found or error.conflict:  # it is gone, or another one has its name
-                        break
-                    wait = max(backoff.next(), error.retry_after)
-                    log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
-                except PodkeepError as error:
-                    wait = backoff.next()
-                    log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
-                entry.queued = True
-                await asyncio.sleep(wait)
+            entry.writing, entry.queued = True, False
+            await self._write_one(entry)
+            entry.writing = False
+            if entry.queued:
+                self._queue.put_nowait(entry)
+
+    async def _write_one(self, entry: _Entry) -> None:
+        backoff = Backoff(first=0.5, most=10.0)
+        while self._entries.get(entry.uid) is entry:
             entry.queued = False
+            try:
+                await self._write(entry)
+                return
+            except ApiError as error:
+                if error.not_found or error.conflict:  # it is gone, or another one has its name
+                    return
+                wait = max(backoff.next(), error.retry_after)
+                log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+            except PodkeepError as error:
+                wait = backoff.next()
+                log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+            await asyncio.sleep(wait)
 
     async def _write(self, entry: _Entry) -> None:
         patch, since = self._patch(entry), entry.since

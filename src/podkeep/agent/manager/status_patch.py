@@ -81,9 +81,9 @@ def _conditions(old: list[Json], new: list[Json]) -> list[Json]:
 
 def said(value: Any) -> Any:
     """Return ``value`` without what says nothing, as Go leaves it out or not; ``None`` if nothing is left."""
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         fields = {key: said(item) for key, item in value.items()}
         return {key: item for key, item in fields.items() if item is not None} or None
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # as decoded JSON has it, and as a struct does
         return [said(item) for item in value] or None
     return value or None

@@ -1,1 +1,4 @@
-"""The Node object: registration, status, conditions, lease."""
+"""The Node object: registration, status, conditions, lease.
+
+``reporter.NodeReporter`` keeps the object up to date, ``lease.NodeLease`` its lease.
+"""

@@ -34,6 +34,7 @@ class RuntimeState:
 
     def __init__(self, client: CriClient, max_images: int = 50) -> None:
         self._client = client
+        self._timeout = min(_TIMEOUT_S, client.default_timeout)
         self._max_images = max_images
         self._answered = 0.0
         self._is_known = False
@@ -54,9 +55,9 @@ class RuntimeState:
     async def look(self) -> None:
         """Ask the runtime; what it does not answer stays as it was."""
         try:
-            answer = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=_TIMEOUT_S)
+            answer = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=self._timeout)
             if not self._is_known:
-                about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=_TIMEOUT_S)
+                about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=self._timeout)
                 self.version = f"{about.runtime_name}://{about.runtime_version}"
             self._not_ready = list(not_ready(answer))
             self.handlers = handlers(answer)
@@ -71,7 +72,7 @@ class RuntimeState:
             log.debug("the runtime's status: %s", error)
 
     async def _look_at_images(self) -> None:
-        answer = await self._client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_TIMEOUT_S)
+        answer = await self._client.images.ListImages(api_pb2.ListImagesRequest(), timeout=self._timeout)
         self.images = images(answer.images, self._max_images)
         self._images_read = time.monotonic()
 

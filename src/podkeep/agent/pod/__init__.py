@@ -1,1 +1,5 @@
-"""One pod: the worker, what it observes, decides and does, and the status that it reports."""
+"""One pod: the worker, which observes, decides and acts, and the status that it reports.
+
+``worker.PodWorker`` runs a pod; ``plan.decide`` says which ``actions`` come next, ``starter`` and ``teardown`` do it;
+``status.pod_status`` is what the API shows.
+"""

@@ -19,14 +19,15 @@ import msgspec
 
 from podkeep.agent import kubelets
 from podkeep.agent.convert import names
+from podkeep.agent.events import PodRejected, StepFailed
 from podkeep.agent.node import Node
 from podkeep.agent.pod import teardown
-from podkeep.agent.pod.events import PodRejected, StepFailed
 from podkeep.agent.poddirs import PodDir, PodIdentity, places
 from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
 from podkeep.agent.resources.node_selection import selects
 from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.agent.user_namespaces import subordinate_ids
+from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.failpoints import reach
@@ -35,6 +36,8 @@ from podkeep.cri.v1 import api_pb2
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
 _PREFIX = "Failed to create pod sandbox: "
+_GATE_IS_OFF = f'the feature gate "{USER_NAMESPACES.name}" is disabled: can\'t set spec.HostUsers'
+_SWITCH_ON = "switch it on in [agent] feature_gates, or make the pod without `hostUsers: false`"
 
 Result = TypeVar("Result")
 
@@ -159,6 +162,12 @@ def _resume(pod: Pod, node: Node, others: Sequence[Path]) -> int | None:
     podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
     if pod.spec.host_users is not False:
         return None
+    if not node.gates.enabled(USER_NAMESPACES):
+        # Only a pod that was taken on while the gate was on comes here: it keeps what it has.
+        start = userns.recorded(node.dirs.pods, uid)
+        if start is None:
+            raise FailedPrecondition(_GATE_IS_OFF, hint=_SWITCH_ON)
+        return start
     id_range = node.id_range.without(subordinate_ids.read())
     start = userns.allocate(node.dirs.pods, uid, id_range, others)
     reach("agent.userns.recorded")
@@ -219,7 +228,9 @@ async def _require_classes(pod: Pod, node: Node) -> None:
 
 
 async def _require_user_namespaces(pod: Pod, node: Node) -> None:
-    """Ask the runtime whether the pod's handler can give it a user namespace (KEP-127, version skew)."""
+    """Check that the gate is on, and that the pod's handler can give it a user namespace (KEP-127, version skew)."""
+    if not node.gates.enabled(USER_NAMESPACES):
+        raise StepFailed(_PREFIX + _GATE_IS_OFF, reason=FAILED_SANDBOX, hint=_SWITCH_ON)
     try:
         handler = node.runtime_classes.handler(pod)
     except FailedPrecondition as error:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from podkeep.agent.pod.observed import Observed
+from podkeep.agent.observed import Observed
 from podkeep.agent.pod.plan import ALL_RESTARTING, restarting_all
 from podkeep.agent.pod.restarts import is_sidecar, may_restart_all
 from podkeep.api.pod import Pod

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from podkeep.agent.pod.observed import ContainerView, Observed, State
+from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.pod.plan import reported, restarting_all
 from podkeep.agent.pod.restarts import RESTARTING_ALL, is_sidecar, restarts_after
 from podkeep.agent.pod.status_facts import StatusFacts, time_text

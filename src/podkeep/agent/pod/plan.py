@@ -3,25 +3,38 @@
 Level-triggered: it is asked in every cycle with everything that is known, never with an event. The answer is the
 actions that can be taken now, in the order in which a kubelet 1.36 takes them, and a sentence that says why, which goes
 to the log. Taking the first of them alone and asking again is always right, and so is leaving out a ``KillContainer``
-that takes long and noting it in :attr:`Known.killed` meanwhile.
+that takes long and noting it in :attr:`WorkerState.killed` meanwhile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from podkeep.agent.convert.container import container_hash
-from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod.actions import (
+    NO_STATE,
+    Action,
+    ContainerKind,
+    CreateSandbox,
+    Decision,
+    Finish,
+    KillContainer,
+    KillReason,
+    ResetContainer,
+    Resize,
+    StartContainer,
+    StopSandbox,
+    Wait,
+    WorkerState,
+)
 from podkeep.agent.pod.restarts import is_sidecar, restarts_after, restarts_all, restarts_when_killed
-from podkeep.agent.probes.model import NO_PROBES, ProbeResult
+from podkeep.agent.probes.model import NO_PROBES
 from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base import quantity
-
-__all__ = ["decide", "is_sidecar"]
 
 _NS = 1e9
 DEADLINE_EXCEEDED = "DeadlineExceeded"
@@ -29,139 +42,9 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 ALL_RESTARTING = "AllContainersRestarting"
 SANDBOX_CHANGED = "SandboxChanged"
 SANDBOX_CHANGED_MESSAGE = "Pod sandbox changed, it will be killed and re-created."
-ContainerKind = Literal["container", "init container", "ephemeral container"]
-KillReason = Literal["", "LivenessProbe", "StartupProbe", "Unknown", "Definition", "Resize", "RestartAllContainers"]
-"""Why a container is killed. That of a failed postStart hook is with who runs hooks."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StopSandbox:
-    """Stop what is left of a sandbox that is not ready any more, or is one too many."""
-
-    sandbox: SandboxView
-
-
-@dataclass(frozen=True, kw_only=True)
-class CreateSandbox:
-    """Make a sandbox; ``attempt`` counts from 0."""
-
-    attempt: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartContainer:
-    """Pull, create and start one container; ``previous`` is the attempt before it.
-
-    :param target: of an ephemeral container, the name of the container whose processes it sees; empty for none.
-    """
-
-    container: Container
-    attempt: int
-    kind: ContainerKind = "container"
-    previous: ContainerView | None = None
-    target: str = ""
-
-    @property
-    def init(self) -> bool:
-        """Whether it is one of the init containers, sidecars included."""
-        return self.kind == "init container"
-
-
-@dataclass(frozen=True, kw_only=True)
-class KillContainer:
-    """Stop one container: its preStop hook, its stop signal, SIGKILL. The next decision starts it again if it is to.
-
-    :param message: of the event ``Killing``.
-    :param grace: seconds, of the probe that failed or of the pod; hooks count into it.
-    :param replace: it is started again whatever its restart policy says.
-    """
-
-    view: ContainerView
-    container: Container
-    reason: KillReason
-    message: str
-    grace: int
-    replace: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class ResetContainer:
-    """Remove one attempt of a container from the runtime, after stopping it without a grace period if it runs.
-
-    The logs stay. The trigger of the restart comes last, so that a reset that was interrupted goes on.
-    """
-
-    view: ContainerView
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resize:
-    """Give the pod's cgroup and these running containers the resources that the specification says.
-
-    What shrinks comes first. Empty ``containers``: those of the pod as a whole changed alone.
-    """
-
-    containers: tuple[tuple[Container, ContainerView], ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wait:
-    """Nothing to do before ``until`` (seconds since 1970) or before something changes."""
-
-    until: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Finish:
-    """The pod is done: stop what is left of it."""
-
-    failed: bool
-    reason: str = ""
-    message: str = ""
-
-
-Action = StopSandbox | CreateSandbox | StartContainer | KillContainer | ResetContainer | Resize | Wait | Finish
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """What to do now, at least one action, and why."""
-
-    actions: tuple[Action, ...]
-    why: str
-    backing_off: tuple[str, ...] = ()
-    """Containers that ended and are started again after their back-off: they wait with ``CrashLoopBackOff``."""
-
-    @property
-    def action(self) -> Action:
-        """The first action."""
-        return self.actions[0]
-
-
 Delay = Callable[[str], float]
 """Seconds to wait after the last exit of a container before it is started again."""
 NOBODY: Mapping[str, float] = {}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Known:
-    """What the agent knows beside the runtime's answer.
-
-    ``probes`` is by container ID.
-    """
-
-    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
-    killed: Mapping[str, KillContainer] = field(default_factory=dict)
-    """By container ID: what this agent stops, or has stopped, because it was decided so."""
-    actuated: Mapping[str, ResourceRequirements] | None = None
-    """By container: the resources it was last given. ``None`` if nothing of this pod can be resized in place."""
-    actuated_pod: ResourceRequirements | None = None
-    """The pod's own resources that its cgroup was last given."""
-    previous: PodStatus | None = None
-    """The status that was last reported: attempts of containers that the runtime has forgotten are counted in it."""
-
-
-NOTHING = Known()
 
 
 def decide(
@@ -172,7 +55,7 @@ def decide(
     since: float,
     delay: Delay,
     held: Mapping[str, float] = NOBODY,
-    known: Known = NOTHING,
+    state: WorkerState = NO_STATE,
 ) -> Decision:
     """Return what to do next for ``pod``.
 
@@ -181,7 +64,7 @@ def decide(
     :param since: when the pod became active, in the same unit; its deadline counts from there.
     :param held: containers whose start failed, and before which time, in the same unit, they are not tried again.
     """
-    done = _done(pod, observed, known)
+    done = _done(pod, observed, state)
     if done is not None:
         return done
     spec = pod.spec
@@ -197,7 +80,7 @@ def decide(
     sandbox = _sandbox(pod, observed)
     if sandbox is not None:
         return sandbox
-    return _Containers(pod, observed, known, _Clock(now=now, deadline=overdue, delay=delay, held=held)).decide()
+    return _Containers(pod, observed, state, _Clock(now=now, deadline=overdue, delay=delay, held=held)).decide()
 
 
 def reported(status: PodStatus) -> tuple[ContainerStatus, ...]:
@@ -205,9 +88,9 @@ def reported(status: PodStatus) -> tuple[ContainerStatus, ...]:
     return (*status.init_container_statuses, *status.container_statuses, *status.ephemeral_container_statuses)
 
 
-def last_reported(known: Known, name: str) -> ContainerStatus | None:
+def last_reported(state: WorkerState, name: str) -> ContainerStatus | None:
     """Return what was last reported of a container."""
-    statuses = () if known.previous is None else reported(known.previous)
+    statuses = () if state.previous is None else reported(state.previous)
     return next((item for item in statuses if item.name == name), None)
 
 
@@ -227,7 +110,7 @@ def restarting_all(pod: Pod, observed: Observed, previous: PodStatus) -> bool:
     return False
 
 
-def next_attempt(latest: ContainerView | None, known: Known, name: str) -> int:
+def next_attempt(latest: ContainerView | None, state: WorkerState, name: str) -> int:
     """Return the number of the next attempt of a container, which is its restart count.
 
     Of a container that the runtime has forgotten, what was last reported counts. One that waits has been counted on
@@ -235,7 +118,7 @@ def next_attempt(latest: ContainerView | None, known: Known, name: str) -> int:
     """
     if latest is not None:
         return latest.attempt + 1
-    before = last_reported(known, name)
+    before = last_reported(state, name)
     if before is None:
         return 0
     return before.restart_count + (1 if before.state.running or before.state.terminated else 0)
@@ -255,41 +138,41 @@ class _Clock:
 
     def wait(self, *times: float) -> Wait:
         """Wait until the first of ``times``, or the pod's deadline if that is sooner."""
-        known = [time for time in (*times, self.deadline) if time is not None]
-        return Wait(until=min(known) if known else None)
+        moments = [time for time in (*times, self.deadline) if time is not None]
+        return Wait(until=min(moments) if moments else None)
 
 
-def _ended(pod: Pod, container: Container, observed: Observed, known: Known) -> int | None:
+def _ended(pod: Pod, container: Container, observed: Observed, state: WorkerState) -> int | None:
     """Return the exit code of a container that ended and does not run again; ``None`` of any other."""
     latest = observed.latest(container.name)
     if latest is None:
-        code = _code_before(pod, container, observed, known)
-    elif latest.state is State.EXITED and not _is_replaced(latest, known):
+        code = _code_before(pod, container, observed, state)
+    elif latest.state is State.EXITED and not _is_replaced(latest, state):
         code = latest.exit_code
     else:
         code = None
     return None if code is None or restarts_after(container, pod.spec, code) else code
 
 
-def _code_before(pod: Pod, container: Container, observed: Observed, known: Known) -> int | None:
+def _code_before(pod: Pod, container: Container, observed: Observed, state: WorkerState) -> int | None:
     """Return how a container ended that the runtime has forgotten; one that was removed to start again has not."""
-    before = last_reported(known, container.name)
-    if before is None or before.state.terminated is None or known.previous is None:
+    before = last_reported(state, container.name)
+    if before is None or before.state.terminated is None or state.previous is None:
         return None
-    return None if restarting_all(pod, observed, known.previous) else before.state.terminated.exit_code
+    return None if restarting_all(pod, observed, state.previous) else before.state.terminated.exit_code
 
 
-def _is_replaced(view: ContainerView, known: Known) -> bool:
-    killed = known.killed.get(view.id)
+def _is_replaced(view: ContainerView, state: WorkerState) -> bool:
+    killed = state.killed.get(view.id)
     return killed is not None and killed.replace
 
 
-def _done(pod: Pod, observed: Observed, known: Known) -> Decision | None:
+def _done(pod: Pod, observed: Observed, state: WorkerState) -> Decision | None:
     """Return how the pod ended, or ``None`` if something of it runs or will run."""
     for container in pod.spec.init_containers:
-        if not is_sidecar(container) and _ended(pod, container, observed, known):
+        if not is_sidecar(container) and _ended(pod, container, observed, state):
             return Decision(actions=(Finish(failed=True),), why=f"init container {container.name} failed")
-    codes = {container.name: _ended(pod, container, observed, known) for container in pod.spec.containers}
+    codes = {container.name: _ended(pod, container, observed, state) for container in pod.spec.containers}
     if any(code is None for code in codes.values()):
         return None
     failures = [name for name, code in codes.items() if code]
@@ -353,10 +236,10 @@ def _lives(observed: Observed, sandbox: SandboxView) -> bool:
 class _Containers:
     """The decision about the containers of a pod whose sandbox is ready."""
 
-    def __init__(self, pod: Pod, observed: Observed, known: Known, clock: _Clock) -> None:
+    def __init__(self, pod: Pod, observed: Observed, state: WorkerState, clock: _Clock) -> None:
         self._pod = pod
         self._observed = observed
-        self._known = known
+        self._state = state
         self._clock = clock
         self._kills: list[KillContainer] = []
         self._starts: list[StartContainer] = []
@@ -395,7 +278,7 @@ class _Containers:
         ]
 
     def _ran_before(self, name: str) -> bool:
-        before = last_reported(self._known, name)
+        before = last_reported(self._state, name)
         return before is not None and (before.state.running is not None or before.state.terminated is not None)
 
     def _here(self, name: str) -> ContainerView | None:
@@ -458,7 +341,7 @@ class _Containers:
 
     def _sidecar(self, container: Container, view: ContainerView) -> bool:
         """Look at a sidecar that runs; return whether it has started."""
-        result = self._known.probes.get(view.id, NO_PROBES)
+        result = self._state.probes.get(view.id, NO_PROBES)
         if container.startup_probe is not None and not result.started:
             if result.started is False:
                 self._kill(container, view, "StartupProbe", f"Init container {container.name} failed startup probe")
@@ -476,20 +359,20 @@ class _Containers:
         """Look at one of the containers proper."""
         view = self._observed.latest(container.name)
         if view is None:
-            if _ended(self._pod, container, self._observed, self._known) is None:
+            if _ended(self._pod, container, self._observed, self._state) is None:
                 self._starts.append(self._start(container, "container"))
         elif view.state is State.UNKNOWN:
             if self._kill_unknown(container, view, "Container"):
                 self._starts.append(self._start(container, "container"))
         elif view.state is not State.RUNNING:
-            again = view.state is State.CREATED or _is_replaced(view, self._known)
+            again = view.state is State.CREATED or _is_replaced(view, self._state)
             if again or restarts_after(container, self._pod.spec, view.exit_code):
                 self._starts.append(self._start(container, "container"))
         else:
             self._running(container, view)
 
     def _running(self, container: Container, view: ContainerView) -> None:
-        result = self._known.probes.get(view.id, NO_PROBES)
+        result = self._state.probes.get(view.id, NO_PROBES)
         reason: KillReason
         if _changed(container, view):
             reason, message = "Definition", f"Container {container.name} definition changed"
@@ -508,14 +391,14 @@ class _Containers:
 
     def _kill_unknown(self, container: Container, view: ContainerView, what: str) -> bool:
         """Kill a container in an unknown state before it is started again; return whether that was done."""
-        if view.id in self._known.killed:
+        if view.id in self._state.killed:
             return True
         message = f'{what} is in "unknown" state, try killing it before restart'
         self._kill(container, view, "Unknown", message)
         return False
 
     def _kill(self, container: Container, view: ContainerView, reason: KillReason, message: str) -> None:
-        if view.id in self._known.killed:
+        if view.id in self._state.killed:
             self._why = self._why or f"container {container.name} is being stopped"
             return
         replace = reason in {"Definition", "Resize"}
@@ -526,17 +409,17 @@ class _Containers:
 
     def _start(self, container: Container, kind: ContainerKind) -> StartContainer:
         latest = self._observed.latest(container.name)
-        attempt = next_attempt(latest, self._known, container.name)
+        attempt = next_attempt(latest, self._state, container.name)
         return StartContainer(container=container, attempt=attempt, kind=kind, previous=latest)
 
     def _note_resize(self, container: Container, view: ContainerView) -> None:
         """Note that a running container gets other resources, or kill it if that takes a restart."""
-        if self._known.actuated is None or view.id in self._known.killed:
+        if self._state.actuated is None or view.id in self._state.killed:
             return
         # One of which nothing is known is updated to be sure, and never restarted for it.
-        actuated = self._known.actuated.get(container.name)
+        actuated = self._state.actuated.get(container.name)
         wanted = _amounts(container.resources, self._pod.spec.resources)
-        had = None if actuated is None else _amounts(actuated, self._known.actuated_pod)
+        had = None if actuated is None else _amounts(actuated, self._state.actuated_pod)
         if wanted == had and actuated is not None and actuated.classes == container.resources.classes:
             return
         changed = set() if had is None else {name for name, kind in wanted if wanted[name, kind] != had[name, kind]}
@@ -547,10 +430,10 @@ class _Containers:
             self._resized.append((container, view))
 
     def _resize(self) -> tuple[Resize, ...]:
-        own, actuated = self._pod.spec.resources or ResourceRequirements(), self._known.actuated_pod
+        own, actuated = self._pod.spec.resources or ResourceRequirements(), self._state.actuated_pod
         had = actuated or ResourceRequirements()
         changed = own.classes != had.classes or _amounts(own, None) != _amounts(had, None)
-        pod_level = self._known.actuated is not None and changed
+        pod_level = self._state.actuated is not None and changed
         return (Resize(containers=tuple(self._resized)),) if self._resized or pod_level else ()
 
     # --------------------------------------------------------------------------------------------------------- times
@@ -578,7 +461,7 @@ class _Containers:
         if latest is None or latest.state is not State.EXITED or (start.init and self._here(name) is None):
             return held
         delay = self._clock.delay(name)
-        if latest.id in self._known.killed:
+        if latest.id in self._state.killed:
             # The agent ended it, so what counts is how long it had run (kubelet: the exit before is looked at).
             attempts = self._observed.containers.get(name, ())
             before = attempts[1].finished_at if len(attempts) > 1 else 0

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from podkeep.agent import container_files, env_files, hosts
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import (
     ContainerPlan,
@@ -21,22 +20,26 @@ from podkeep.agent.convert.container import (
     PlannedMount,
     container_config,
 )
+from podkeep.agent.convert.names import full_name
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import SeccompPolicy
-from podkeep.agent.dns import ClusterDns, PodDns, pod_dns
-from podkeep.agent.environment import PodFacts, environment
+from podkeep.agent.environment import env_files
+from podkeep.agent.environment.variables import PodFacts, environment
+from podkeep.agent.events import Event, PodListener, PostStartFailed, StepFailed
 from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import LocalImage, PodPull, Wanted
+from podkeep.agent.network import hosts
+from podkeep.agent.network.dns import ClusterDns, PodDns, pod_dns
 from podkeep.agent.node import Node
+from podkeep.agent.objects.sources import ObjectReader, Sources
+from podkeep.agent.observed import Observed, SandboxView, State
+from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
-from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, StepFailed
-from podkeep.agent.pod.observed import Observed, SandboxView, State
-from podkeep.agent.pod.plan import StartContainer
 from podkeep.agent.probes.hooks import HookFailed
-from podkeep.agent.probes.model import Target, full_name
+from podkeep.agent.probes.model import Target
 from podkeep.agent.resources import cgroup_names, class_resources, qos
 from podkeep.agent.resources.class_resources import Offers
-from podkeep.agent.sources import ObjectReader, Sources
+from podkeep.agent.volumes import container_files
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.agent.volumes.pod_volumes import PodVolumes
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 
-from podkeep.agent.addresses import by_family
+from podkeep.agent.events import PodRejected
+from podkeep.agent.network.addresses import by_family
+from podkeep.agent.observed import Observed, State
 from podkeep.agent.pod.conditions import DISRUPTION_TARGET, conditions, with_times
 from podkeep.agent.pod.container_status import ContainerStatuses
-from podkeep.agent.pod.events import PodRejected
-from podkeep.agent.pod.observed import Observed, State
 from podkeep.agent.pod.phase import at_its_end, phase
 from podkeep.agent.pod.plan import as_container
 from podkeep.agent.pod.restarts import is_sidecar

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from podkeep.agent.pod.observed import Confinement, ContainerView
+from podkeep.agent.observed import Confinement, ContainerView
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.status import PodCondition, PodStatus
 
@@ -56,9 +56,13 @@ class StatusFacts:
     confinement: Confinement | None = None
 
 
+_LATEST = 253_402_300_799 * 10**9
+"""The last moment that RFC 3339 can say, which a runtime's clock may be beyond: the end of the year 9999."""
+
+
 def time_text(nanoseconds: int) -> str | None:
     """Return a time as the API writes it, or ``None`` for never."""
-    if nanoseconds <= 0:
+    if not 0 < nanoseconds <= _LATEST:
         return None
     return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 

@@ -12,10 +12,11 @@ import math
 from collections.abc import Collection, Coroutine, Mapping
 from typing import Any
 
-from podkeep.agent.pod.events import Event, PodListener
-from podkeep.agent.pod.observed import ContainerView
+from podkeep.agent.convert.names import full_name
+from podkeep.agent.events import Event, PodListener
+from podkeep.agent.observed import ContainerView
 from podkeep.agent.probes.hooks import HookFailed, Hooks
-from podkeep.agent.probes.model import Target, full_name
+from podkeep.agent.probes.model import Target
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.base.errors import NotFound

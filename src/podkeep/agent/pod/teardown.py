@@ -76,13 +76,18 @@ async def _remove_listed(client: CriClient, uid: str) -> None:
     selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
     problems = []
-    for sandbox in listed.items:
+    for sandbox in _of_pod(listed.items, uid):
         stop = client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
         problems += await _attempt(stop)
         remove = client.runtime.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
         problems += await _attempt(remove)
     if problems:
         raise problems[0]
+
+
+def _of_pod(listed: Iterable[api_pb2.PodSandbox], uid: str) -> list[api_pb2.PodSandbox]:
+    """Return a pod's own sandboxes, also if the runtime did not filter: others must not be removed."""
+    return [sandbox for sandbox in listed if sandbox.labels.get(names.POD_UID) == uid]
 
 
 async def _attempt(call: Awaitable[object]) -> list[PodkeepError]:
@@ -153,7 +158,7 @@ async def settle(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) 
     """
     selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
-    for sandbox in listed.items:
+    for sandbox in _of_pod(listed.items, uid):
         await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
 
     async with dirs.held():

@@ -22,49 +22,45 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from podkeep.agent.container_files import termination_log, termination_message
-from podkeep.agent.convert import names
-from podkeep.agent.metrics import POD_RESIZE_DURATION, STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
+from podkeep.agent import backoff
+from podkeep.agent.backoff import BackOff
+from podkeep.agent.convert.names import full_name
+from podkeep.agent.events import Event, PodListener, PodRejected, PostStartFailed, PullFailed, StepFailed
+from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
-from podkeep.agent.pod import backoff, teardown
-from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.backoff import BackOff
-from podkeep.agent.pod.events import Event, PodListener, PostStartFailed, PullFailed, StepFailed
-from podkeep.agent.pod.news import News, OwnNews
-from podkeep.agent.pod.observed import ContainerView, Observed, Observer, State
-from podkeep.agent.pod.plan import (
-    SANDBOX_CHANGED,
-    SANDBOX_CHANGED_MESSAGE,
+from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
+from podkeep.agent.observed import ContainerView, Observed, Observer, State
+from podkeep.agent.pod import teardown
+from podkeep.agent.pod.actions import (
     Action,
     CreateSandbox,
     Decision,
     Finish,
     KillContainer,
-    Known,
     ResetContainer,
     Resize,
     StartContainer,
     StopSandbox,
     Wait,
-    decide,
+    WorkerState,
 )
-from podkeep.agent.pod.restarts import is_sidecar
+from podkeep.agent.pod.admission import Admitted, admit
+from podkeep.agent.pod.news import News, OwnNews
+from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
+from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import exit_code, pod_status
 from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
-from podkeep.agent.probes.model import ProbeResult, full_name
+from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
+from podkeep.agent.pod.waiting import WaitingContainers
+from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
-from podkeep.agent.resources.resizer import Running, in_order
-from podkeep.agent.sources import ObjectReader, Sources, StaticObjects
-from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
-from podkeep.base import waiting as waiting_file
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, PodkeepError, Unavailable
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
-from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
@@ -131,7 +127,7 @@ class PodWorker:
         objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
         self._shared = shared
         self._reported: PodStatus | None = None
-        self._messages: dict[str, str] = {}
+        self._messages = TerminationMessages(node.dirs, node.config.agent.pod_logs)
         self._node = node
         self._listener = listener
         self._retry = retry
@@ -140,8 +136,9 @@ class PodWorker:
         self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
         self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting = WaitingContainers(listener)
         self._news = OwnNews(node.client) if shared is None else shared.news
+        self._resizing = PodResizing(node, self._starter, listener, self._news.wake)
         self._admitted: Admitted | None = None
         self._grace: int | None = None
         self._end_deadline: float | None = None
@@ -149,7 +146,6 @@ class PodWorker:
         self._end: Finish | None = None
         self._asked: Finish | None = None
         self._conditions: tuple[PodCondition, ...] = ()
-        self._resize_after = 0.0
         self._broken_off = 0
         self._killed: dict[str, KillContainer] = {}
         self._stopper = Stopper(node.client, node.hooks, listener)
@@ -173,9 +169,13 @@ class PodWorker:
             self._admitted = self._admitted or await admit(self.pod, self._node, adopt=self._shared is not None)
         except StepFailed as failure:
             self._listener.event(failure.event())
+            if self._shared is not None and not isinstance(failure, PodRejected):
+                # Its containers wait to be created; one that an earlier process took on may run.
+                with suppress(PodkeepError):
+                    await self._report(await self._observer.read())
             raise
         await asyncio.to_thread(self._node.allocations.note, self.pod.metadata.uid)
-        await self._tell()
+        await self._waiting.write(self.pod, self._admitted.directory.path)
         probes = self._node.probes.of(self.pod, self._listener, self._news.wake)
         async with self._beside as beside, probes as self._probes:
             beside.start(self._news.watch())
@@ -314,12 +314,12 @@ class PodWorker:
                 return
             try:
                 observed = await self._look()
-            except (Unavailable, DeadlineExceeded):
+            except PodkeepError:
                 if not self._to_end():
                     raise
                 continue
             self._note_probes(observed)
-            self._note_resize()
+            self._resizing.note_end(self.pod)
             await self._report(observed)
             await self._refresh_volumes(observed, admitted)
             now = time.time()
@@ -330,7 +330,7 @@ class PodWorker:
                 since=self._since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                known=self._known(),
+                state=self._state(),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -338,14 +338,13 @@ class PodWorker:
             await self._note_crash_loops(decision)
             await self._act(decision, observed, admitted)
 
-    def _known(self) -> Known:
+    def _state(self) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)
-        held = time.monotonic() < self._resize_after
-        return Known(
+        return WorkerState(
             killed=self._killed,
             probes=self._probe_results(),
             previous=self._reported or self.pod.status,
-            actuated=None if allocation is None or held else allocation.actuated.containers,
+            actuated=None if allocation is None or self._resizing.is_held() else allocation.actuated.containers,
             actuated_pod=None if allocation is None else allocation.actuated.pod,
         )
 
@@ -360,9 +359,15 @@ class PodWorker:
         while True:
             try:
                 observed = await self._observer.read()
-            except (Unavailable, DeadlineExceeded) as error:
-                if self._grace is not None:
+            except PodkeepError as error:
+                # One that is there and fails is another's pods' runtime, too: an agent asks again whatever it says.
+                is_away = isinstance(error, (Unavailable, DeadlineExceeded))
+                if self._grace is not None or (self._shared is None and not is_away):
                     raise
+                if not is_away:
+                    log.warning("pod %s cannot be looked at: %s; trying again", full_name(self.pod), error)
+                    await asyncio.sleep(_LOOK_IN_BACK_OFF)
+                    continue
                 if not away and self._shared is None:  # whoever follows events for all pods has said so
                     said = f"{error.message} ({error.hint})" if error.hint else error.message
                     log.warning("%s; the pod runs on, trying again until there is an answer", said)
@@ -445,11 +450,8 @@ class PodWorker:
 
     def _running_logs(self) -> list[tuple[str, Path]]:
         views = _running(self._observed).values()
-        return [(view.id, self._log(view)) for view in views if view.state is State.RUNNING]
-
-    def _log(self, view: ContainerView) -> Path:
-        directory = Path(names.log_directory(self._node.config.agent.pod_logs, self.pod))
-        return directory / names.log_path(view.name, view.attempt)
+        directory = self._node.config.agent.pod_logs
+        return [(view.id, log_of(directory, self.pod, view)) for view in views if view.state is State.RUNNING]
 
     def _to_end(self) -> bool:
         return self._grace is not None
@@ -475,11 +477,11 @@ class PodWorker:
             previous = action.previous
             if previous is not None:
                 self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
-            await self._resize_around(action.container.name)
+            await self._resizing.before_start(self.pod, action.container.name)
             await self._start_container(action, observed, admitted)
             self._node.allocations.started(self.pod.metadata.uid, action.container.name)
         elif isinstance(action, Resize):
-            await self._resize(action, observed, admitted)
+            await self._resizing.resize(self.pod, action, observed, admitted)
         elif isinstance(action, KillContainer):
             if action.replace:
                 # Another container as it were, whose ends say nothing of this one's.
@@ -508,98 +510,20 @@ class PodWorker:
         ephemeral = any(item.name == container for item in self.pod.spec.ephemeral_containers)
         return "ephemeral_container" if ephemeral else "container"
 
-    def _note_resize(self) -> None:
-        event = self._node.allocations.finish(self.pod)
-        if event is not None:
-            self._listener.event(event)
-
-    async def _resize_around(self, container: str) -> None:
-        """Give the pod's cgroup what it was granted before a container starts that has more, or less, than before."""
-        allocation = self._node.allocations.get(self.pod.metadata.uid)
-        if allocation is None or allocation.has(container):
-            return
-        try:
-            rest = await self._node.resizer.begin(self.pod, allocation.actuated, ())
-            # As long as another container has more than it was granted, so must the pod.
-            if all(allocation.has(name) for name in allocation.granted.containers if name != container):
-                await self._node.resizer.finish(self.pod, rest)
-        except PodkeepError as error:
-            event = self._node.allocations.fail(self.pod, error.message)
-            if event is not None:
-                self._listener.event(event)
-
-    async def _resize(self, action: Resize, observed: Observed, admitted: Admitted) -> None:
-        """Give the pod and its containers what they were granted; what fails is told and tried again after a while."""
-        uid, allocations = self.pod.metadata.uid, self._node.allocations
-        allocation = allocations.get(uid)
-        if allocation is None:
-            raise FailedPrecondition(f"nothing is known of the resources of pod {uid}")
-        pod, had = self.pod, allocation.actuated
-        started = time.monotonic()
-        running = in_order([Running(id=view.id, container=item) for item, view in action.containers], had)
-        try:
-            rest = await self._node.resizer.begin(pod, had, running)
-            for item in running:
-                with suppress(NotFound):  # it has just ended
-                    await self._node.resizer.container(pod, had, item)
-                allocations.actuated(uid, item.container.name, item.container.resources)
-            await self._node.resizer.finish(pod, rest)
-            if observed.sandbox is not None and _pod_classes(had.pod) != _pod_classes(pod.spec.resources):
-                await self._starter.update_classes(observed.sandbox, admitted)
-            allocations.pod_actuated(uid)
-        except PodkeepError as error:
-            self._resize_after = time.monotonic() + _LOOK_AGAIN
-            asyncio.get_running_loop().call_later(_LOOK_AGAIN, self._news.wake)
-            event = allocations.fail(pod, error.message)
-            done = "false"
-        else:
-            event = allocations.finish(pod)
-            done = "true"
-        self._node.metrics.observe(POD_RESIZE_DURATION, (time.monotonic() - started) * 1e3, done)
-        if event is not None:
-            self._listener.event(event)
-
     def _held(self, now: float) -> dict[str, float]:
         """Return before which time, in the unit of ``now``, containers are not tried again."""
         ahead = now - time.monotonic()
         return {name: moment + ahead for name, moment in self._not_before.items()}
 
     async def _wait_for(self, container: str, waiting: Waiting | None) -> None:
-        """Note, also where others can see it, why a container waits, or that it does no longer."""
-        if waiting == self._waiting.get(container) or self._admitted is None:
-            return
-        if waiting is None:
-            del self._waiting[container]
-        else:
-            self._waiting[container] = waiting
-            self._listener.waiting(container, waiting.reason, waiting.message)
-        await self._tell()
-
-    async def _tell(self) -> None:
-        """Note what the pod consists of and waits for, where others can see it."""
-        if self._admitted is None:
-            return
-        spec = self.pod.spec
-        told = Containers(
-            init=tuple(container.name for container in spec.init_containers),
-            sidecars=tuple(container.name for container in spec.init_containers if is_sidecar(container)),
-            main=tuple(container.name for container in spec.containers),
-            grace=spec.termination_grace_period_seconds or 0,
-            waiting={
-                name: WaitingReason(reason=item.reason, message=item.message) for name, item in self._waiting.items()
-            },
-        )
-        try:
-            await asyncio.to_thread(waiting_file.tell, self._admitted.directory.path, told)
-        except OSError as error:
-            # It is for onlookers alone: a full disk must not end a pod that waits.
-            log.warning("what pod %s waits for cannot be noted: %s", self._admitted.uid, error)
+        if self._admitted is not None:
+            await self._waiting.note(self.pod, self._admitted.directory.path, container, waiting)
 
     async def _note_crash_loops(self, decision: Decision) -> None:
         """Say so when a container waits for its next attempt."""
         pod = full_name(self.pod)
         for name in decision.backing_off:
-            if name in self._waiting:
+            if name in self._waiting.reasons:
                 continue
             message = backoff.event_message(name, pod)
             self._listener.event(Event(type="Warning", reason=backoff.EVENT, message=message, container=name))
@@ -700,23 +624,13 @@ class PodWorker:
 
     async def _report(self, observed: Observed) -> None:
         """Tell the agent how the pod is, if that is another way than before."""
-        await self._read_messages(observed)
+        await self._messages.read(self.pod, observed)
         if self._shared is None:
             return
         status = self._status(observed)
         if status != self._reported:
             self._reported = status
             self._shared.report(status)
-
-    async def _read_messages(self, observed: Observed) -> None:
-        """Read the last words of attempts that have ended, each once; those that are gone are forgotten."""
-        ended = [view for views in observed.containers.values() for view in views if view.state is State.EXITED]
-        missing = [view for view in ended if view.id not in self._messages]
-        if missing:
-            words = await asyncio.to_thread(lambda: [self._last_words(view) for view in missing])
-            self._messages.update(zip([view.id for view in missing], words, strict=True))
-        known = {view.id for view in ended}
-        self._messages = {key: text for key, text in self._messages.items() if key in known}
 
     def _resize_conditions(self) -> tuple[PodCondition, ...]:
         allocation = self._node.allocations.get(self.pod.metadata.uid)
@@ -727,26 +641,18 @@ class PodWorker:
         facts = StatusFacts(
             since=self._since,
             host_ips=self._node.host_ips,
-            waiting=self._waiting,
+            waiting=self._waiting.reasons,
             probes=self._probe_results(),
-            message=lambda view: self._messages.get(view.id, ""),
+            message=self._messages.of,
             finished=end is not None,
             failed=(end is not None and end.failed) or exit_code(self.pod, observed) != 0,
             reason="" if end is None else end.reason,
             text="" if end is None else end.message,
             previous=self._reported,
             conditions=self._conditions + self._resize_conditions(),
+            runtime=self._node.runtime_name,
         )
         return pod_status(self.pod, observed, facts)
-
-    def _last_words(self, view: ContainerView) -> str:
-        spec = self.pod.spec
-        policies = {item.name: item.termination_message_policy for item in spec.ephemeral_containers}
-        policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
-        directory = self._node.dirs.directory(parse_pod_uid(self.pod.metadata.uid))
-        file = termination_log(directory, view.name, view.attempt)
-        fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
-        return termination_message(file, self._log(view), fall_back=fall_back)
 
 
 def _is_outage(failure: PodkeepError) -> bool:
@@ -761,7 +667,3 @@ def _running(observed: Observed) -> dict[str, ContainerView]:
         for name, views in observed.containers.items()
         if views and views[0].state in {State.RUNNING, State.UNKNOWN}
     }
-
-
-def _pod_classes(given: ResourceRequirements | None) -> Mapping[str, str]:
-    return {} if given is None else given.classes

@@ -1,1 +1,4 @@
-"""Probes and life cycle hooks of containers: exec, HTTP, TCP, gRPC, sleep. ``Probes`` in ``prober`` is the way in."""
+"""Probes and life cycle hooks of containers: exec, HTTP, TCP, gRPC, sleep.
+
+``prober.Probes`` runs the probes of all pods, ``hooks`` postStart and preStop.
+"""

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Sequence
 
 from podkeep.agent import durations
-from podkeep.agent.environment import expand_all
+from podkeep.agent.environment.variables import expand_all
 from podkeep.agent.probes import dialing, grpc_health, http_get, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.agent.probes.places import Places

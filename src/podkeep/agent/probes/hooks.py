@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+from podkeep.agent.events import Event, PodListener
 from podkeep.agent.metrics import HOOK_HTTP_FALLBACKS, HOOK_SLEEP_ENDED_EARLY
-from podkeep.agent.pod.events import Event, PodListener
 from podkeep.agent.probes import dialing, http_get
 from podkeep.agent.probes.model import Target
 from podkeep.api.containers import ExecAction, HTTPGetAction, LifecycleHandler

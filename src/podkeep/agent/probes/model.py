@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import Enum
 
 from podkeep.api.containers import Container, EphemeralContainer, Probe
-from podkeep.api.pod import Pod
 
 
 class Kind(Enum):
@@ -72,8 +71,3 @@ def spec_of(container: Container | EphemeralContainer, kind: Kind) -> Probe | No
     if kind is Kind.STARTUP:
         return container.startup_probe
     return container.readiness_probe if kind is Kind.READINESS else container.liveness_probe
-
-
-def full_name(pod: Pod) -> str:
-    """Return a pod as messages call it (kubelet, format.Pod)."""
-    return f"{pod.metadata.name}_{pod.metadata.namespace}({pod.metadata.uid})"

@@ -15,12 +15,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 
+from podkeep.agent.convert.names import full_name
+from podkeep.agent.events import Event, PodListener
 from podkeep.agent.metrics import PROBE_DURATION, PROBE_TOTAL
-from podkeep.agent.pod.events import Event, PodListener
-from podkeep.agent.pod.observed import ContainerView, Observed, State
+from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.probes import progress, ticks
 from podkeep.agent.probes.checks import Checks
-from podkeep.agent.probes.model import Kind, Outcome, ProbeResult, Target, Verdict, full_name, spec_of
+from podkeep.agent.probes.model import Kind, Outcome, ProbeResult, Target, Verdict, spec_of
 from podkeep.agent.probes.progress import Progress
 from podkeep.api.containers import Container, Probe
 from podkeep.api.pod import Pod
@@ -275,7 +276,7 @@ class _Probe:
 
 def _probed(pod: Pod) -> Iterator[Container]:
     yield from pod.spec.containers
-    # What `plan.is_sidecar` says; the plan depends on what probes say, and not the other way round.
+    # What `restarts.is_sidecar` says, which is in a package above this one.
     yield from (container for container in pod.spec.init_containers if container.restart_policy == "Always")
 
 

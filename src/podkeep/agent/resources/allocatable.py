@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from podkeep.agent.eviction import thresholds
-from podkeep.agent.resources import machine, requests
+from podkeep.agent.resources import machine, requests, thresholds
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import InvalidArgument
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from podkeep.agent.pod.events import Event
+from podkeep.agent.events import Event
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources import critical, qos, resize
 from podkeep.agent.resources.predicates import Preempt, Rejection

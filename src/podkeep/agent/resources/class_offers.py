@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Literal
 
-from podkeep.agent.convert import class_resources
+from podkeep.agent.resources import class_messages as class_resources
 from podkeep.agent.resources.class_resources import Offers
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from podkeep.agent.convert import class_resources as convert
 from podkeep.agent.resources import cgroup_names, pod_limits, podcgroups, qos, requests, resize
+from podkeep.agent.resources import class_messages as convert
 from podkeep.agent.resources.pod_limits import CgroupLimits
 from podkeep.agent.resources.resize import Allocation
 from podkeep.api.containers import Container, ResourceRequirements

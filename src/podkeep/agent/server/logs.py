@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 
-from podkeep.agent.log_reader import LogReader, Record
+from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.errors import DataLoss, NotFound, PodkeepError, Unavailable
 from podkeep.base.tasks import on_thread

@@ -216,15 +216,30 @@ def read_all(pods: Path, id_range: IdRange) -> Blocks:
     """
     blocks = Blocks(id_range)
     for uid, file in _files(pods):
-        try:
-            blocks.record(uid, parse(file.read_bytes()))
-        except (FileNotFoundError, NotADirectoryError):
+        start = recorded(pods, uid)
+        if start is None:
             continue
-        except OSError as error:
-            raise _unreadable(uid, file, error.strerror or str(error)) from error
+        try:
+            blocks.record(uid, start)
         except PodkeepError as error:
             raise _unreadable(uid, file, error.message) from error
     return blocks
+
+
+def recorded(pods: Path, uid: str) -> int | None:
+    """Return the first host ID of the block of pod ``uid``, and nothing if it has none; other pods' are not read.
+
+    :raises DataLoss: naming pod and file, if its record cannot be read.
+    """
+    file = pods / uid / FILE_NAME
+    try:
+        return parse(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise _unreadable(uid, file, error.strerror or str(error)) from error
+    except PodkeepError as error:
+        raise _unreadable(uid, file, error.message) from error
 
 
 def _starts(pods: Path) -> Iterator[int]:

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from podkeep.agent import references
+from podkeep.agent.objects import references
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.resources import node_selection
-from podkeep.agent.sources import Sources
 from podkeep.api.pod import Pod
 from podkeep.api.scheduling import NodeSelector
 from podkeep.api.volumes import HostPathVolumeSource, Volume

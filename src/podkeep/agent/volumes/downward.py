@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from podkeep.agent import resource_fields
+from podkeep.agent.environment import resource_fields
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import DownwardAPIVolumeFile
 from podkeep.base.errors import InvalidArgument

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from podkeep.agent.convert.container import PlannedImage
+from podkeep.agent.events import PullFailed
 from podkeep.agent.images.puller import Images, PodPull, Wanted
 from podkeep.agent.metrics import IMAGE_VOLUMES_FAILED, IMAGE_VOLUMES_MOUNTED, IMAGE_VOLUMES_REQUESTED
-from podkeep.agent.pod.events import PullFailed
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 

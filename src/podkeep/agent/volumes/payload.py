@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from podkeep.agent.references import token_expiration
-from podkeep.agent.sources import Sources
+from podkeep.agent.objects.references import token_expiration
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.volumes import downward
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.defaults import FILE_MODE

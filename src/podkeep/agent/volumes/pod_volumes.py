@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from podkeep.agent.pod.events import Event, StepFailed
+from podkeep.agent.events import Event, StepFailed
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import payload, setup
 from podkeep.agent.volumes.claims import NotProcessed
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings

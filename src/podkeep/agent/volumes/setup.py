@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.sources import Sources
 from podkeep.agent.volumes import claims, empty_dir, host_path, ownership, projection
 from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed
 from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, payload

@@ -132,6 +132,8 @@ def _collect(value: Any, kind: Type, path: _Path, found: FieldSet, *, duplicates
 
 
 def _compare(old: Any, new: Any, kind: Type, path: _Path, comparison: Comparison) -> None:
+    if len(path) == 1 and equal(old, new):
+        return  # most writes change the status alone, and the specification is what is long
     if not old and not new and isinstance(kind, Struct | Map | List):
         _compare_leaf(old, new, path, comparison)  # empty and missing are told apart
         return

@@ -1,4 +1,4 @@
-"""What ``podkeep node`` tells of its daemons: a file in its run directory, read by ``podkeep status``."""
+"""What ``podkeep node`` tells of its daemons: a file in its run directory, for verbs that ask whether a node runs."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 
 from podkeep.base import atomicfile, lockfile
+from podkeep.base.config import Config
 
 FILE = "node.json"
 LOCK = "node.lock"
@@ -26,12 +27,16 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it ended last; kept until it serves again."""
     hint: str = ""
+    had_served: bool = False
+    """Whether it served before it ended for that reason."""
 
 
 class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     """All of them; ``kubeconfig`` is the file with which the agent reaches its API."""
 
     pid: int
+    runtime: str
+    """The socket of its runtime, a path."""
     kubeconfig: str
     embedded: bool
     """Whether the API is this machine's own."""
@@ -54,6 +59,20 @@ def read(run: Path) -> NodeReport | None:
         return msgspec.json.decode((run / FILE).read_bytes(), type=NodeReport)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def of(config: Config) -> NodeReport | None:
+    """Return what the node tells that runs with this configuration's runtime.
+
+    Another configuration's node may have the same run directory, which has a default: its pods are elsewhere.
+    """
+    told = read(Path(config.node.run))
+    return told if told is not None and told.runtime == runtime_socket(config) else None
+
+
+def runtime_socket(config: Config) -> str:
+    """Return the path of the runtime's socket."""
+    return config.runtime.socket.removeprefix("unix://")
 
 
 def is_running(run: Path) -> bool:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.base import service, spawn
+from podkeep.base import forks, service, spawn
 from podkeep.base.printable import printable
 from podkeep.cli.core import supervised
 from podkeep.cli.node.restarts import Reason, reason
@@ -32,11 +32,18 @@ _AT_ONCE = 64
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What starts a daemon. ``after``: names of those that must have served before it is started for the first time."""
+    """What starts a daemon. ``after``: names of those that must have served before it is started for the first time.
+
+    With ``main`` that is called in a copy of this process, and nothing executed, as long as podkeep is what it was when
+    this process began: after an update nothing old is to run beside what is imported later. ``prepare`` imports what a
+    daemon that is not started at once needs.
+    """
 
     name: str
     argv: Sequence[str]
     after: tuple[str, ...] = ()
+    main: Callable[[], None] | None = None
+    prepare: Callable[[], None] = lambda: None
 
 
 class Output:
@@ -117,9 +124,12 @@ class Child:
         try:
             self._socket.bind(str(path))
             os.set_blocking(read, False)
-            self._process = spawn.start(
-                command.argv, stderr=write, env=supervised.environment(environ, notify=str(path), watchdog_s=WATCHDOG_S)
-            )
+            env = supervised.environment(environ, notify=str(path), watchdog_s=WATCHDOG_S)
+            self._process: subprocess.Popen[bytes] | forks.Fork
+            if command.main is not None and forks.is_same_installation():
+                self._process = forks.start(command.main, stderr=write, env=env)
+            else:
+                self._process = spawn.start(command.argv, stderr=write, env=env)
             self._pidfd = os.pidfd_open(self._process.pid)
         except BaseException:
             self._socket.close()
@@ -185,5 +195,4 @@ class Child:
         self._path.unlink(missing_ok=True)
         os.close(self._stderr)
         os.close(self._pidfd)
-        assert isinstance(self._process, subprocess.Popen)
         return reason(self._output.last, self._process.wait())

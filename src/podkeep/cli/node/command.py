@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import os
+import runpy
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -124,6 +125,7 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
     """
     from podkeep.base import log as logs
     from podkeep.cli.core import node_report as report
+    from podkeep.cli.node import preload
     from podkeep.cli.node.supervisor import Supervisor
 
     _require_root()
@@ -138,8 +140,11 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
     )
     _end_background_runtime(invocation)
     commands = daemons(invocation, mount_namespace)
+    preload.shared()
     kubeconfig = str(own_kubeconfig(config.api.root)) if config.node.api else config.agent.kubeconfig
-    tell = report.NodeReport(pid=os.getpid(), kubeconfig=kubeconfig, embedded=config.node.api)
+    tell = report.NodeReport(
+        pid=os.getpid(), runtime=report.runtime_socket(config), kubeconfig=kubeconfig, embedded=config.node.api
+    )
     supervisor = Supervisor(commands, run, _write, tell, os.environ)
     after: dict[str, Callable[[], None]] = {"agent": lambda: _stop_pods(invocation)} if stop_pods else {}
     try:
@@ -151,16 +156,14 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
 
 def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Command]:
     """Return the daemons of a node in the order in which they are started."""
-    from podkeep.cli.node.child import Command
-
     config = invocation.config
-    start = [*background.program(), *invocation.global_options()]
+    options = invocation.global_options()
     place = [f"--mount-namespace={mount_namespace}"] if mount_namespace is not None else []
-    found = [Command(name="runtime", argv=[*start, "runtime", *place])]
-    agent = [*start]
+    found = [_daemon("runtime", options, *place)]
+    agent = [*options]
     if config.node.api:
         name = node_name(config.agent)
-        found.append(Command(name="api", argv=[*start, "--set", f"api.node={name}", "api"]))
+        found.append(_daemon("api", [*options, "--set", f"api.node={name}"]))
         pki = Path(config.api.root) / "pki"
         agent += ["--set", f"agent.kubeconfig={own_kubeconfig(config.api.root)}"]
         if not config.agent.tls_cert_file:
@@ -168,8 +171,31 @@ def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Comman
             agent += ["--set", f"agent.tls_private_key_file={pki / 'kubelet-serving.key'}"]
         if not config.agent.authentication.x509.client_ca_file:
             agent += ["--set", f"agent.authentication.x509.client_ca_file={pki / 'ca.crt'}"]
-    found.append(Command(name="agent", argv=[*agent, "agent"], after=tuple(command.name for command in found)))
+    found.append(_daemon("agent", agent, after=tuple(command.name for command in found)))
     return found
+
+
+def _daemon(verb: str, options: Sequence[str], *arguments: str, after: tuple[str, ...] = ()) -> Command:
+    from podkeep.cli.node import preload
+    from podkeep.cli.node.child import Command
+
+    words = [*options, verb, *arguments]
+    return Command(
+        name=verb,
+        argv=[*background.program(), *words],
+        after=after,
+        main=lambda: _become(verb, words),
+        prepare=preload.agent if verb == "agent" else lambda: None,
+    )
+
+
+def _become(verb: str, words: Sequence[str]) -> None:
+    """Be a daemon of the node, in a process of its own: what the command line with these words is."""
+    from podkeep.kernel.process import title
+
+    title.show(["podkeep", verb])
+    sys.argv[1:] = words
+    runpy.run_module("podkeep", run_name="__main__")
 
 
 def node_name(agent: AgentConfig) -> str:

@@ -50,6 +50,8 @@ class Daemon:
     """Of its state, seconds since 1970."""
     told: Reason | None = None
     """The reason that was told last, until it serves again."""
+    had_served: bool = False
+    """Whether it served before it ended for that reason."""
     hung: bool = False
 
     @property
@@ -76,6 +78,7 @@ class Daemon:
             status=self.child.status if self.child else "",
             reason=reason.text,
             hint=reason.hint,
+            had_served=self.had_served,
         )
 
 
@@ -119,6 +122,9 @@ class Supervisor:
             signal.signal(number, self._signalled)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         try:
+            self._start_due()
+            for daemon in self._daemons:
+                daemon.command.prepare()
             while not self._stops:
                 self._start_due()
                 self._tell_manager()
@@ -245,7 +251,7 @@ class Supervisor:
             what = "cannot start" if served_s is None else "has ended"
             log.warning("%s %s: %s%s", daemon.name, what, reason.text, f" ({reason.hint})" if reason.hint else "")
             log.info("%s is started again, after 1 s at first and 30 s at most, until it serves", daemon.name)
-        daemon.told = reason
+        daemon.told, daemon.had_served = reason, served_s is not None
         self._publish()
 
     def _tell_manager(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,16 +30,18 @@ def verdict(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) ->
     """
     status = pod.get("status") or {}
     phase = str(status.get("phase") or "Pending")
-    warning = newest_warning(events)
+    happened = list(events)
+    warning = newest_warning(happened)
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return Verdict(state="Terminating", why="")
     if phase == "Succeeded":
         return Verdict(state="Completed")
     if phase == "Failed":
         ended = next(_terminated(status), "")
-        said = _joined(status.get("reason"), status.get("message")) or ended or "a container failed"
+        # The reason is the state, and not said twice.
+        said = _joined(status.get("message") or status.get("reason")) or ended or "a container failed"
         return Verdict(state=str(status.get("reason") or "Failed"), why=said)
-    if problem := next(_problems(status), None):
+    if problem := next(_problems(status, happened), None):
         return problem
     if phase == "Pending":
         return _pending(status, warning)
@@ -55,20 +57,35 @@ def is_ready(status: Mapping[str, Any]) -> bool:
     return any(item.get("type") == "Ready" and item.get("status") == "True" for item in status.get("conditions") or ())
 
 
-def _problems(status: Mapping[str, Any]) -> Iterator[Verdict]:
+def _problems(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[Verdict]:
     """Yield what keeps containers from running, init containers first."""
     for container in _containers(status):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason = str(waiting.get("reason") or "")
         if reason and reason not in _BENIGN:
             last = (container.get("lastState") or {}).get("terminated")
-            ended = f"; before: {_ended(last)}" if last else ""
+            ended = f"; before: {_joined(_ended(last), _failed_probe(container, last, events))}" if last else ""
             text = _joined(waiting.get("message") or reason)
             yield Verdict(state=reason, why=f"container {container.get('name')}: {text}{ended}")
         terminated = (container.get("state") or {}).get("terminated") or {}
         if terminated.get("exitCode"):
             state = str(terminated.get("reason") or "Error")
             yield Verdict(state=state, why=f"container {container.get('name')}: {_ended(terminated)}")
+
+
+def _failed_probe(
+    container: Mapping[str, Any], terminated: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
+) -> str:
+    """Return what a probe said for which a container may have been ended: its exit status alone says nothing."""
+    where, started = f"{{{container.get('name')}}}", str(terminated.get("startedAt") or "")
+    return newest_warning(
+        event
+        for event in events
+        if event.get("reason") == "Unhealthy"
+        and str(event.get("message")).startswith(("Liveness", "Startup"))
+        and str((event.get("involvedObject") or {}).get("fieldPath")).endswith(where)
+        and event_time(event) >= started
+    )
 
 
 def _pending(status: Mapping[str, Any], warning: str) -> Verdict:

@@ -1,10 +1,10 @@
-"""Printing what containers wrote. Does not own: reading it (``agent.log_reader``)."""
+"""Printing what containers wrote. Does not own: reading it (``agent.logs.reader``)."""
 
 from __future__ import annotations
 
 from typing import IO
 
-from podkeep.agent.log_reader import Record
+from podkeep.agent.logs.reader import Record
 
 
 class Printer:

@@ -23,7 +23,7 @@ from podkeep.cli.pods.targets import Target, container_status, find_target, name
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
-    from podkeep.agent.log_reader import LogReader, Record
+    from podkeep.agent.logs.reader import LogReader, Record
     from podkeep.base.config import Config
     from podkeep.cli.pods.crilog import Printer
     from podkeep.cri.client import CriClient
@@ -204,7 +204,7 @@ def _labels(selector: str) -> dict[str, str]:
 
 
 async def _show(client: CriClient, source: _Source, wanted: _Wanted, *, prefixed: bool) -> None:
-    from podkeep.agent.log_reader import LogReader
+    from podkeep.agent.logs.reader import LogReader
     from podkeep.cli.pods.crilog import Printer
 
     prefix = f"[{source.pod}/{source.container}] ".encode() if prefixed else b""

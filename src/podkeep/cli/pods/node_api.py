@@ -5,7 +5,6 @@ since their agent would make them anew.
 from __future__ import annotations
 
 from contextlib import aclosing
-from pathlib import Path
 from types import TracebackType
 
 from podkeep.base.config import Config
@@ -24,7 +23,7 @@ class NodeApi:
 
     def __init__(self, config: Config | None) -> None:
         self._client: Client | None = None
-        told = None if config is None else node_report.read(Path(config.node.run))
+        told = None if config is None else node_report.of(config)
         if config is not None and told is not None and told.embedded and config.api.unix_socket:
             self._client = Client(Settings(server=f"unix://{config.api.unix_socket}"))
 

@@ -1,7 +1,7 @@
 """For how long a server that says "later" is believed, and how long to wait in between.
 
 Who waits: ``Registry.exchange`` and ``Authorizer._token``, each request by itself. Other waits are in
-``agent/pod/backoff.py`` (pulls that failed) and ``Registry.blob`` (connections that broke).
+``agent/backoff.py`` (pulls that failed) and ``Registry.blob`` (connections that broke).
 """
 
 from __future__ import annotations

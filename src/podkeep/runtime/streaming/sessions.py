@@ -134,6 +134,9 @@ class Sessions:
             process, enter = self._containers.command(container, sandbox, command)
         except FileNotFoundError as error:
             raise NotFound(f"container {container.id} was removed meanwhile") from error
+        if wanted.tty and not any(entry.startswith("TERM=") for entry in process["env"]):
+            # The container itself may have no terminal; the peers say the same.
+            process["env"] = [*process["env"], "TERM=xterm"]
         if wanted.tty and size is not None:
             process["consoleSize"] = {"width": size.width, "height": size.height}
         stdio = ExecStdio(stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.agent.eviction.containers import Dead, Policy, excess, uid_of_logs
+from podkeep.agent.eviction.containers import EndedContainer, Policy, excess, uid_of_logs
 
 NOW = 1000.0
 
 
-def dead(*specs: str) -> list[Dead]:
+def dead(*specs: str) -> list[EndedContainer]:
     """Return containers from ``pod/name@seconds``."""
     found = []
     for spec in specs:
         unit, _, second = spec.partition("@")
         pod, _, name = unit.partition("/")
-        found.append(Dead(id=spec, pod=pod, name=name, created_at=int(float(second) * 1e9)))
+        found.append(EndedContainer(id=spec, pod=pod, name=name, created_at=int(float(second) * 1e9)))
     return found
 
 

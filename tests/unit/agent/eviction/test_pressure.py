@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from podkeep.agent.eviction.pressure import Pressure, advance
-from podkeep.agent.eviction.thresholds import Observation, Threshold, Value
+from podkeep.agent.resources.thresholds import Observation, Threshold, Value
 
 HARD = Threshold(signal="memory.available", value=Value(text="100"))
 SOFT = Threshold(signal="memory.available", value=Value(text="200"), grace=30.0)

@@ -9,8 +9,8 @@ import pytest
 from podkeep.agent.eviction import ranking
 from podkeep.agent.eviction.ranking import Filesystems, Violation
 from podkeep.agent.eviction.statistics import memory_available
-from podkeep.agent.eviction.thresholds import Observation, Threshold, Value
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
+from podkeep.agent.resources.thresholds import Observation, Threshold, Value
 from podkeep.api.pod import Pod
 from support.pods import container, pod, resources
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent.eviction import thresholds
-from podkeep.agent.eviction.thresholds import Observation, Threshold, Value
+from podkeep.agent.resources import thresholds
+from podkeep.agent.resources.thresholds import Observation, Threshold, Value
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import InvalidArgument
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from podkeep.agent.events import Event
 from podkeep.agent.metrics import PROBE_DURATION, PROBE_TOTAL
-from podkeep.agent.pod.events import Event
-from podkeep.agent.pod.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes, Probes
 from podkeep.api.pod import Pod

@@ -28,6 +28,7 @@ HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
         ("cgroupDriver", "systemd", {"runtime.cgroup_driver": "systemd"}),
         ("streamingConnectionIdleTimeout", "1h30m", {"agent.streaming_connection_idle_timeout": 5400.0}),
         ("streamingConnectionIdleTimeout", "0s", {}),
+        ("runtimeRequestTimeout", "2m", {"agent.runtime_request_timeout": 120.0}),
         ("evictionHard", {"memory.available": "5%"}, {"agent.eviction_hard": {"memory.available": "5%"}}),
         (
             "evictionSoftGracePeriod",

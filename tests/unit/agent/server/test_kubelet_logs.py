@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.agent.log_reader import Record
+from podkeep.agent.logs.reader import Record
 from podkeep.agent.server.logs import LogOptions, Writer, container_of, full_time, log_options, nanoseconds
 from podkeep.api.status import (
     ContainerState,

@@ -18,8 +18,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from podkeep.agent.pod.log_rotation import RotatedLog
-from podkeep.agent.pod.log_rotation import rotated as rotated_logs
+from podkeep.agent.logs.rotation import RotatedLog
+from podkeep.agent.logs.rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
 from podkeep.kernel.files import openat
 
@@ -134,12 +134,12 @@ class LogReader:
                 self._file.seek(0)
 
     def left_out(self) -> list[str]:
-        """Return what is to be told of output that is not shown: of removed files each time, of damage once."""
-        told = ["output is left out: it was removed from the log before it was shown"] if self.gap else []
+        """Return what is to be said of output that is not shown: of removed files each time, of damage once."""
+        messages = ["output is left out: it was removed from the log before it was shown"] if self.gap else []
         if self._damaged and not self._told_damage:
-            told.append(f"output is left out: the log {self._path} is damaged")
+            messages.append(f"output is left out: the log {self._path} is damaged")
         self.gap, self._told_damage = False, self._damaged
-        return told
+        return messages
 
     def to_read(self) -> int:
         """Return how many bytes of the file that is being read were not read yet."""

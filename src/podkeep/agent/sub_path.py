@@ -37,14 +37,13 @@ def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = 
     """Mount ``sub_path`` of ``volume`` at ``target`` and return ``target``; directories that are missing are made.
 
     Symbolic links are followed as long as they stay inside the volume. A second call with the same target keeps the
-    first mount.
+    first mount if the path still leads to the same file. If it does not, what it leads to now takes its place: a
+    ConfigMap that was changed has new files, and nothing can be mounted from one that is removed.
 
     :param propagation: the mount's ``mountPropagation``.
     :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
     :raises KernelCallError: if the kernel refuses the mount.
     """
-    if mountinfo.is_mount_point(target):
-        return target
     root = os.open(volume, os.O_PATH | os.O_CLOEXEC)
     try:
         try:
@@ -52,12 +51,29 @@ def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = 
         except KernelCallError as error:
             raise _refused(volume, sub_path, error) from error
         try:
-            _mount(fd, target, _PROPAGATION[propagation])
+            if not _is_pinned(fd, target):
+                _let_one_go(target)
+                _mount(fd, target, _PROPAGATION[propagation])
         finally:
             os.close(fd)
     finally:
         os.close(root)
     return target
+
+
+def _is_pinned(fd: int, target: Path) -> bool:
+    return mountinfo.is_mount_point(target) and os.path.samestat(os.fstat(fd), target.stat())
+
+
+def _let_one_go(target: Path) -> None:
+    """Unmount and remove a pin, so that another file, or a directory instead of a file, can be in its place."""
+    while mountinfo.is_mount_point(target):
+        removal.make_private(str(target))
+        removal.unmount(str(target))
+    if target.is_dir():
+        target.rmdir()
+    else:
+        target.unlink(missing_ok=True)
 
 
 def _open(root: int, sub_path: str) -> int:

@@ -11,10 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from podkeep.agent import sub_path
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
-from podkeep.agent.environment import expand_known
+from podkeep.agent.environment.variables import expand_known
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.volumes import projection, sub_path
+from podkeep.agent.volumes import projection
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.volume_validation import inner_path

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from podkeep.agent import references
-from podkeep.agent.references import References
-from podkeep.agent.runtime_classes import RuntimeClasses
-from podkeep.agent.sources import Claim, Key, Sources, TokenKey, failure_key
+from podkeep.agent.objects import references
+from podkeep.agent.objects.references import References
+from podkeep.agent.objects.runtime_classes import RuntimeClasses
+from podkeep.agent.objects.sources import Claim, Key, Sources, TokenKey, failure_key
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
@@ -67,7 +67,7 @@ Ref = tuple[str, str, str]
 """Resource, namespace and name."""
 
 
-class _One(Generic[Value]):
+class _WatchedObject(Generic[Value]):
     """One object that pods refer to; a handler of its reflector. ``users``: UIDs of the pods."""
 
     def __init__(self, decode: Callable[[Mapping[str, Any]], Value], changed: Callable[[Iterable[str]], None]) -> None:
@@ -102,7 +102,7 @@ class _One(Generic[Value]):
             self._changed(tuple(self.users))
 
 
-class _All:
+class _WatchedList:
     """All objects of a resource, by namespace and name; a handler of its reflector."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
@@ -137,8 +137,8 @@ class _Token:
 
 
 @dataclass(kw_only=True)
-class _User:
-    """A pod that is read for."""
+class _PodObjects:
+    """What was read for one pod: the objects that it refers to, its tokens and claims."""
 
     refs: frozenset[Ref] = frozenset()
     tokens: dict[TokenKey, _Token] = field(default_factory=dict)
@@ -164,10 +164,10 @@ class ApiObjects:
         self._client = client
         self.on_change = on_change
         self._tasks = Tasks("reading objects of pods")
-        self._watched: dict[Ref, tuple[_One[Any], asyncio.Task[None]]] = {}
-        self._pods: dict[str, _User] = {}
-        self._services = _All(lambda: None)
-        self._runtime_classes = _All(self._know_classes)
+        self._watched: dict[Ref, tuple[_WatchedObject[Any], asyncio.Task[None]]] = {}
+        self._pods: dict[str, _PodObjects] = {}
+        self._services = _WatchedList(lambda: None)
+        self._runtime_classes = _WatchedList(self._know_classes)
         self.runtime_classes = runtime_classes or RuntimeClasses()
         self._following: set[str] = set()
 
@@ -181,7 +181,7 @@ class ApiObjects:
         It takes a second at most for ConfigMaps and Secrets, and a request's deadline for tokens and claims.
         """
         wanted = references.of(pod)
-        user = self._pods.setdefault(pod.metadata.uid, _User())
+        user = self._pods.setdefault(pod.metadata.uid, _PodObjects())
         self._refer(pod, user, wanted)
         failures: dict[str, str] = {}
         async with user.lock:
@@ -214,7 +214,7 @@ class ApiObjects:
 
     # -- ConfigMaps and Secrets
 
-    def _refer(self, pod: Pod, user: _User, wanted: References) -> None:
+    def _refer(self, pod: Pod, user: _PodObjects, wanted: References) -> None:
         namespace, uid = pod.metadata.namespace, pod.metadata.uid
         refs = frozenset(
             [(CONFIG_MAPS.name, namespace, name) for name in wanted.config_maps]
@@ -226,11 +226,15 @@ class ApiObjects:
             self._drop(ref, uid)
         user.refs = refs
 
-    def _watch(self, ref: Ref) -> _One[Any]:
+    def _watch(self, ref: Ref) -> _WatchedObject[Any]:
         if ref in self._watched:
             return self._watched[ref][0]
         resource, namespace, name = ref
-        one: _One[Any] = _One(_config_map, self._tell) if resource == CONFIG_MAPS.name else _One(_secret, self._tell)
+        one: _WatchedObject[Any] = (
+            _WatchedObject(_config_map, self._tell)
+            if resource == CONFIG_MAPS.name
+            else _WatchedObject(_secret, self._tell)
+        )
         of = CONFIG_MAPS if resource == CONFIG_MAPS.name else SECRETS
         reflector = Reflector(self._client, of, namespace, fields=f"metadata.name={name}", watch_s=_WATCH_S)
         self._watched[ref] = one, self._tasks.start(_until_settled(reflector, one))
@@ -245,7 +249,7 @@ class ApiObjects:
             del self._watched[ref]
             task.cancel()
 
-    def _forget(self, uid: str, user: _User) -> None:
+    def _forget(self, uid: str, user: _PodObjects) -> None:
         if user.timer is not None:
             user.timer.cancel()
             user.timer = None
@@ -257,7 +261,7 @@ class ApiObjects:
         for uid in uids:
             self.on_change(uid)
 
-    async def _synced(self, user: _User, failures: dict[str, str]) -> None:
+    async def _synced(self, user: _PodObjects, failures: dict[str, str]) -> None:
         waiting = {ref: self._watched[ref][0].synced for ref in user.refs}
         await _all_set(waiting.values())
         for (resource, _, name), synced in waiting.items():
@@ -267,13 +271,13 @@ class ApiObjects:
 
     # -- tokens
 
-    async def _tokens(self, pod: Pod, user: _User, wanted: Iterable[TokenKey], failures: dict[str, str]) -> None:
+    async def _tokens(self, pod: Pod, user: _PodObjects, wanted: Iterable[TokenKey], failures: dict[str, str]) -> None:
         for key in user.tokens.keys() - set(wanted):
             del user.tokens[key]
         await asyncio.gather(*(self._token(pod, user, key, failures) for key in wanted))
         self._wake_for_token(pod.metadata.uid, user)
 
-    async def _token(self, pod: Pod, user: _User, key: TokenKey, failures: dict[str, str]) -> None:
+    async def _token(self, pod: Pod, user: _PodObjects, key: TokenKey, failures: dict[str, str]) -> None:
         """Ask for a token if there is none, or it is old; the old one does while it is good."""
         known, now = user.tokens.get(key), time.time()
         if known is not None and now < known.refresh:
@@ -287,7 +291,7 @@ class ApiObjects:
             user.tokens.pop(key, None)
             failures[failure_key("token", key[0])] = error.message
 
-    def _wake_for_token(self, uid: str, user: _User) -> None:
+    def _wake_for_token(self, uid: str, user: _PodObjects) -> None:
         """Have the worker read again when the first of the pod's tokens is to be replaced."""
         if user.timer is not None:
             user.timer.cancel()
@@ -300,12 +304,12 @@ class ApiObjects:
 
     # -- claims
 
-    async def _claims(self, pod: Pod, user: _User, names: Iterable[str], failures: dict[str, str]) -> None:
+    async def _claims(self, pod: Pod, user: _PodObjects, names: Iterable[str], failures: dict[str, str]) -> None:
         for name in user.claims.keys() - set(names):
             del user.claims[name]
         await asyncio.gather(*(self._claim(pod, user, name, failures) for name in names))
 
-    async def _claim(self, pod: Pod, user: _User, name: str, failures: dict[str, str]) -> None:
+    async def _claim(self, pod: Pod, user: _PodObjects, name: str, failures: dict[str, str]) -> None:
         known = user.claims.get(name)
         if known is not None and time.monotonic() < known[0]:
             return
@@ -346,14 +350,14 @@ class ApiObjects:
         found = self._runtime_classes.items
         self.runtime_classes.know({name: str(item.get("handler", "")) for (_, name), item in found.items()})
 
-    def _follow(self, resource: Resource, into: _All) -> None:
+    def _follow(self, resource: Resource, into: _WatchedList) -> None:
         if resource.name not in self._following:
             self._following.add(resource.name)
             self._tasks.start(Reflector(self._client, resource).run(into))
 
     # -- the snapshot
 
-    def _snapshot(self, pod: Pod, user: _User, wanted: References, failures: Mapping[str, str]) -> Sources:
+    def _snapshot(self, pod: Pod, user: _PodObjects, wanted: References, failures: Mapping[str, str]) -> Sources:
         namespace = pod.metadata.namespace
         services = {
             key: item for key, item in self._services.items.items() if key[0] == namespace or key == _KUBERNETES
@@ -413,7 +417,7 @@ def token_of(made: Mapping[str, Any], asked: int, jitter: float) -> _Token:
     return _Token(text=status["token"], refresh=refresh, expires=expires)
 
 
-async def _until_settled(reflector: Reflector, one: _One[Any]) -> None:
+async def _until_settled(reflector: Reflector, one: _WatchedObject[Any]) -> None:
     """Follow an object until it cannot change any more."""
     async with Tasks(f"following {reflector}") as tasks:
         tasks.start(reflector.run(one))

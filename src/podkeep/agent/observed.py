@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from ipaddress import ip_address
 
 from podkeep.agent.convert import names
 from podkeep.api.status import ContainerUser, LinuxContainerUser
-from podkeep.base.errors import NotFound
+from podkeep.base.errors import Internal, NotFound
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -23,6 +24,9 @@ class State(Enum):
     RUNNING = api_pb2.CONTAINER_RUNNING
     EXITED = api_pb2.CONTAINER_EXITED
     UNKNOWN = api_pb2.CONTAINER_UNKNOWN
+
+
+_STATES: Mapping[int, State] = {state.value: state for state in State}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,13 +118,16 @@ class Observer:
         listed = await self._client.runtime.ListPodSandbox(
             api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=self._labels))
         )
-        sandboxes = [await self._sandbox(item) for item in listed.items]
+        # A runtime that does not filter must not have one pod take another's sandbox for its own.
+        sandboxes = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
         sandboxes.sort(key=lambda view: (view.attempt, view.created_at), reverse=True)
         answer = await self._client.runtime.ListContainers(
             api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=self._labels))
         )
         by_name: dict[str, list[ContainerView]] = {}
         for item in answer.containers:
+            if not self._is_own(item.labels):
+                continue
             view = await self._container(item)
             if view is not None:
                 by_name.setdefault(view.name, []).append(view)
@@ -128,6 +135,9 @@ class Observer:
             name: tuple(sorted(views, key=lambda view: view.attempt, reverse=True)) for name, views in by_name.items()
         }
         return Observed(sandboxes=tuple(sandboxes), containers=ordered)
+
+    def _is_own(self, labels: Mapping[str, str]) -> bool:
+        return self._labels.items() <= labels.items()
 
     async def _sandbox(self, item: api_pb2.PodSandbox) -> SandboxView:
         ready = item.state == api_pb2.SANDBOX_READY
@@ -141,7 +151,9 @@ class Observer:
             else:
                 network = answer.status.network
                 addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
-                self._ips[item.id] = tuple(address for address in addresses if address)
+                # One that has none yet is asked again.
+                if found := tuple(address for address in addresses if _is_address(address)):
+                    self._ips[item.id] = found
         return SandboxView(
             id=item.id,
             ready=ready,
@@ -158,12 +170,15 @@ class Observer:
         except NotFound:
             return None
         status = answer.status
+        if status.id != item.id or not status.metadata.name:
+            # As a kubelet, which believes no status without them (cri-client, verifyContainerStatus).
+            raise Internal(f"the runtime's status of container {item.id} has no ID or no name of it")
         view = ContainerView(
             id=status.id,
             name=status.metadata.name,
             sandbox_id=item.pod_sandbox_id,
             attempt=status.metadata.attempt,
-            state=State(status.state),
+            state=_STATES.get(status.state, State.UNKNOWN),
             exit_code=status.exit_code,
             reason=status.reason,
             message=status.message,
@@ -185,6 +200,14 @@ class Observer:
         return view
 
 
+def _is_address(text: str) -> bool:
+    try:
+        ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
 def _user(status: api_pb2.ContainerStatus) -> ContainerUser | None:
     if not status.user.HasField("linux"):
         return None
@@ -196,6 +219,8 @@ def _user(status: api_pb2.ContainerStatus) -> ContainerUser | None:
 
 def _stop_signal(status: api_pb2.ContainerStatus) -> str:
     if status.stop_signal == api_pb2.RUNTIME_DEFAULT:
+        return ""
+    if status.stop_signal not in api_pb2.Signal.values():
         return ""
     return api_pb2.Signal.Name(status.stop_signal).replace("PLUS", "+").replace("MINUS", "-")
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from podkeep.agent.pod.log_rotation import LogRotation
+from podkeep.agent.logs.rotation import LogRotation
 from podkeep.base.config import AgentConfig
 from podkeep.base.tasks import Tasks
 from podkeep.cri.client import CriClient

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from podkeep.agent.sources import TokenKey
+from podkeep.agent.objects.sources import TokenKey
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume, VolumeProjection

@@ -10,9 +10,9 @@ from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from podkeep.agent import env_files, resource_fields, service_links
-from podkeep.agent.addresses import by_family
-from podkeep.agent.sources import Sources, failure_key
+from podkeep.agent.environment import env_files, resource_fields, service_links
+from podkeep.agent.network.addresses import by_family
+from podkeep.agent.objects.sources import Sources, failure_key
 from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, FileKeySelector, SecretKeySelector
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound

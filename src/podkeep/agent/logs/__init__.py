@@ -1,0 +1,1 @@
+"""Logs of containers: kept within bounds (``NodeLogs``), rotated, and read over rotations (``LogReader``)."""

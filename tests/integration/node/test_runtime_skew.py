@@ -1,0 +1,290 @@
+"""A node whose runtime is not podkeep's: older than what pods ask for, hanging, or answering what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from agent.manifests import pod
+
+from podkeep.base.errors import Internal
+from podkeep.cri.v1 import api_pb2 as api
+from support.running_node import RunningNode, own_base
+from support.stub_runtime import StubDaemon, StubRuntime, refusing
+
+USERNS = "Failed to create pod sandbox: user namespaces is not supported by the runtime"
+NO_CLASSES = "the runtime reports no class resources at all"
+ODD = 7
+
+
+@pytest.fixture
+def node(open_directory: Path) -> Iterator[RunningNode]:
+    """A node on a stub, that gives up calls after a second; whatever happened, its pods can be deleted."""
+    daemon = StubDaemon(own_base(open_directory))
+    settings = ("agent.runtime_request_timeout=1", "agent.enable_server=false", "agent.node_status_update_frequency=1")
+    with RunningNode(daemon, settings=settings) as running:
+        yield running
+        for item in running.ask("GET", "/api/v1/pods")["items"]:
+            if "deletionTimestamp" not in item["metadata"]:
+                running.delete(item["metadata"]["name"])
+        running.until(lambda: not running.ask("GET", "/api/v1/pods")["items"], "all pods gone")
+        running.until(lambda: running.left_behind() == [], f"nothing left: {running.left_behind()}")
+        assert daemon.stub.holds == []
+    assert "Traceback" not in "".join(running.log)
+
+
+@pytest.fixture
+def stub(node: RunningNode) -> StubRuntime:
+    """The runtime of the node."""
+    assert isinstance(node.daemon, StubDaemon)
+    return node.daemon.stub
+
+
+def web(name: str = "web", **spec: Any) -> dict[str, Any]:
+    container = {"name": "main", "image": "registry.test/image:1"} | spec.pop("container", {})
+    return pod(container, name=name, restartPolicy="Always", **spec)
+
+
+def restarted(found: dict[str, Any]) -> bool:
+    (status,) = found["status"].get("containerStatuses", ()) or ({},)
+    return bool(status.get("restartCount", 0) >= 1 and "running" in status["state"])
+
+
+def reasons(node: RunningNode, name: str = "web") -> list[str]:
+    return [event["reason"] for event in node.events(name)]
+
+
+def handler(name: str, *, user_namespaces: bool) -> api.RuntimeHandler:
+    return api.RuntimeHandler(name=name, features=api.RuntimeHandlerFeatures(user_namespaces=user_namespaces))
+
+
+# ---------------------------------------------------------------------------------------------------- older runtimes
+
+
+def test_a_runtime_of_the_first_cri_v1_runs_pods(node: RunningNode, stub: StubRuntime) -> None:
+    """Without events, features and statistics: what ends is seen and started again."""
+    node.apply(web())
+    status = node.running("web")["status"]
+    assert (status["podIP"], status["containerStatuses"][0]["imageID"]) == ("10.9.9.9", "registry.test/image:1")
+    stub.exit("main", 1)
+    node.pod("web", restarted, "started again")
+    about = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]
+    assert about["nodeInfo"]["containerRuntimeVersion"] == "stub://1"
+    assert not {"runtimeHandlers", "features", "podClassResources", "containerClassResources"} & about.keys()
+
+
+@pytest.mark.requirement("U96", "U98")
+@pytest.mark.parametrize(
+    "handlers",
+    [
+        (),
+        (handler("", user_namespaces=False),),
+        (handler("", user_namespaces=False), handler("other", user_namespaces=True)),
+        (api.RuntimeHandler(name=""),),
+    ],
+)
+def test_a_user_namespace_is_asked_for_only_where_the_handler_says_that_it_can(
+    node: RunningNode, stub: StubRuntime, handlers: tuple[api.RuntimeHandler, ...]
+) -> None:
+    """Also a runtime that would ignore the field is not asked; when the runtime is a newer one, the pod runs."""
+    stub.status.runtime_handlers.extend(handlers)
+    node.apply(web(hostUsers=False), web("plain"))
+
+    def failed() -> dict[str, Any] | None:
+        return next((event for event in node.events("web") if event["reason"] == "FailedCreatePodSandBox"), None)
+
+    node.until(lambda: (found := failed()) and found["count"] >= 2, "tried again, and counted")
+    event = failed()
+    assert event is not None
+    assert (event["type"], event["message"]) == ("Warning", USERNS)
+    (waiting,) = [item["state"]["waiting"] for item in (node.get("web") or {})["status"]["containerStatuses"]]
+    assert waiting["reason"] == "ContainerCreating"
+    node.running("plain")
+    assert [request.config.metadata.name for request in stub.of(api.RunPodSandboxRequest)] == ["plain"]
+    del stub.status.runtime_handlers[:]
+    stub.status.runtime_handlers.append(handler("", user_namespaces=True))
+    node.running("web")
+    options = stub.of(api.RunPodSandboxRequest)[-1].config.linux.security_context.namespace_options.userns_options
+    assert options.mode == api.POD
+
+
+@pytest.mark.requirement("Q86")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"container": {"resources": {"classes": {"qos": "Burstable"}}}},
+        {"resources": {"classes": {"share": "big"}}},
+        {"container": {"resources": {"classes": {"share": "big"}}}, "hostUsers": False},
+    ],
+)
+def test_a_pod_that_asks_a_runtime_for_a_class_it_does_not_know_of_never_runs(
+    node: RunningNode, stub: StubRuntime, asked: dict[str, Any]
+) -> None:
+    """The runtime would ignore the field; a pod that asks for none runs, and its requests name none."""
+    node.apply(web(**asked), web("plain"))
+    status = node.phase("web", "Failed")["status"]
+    assert status["reason"] == "ClassResourceUnavailable"
+    assert NO_CLASSES in status["message"]
+    node.running("plain")
+    (sandbox,) = stub.of(api.RunPodSandboxRequest)
+    (container,) = stub.of(api.CreateContainerRequest)
+    assert sandbox.config.metadata.name == "plain"
+    assert not sandbox.config.HasField("class_resources")
+    assert not container.config.HasField("class_resources")
+
+
+# --------------------------------------------------------------------------------------------------- calls that hang
+
+
+@pytest.mark.parametrize(
+    "rpc",
+    [
+        "Status",
+        "ListPodSandbox",
+        "ListContainers",
+        "RunPodSandbox",
+        "PodSandboxStatus",
+        "ImageStatus",
+        "CreateContainer",
+        "StartContainer",
+        "ContainerStatus",
+    ],
+)
+def test_a_call_that_hangs_is_given_up_and_made_again(node: RunningNode, stub: StubRuntime, rpc: str) -> None:
+    node.apply(web("before"))
+    node.running("before")
+    with stub.hung(rpc):
+        before = stub.calls[rpc]
+        node.apply(web())
+        node.until(lambda: stub.calls[rpc] > before + 1, f"{rpc} asked again")
+    node.running("web")
+    node.running("before")
+    assert len(stub.of(api.RunPodSandboxRequest)) <= 2 + (rpc in {"RunPodSandbox", "PodSandboxStatus"})
+
+
+@pytest.mark.parametrize("rpc", ["StopContainer", "StopPodSandbox", "RemovePodSandbox", "ListPodSandbox"])
+def test_an_end_that_hangs_is_tried_until_it_is_one(node: RunningNode, stub: StubRuntime, rpc: str) -> None:
+    node.apply(web())
+    node.running("web")
+    with stub.hung(rpc):
+        before = stub.calls[rpc]
+        node.delete("web")
+        node.until(lambda: stub.calls[rpc] > before + 1, f"{rpc} asked again")
+        assert node.get("web") is not None
+    node.gone("web")
+    assert stub.holds == []
+
+
+# ------------------------------------------------------------------------------------- errors, and what cannot be so
+
+
+def set_(**fields: Any) -> Callable[[Any, Any], Any]:
+    """Return what gives the ``status`` of an answer other values."""
+
+    def bend(_request: Any, answer: Any) -> Any:
+        lie = type(answer)()
+        lie.CopyFrom(answer)
+        for name, value in fields.items():
+            if value is None:
+                lie.status.ClearField(name)
+            else:
+                setattr(lie.status, name, value)
+        return lie
+
+    return bend
+
+
+@pytest.mark.parametrize("rpc", ["ListPodSandbox", "ListContainers", "ContainerStatus", "PodSandboxStatus", "Status"])
+def test_a_pod_is_looked_at_again_after_any_error(node: RunningNode, stub: StubRuntime, rpc: str) -> None:
+    """containerd answers with UNKNOWN what others call by a name: that says nothing about the pod."""
+    node.apply(web())
+    node.running("web")
+    with stub.bent(**{rpc: refusing(Internal("something went wrong"))}):
+        before = stub.calls[rpc]
+        stub.exit("main", 1)
+        node.apply(web("second"))
+        node.until(lambda: stub.calls[rpc] > before, f"{rpc} asked")
+    node.pod("web", restarted, "started again")
+    node.running("second")
+
+
+@pytest.mark.parametrize("rpc", ["StopPodSandbox", "RemoveContainer", "RemovePodSandbox", "StopContainer"])
+def test_a_step_that_fails_is_taken_again(node: RunningNode, stub: StubRuntime, rpc: str) -> None:
+    node.apply(web())
+    node.running("web")
+    with stub.bent(**{rpc: refusing(Internal("device or resource busy"))}):
+        before = stub.calls[rpc]
+        if rpc == "RemoveContainer":
+            for _ in range(3):
+                stub.exit("main", 1)
+                node.pod("web", lambda found: "running" in found["status"]["containerStatuses"][0]["state"], "running")
+        else:
+            node.delete("web")
+            node.until(lambda: stub.calls[rpc] > before, f"{rpc} asked")
+    if rpc != "RemoveContainer":
+        node.gone("web")
+
+
+@pytest.mark.parametrize(
+    ("rpc", "bend"),
+    [
+        ("ContainerStatus", set_(state=ODD)),
+        ("ContainerStatus", set_(stop_signal=400)),
+        ("ContainerStatus", set_(started_at=2**63 - 1, created_at=-(2**63))),
+        ("ContainerStatus", set_(metadata=None, labels=None, annotations=None)),
+        ("ContainerStatus", set_(id="", image_ref="")),
+        ("ContainerStatus", lambda *_: api.ContainerStatusResponse()),
+        ("PodSandboxStatus", lambda *_: api.PodSandboxStatusResponse()),
+        ("PodSandboxStatus", set_(network=None)),
+        ("RunPodSandbox", lambda *_: api.RunPodSandboxResponse()),
+        ("CreateContainer", lambda *_: api.CreateContainerResponse()),
+        ("ImageStatus", lambda *_: api.ImageStatusResponse(image=api.Image())),
+        ("PullImage", lambda *_: api.PullImageResponse()),
+        ("Status", lambda *_: api.StatusResponse()),
+        ("Version", lambda *_: api.VersionResponse()),
+    ],
+)
+def test_an_answer_that_cannot_be_so_ends_nothing(
+    node: RunningNode, stub: StubRuntime, rpc: str, bend: Callable[[Any, Any], Any]
+) -> None:
+    """While the runtime answers so, the pod may wait; when it answers as it should, the pod runs."""
+    with stub.bent(**{rpc: bend}):
+        before = stub.calls[rpc]
+        node.apply(web())
+        node.until(lambda: stub.calls[rpc] > before, f"{rpc} asked")
+        node.until(lambda: stub.calls["ListPodSandbox"] > 3, "looked at")
+    node.running("web")
+    stub.exit("main", 1)
+    node.pod("web", restarted, "started again")
+
+
+def test_addresses_that_are_none_are_left_out(node: RunningNode, stub: StubRuntime) -> None:
+    def bend(_request: Any, answer: Any) -> Any:
+        lie = api.PodSandboxStatusResponse()
+        lie.CopyFrom(answer)
+        lie.status.network.ip = "no address"
+        lie.status.network.additional_ips.add(ip="fd00::9")
+        lie.status.network.additional_ips.add(ip="10.9.9.9\nevil")
+        return lie
+
+    with stub.bent(PodSandboxStatus=bend):
+        node.apply(web())
+        status = node.running("web")["status"]
+    assert status["podIPs"] == [{"ip": "fd00::9"}]
+
+
+def test_a_runtime_that_does_not_filter_shows_and_removes_no_other_pod(node: RunningNode, stub: StubRuntime) -> None:
+    """The lists hold everything, whatever was asked for."""
+    node.apply(web(), web("other"))
+    node.running("web")
+    kept = node.running("other")
+    with stub.bent(ListPodSandbox=stub.unfiltered("ListPodSandbox"), ListContainers=stub.unfiltered("ListContainers")):
+        node.delete("web")
+        node.gone("web")
+        assert node.running("other")["status"]["containerStatuses"] == kept["status"]["containerStatuses"]
+    assert [request.config.metadata.name for request in stub.of(api.RunPodSandboxRequest)] in (
+        ["web", "other"],
+        ["other", "web"],
+    )

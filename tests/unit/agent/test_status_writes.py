@@ -1,0 +1,83 @@
+"""The order in which statuses of pods are written."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import msgspec
+
+from podkeep.agent.manager.status_manager import StatusManager
+from podkeep.agent.metrics import AgentMetrics
+from podkeep.api import manifest
+from podkeep.api.status import PodStatus
+from podkeep.client.client import Client
+from podkeep.client.settings import Settings
+
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: web, uid: u1}
+spec: {containers: [{name: main, image: i}]}
+"""
+LOOPS = 500
+"""Turns of the event loop in which a request would come, if there was one."""
+
+
+class Server:
+    """Takes patches of a status; answers the first only when it is told to."""
+
+    def __init__(self) -> None:
+        self.phases: list[str] = []
+        self.asked = asyncio.Event()
+        self.go = asyncio.Event()
+        self.both = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+                size = int(head.partition("content-length:")[2].partition("\r\n")[0])
+                patch = json.loads(await reader.readexactly(size))
+                self.phases.append(patch["status"]["phase"])
+                self.asked.set()
+                if len(self.phases) == 1:
+                    await self.go.wait()
+                else:
+                    self.both.set()
+                body = json.dumps({"status": patch["status"]}).encode()
+                writer.write(f"HTTP/1.1 200 OK\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+
+def test_a_status_is_not_overtaken_by_a_newer_one(tmp_path: Path) -> None:
+    """The API would take the older one for the present: that a container runs which has ended."""
+
+    async def main() -> tuple[list[str], list[str]]:
+        answering = Server()
+        server = await asyncio.start_unix_server(answering.serve, tmp_path / "s")
+        client = Client(Settings(server=f"unix://{tmp_path}/s"))
+        statuses = StatusManager(client, AgentMetrics())
+        pod = manifest.parse(MANIFEST, source="f").pods[0]
+        statuses.known(pod, {})
+        running = asyncio.create_task(statuses.run())
+        try:
+            async with asyncio.timeout(60):
+                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Running"))
+                await answering.asked.wait()
+                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Succeeded"))
+                for _ in range(LOOPS):
+                    await asyncio.sleep(0)
+                early = list(answering.phases)
+                answering.go.set()
+                await answering.both.wait()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+            server.close()
+        return early, answering.phases
+
+    assert asyncio.run(main()) == (["Running"], ["Running", "Succeeded"])

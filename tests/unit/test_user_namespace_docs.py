@@ -1,0 +1,21 @@
+"""docs/user-namespaces.md says what administrators must know; its commands are run by tests/integration/node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+TEXT = " ".join((Path(__file__).parents[2] / "docs" / "user-namespaces.md").read_text().split()).replace("> ", "")
+
+
+@pytest.mark.requirement("U19")
+def test_whose_job_it_is_that_nodes_honour_the_field() -> None:
+    assert "Every node has to honour the field, and to see to that is the administrator's job." in TEXT
+    assert "there the pod's root is real root" in TEXT
+
+
+@pytest.mark.requirement("U127")
+def test_what_is_not_claimed() -> None:
+    assert "The runtime and the agent run as root. To run them without is not possible." in TEXT
+    assert "A block has 65536 users. Longer mappings are not made" in TEXT

@@ -55,6 +55,8 @@ class _Entry:
     queued: bool = False
     """There is something to write; it is in the queue, or will be when what is being written now is there."""
     writing: bool = False
+    backoff: Backoff | None = None
+    """While writing fails."""
     since: float = 0.0
     """When the first change came that is not written yet (``time.monotonic``)."""
     deleted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -143,27 +145,34 @@ class StatusManager:
         while True:
             entry = await self._queue.get()
             entry.writing, entry.queued = True, False
-            await self._write_one(entry)
-            entry.writing = False
-            if entry.queued:
-                self._queue.put_nowait(entry)
+            wait = await self._write_one(entry)
+            if wait is None:
+                self._done(entry)
+            else:
+                # Not by waiting here: as many pods whose status is refused as there are writers would stop all others.
+                asyncio.get_running_loop().call_later(wait, self._queue.put_nowait, entry)
 
-    async def _write_one(self, entry: _Entry) -> None:
-        backoff = Backoff(first=0.5, most=10.0)
-        while self._entries.get(entry.uid) is entry:
-            entry.queued = False
-            try:
-                await self._write(entry)
-                return
-            except ApiError as error:
-                if error.not_found or error.conflict:  # it is gone, or another one has its name
-                    return
-                wait = max(backoff.next(), error.retry_after)
-                log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
-            except PodkeepError as error:
-                wait = backoff.next()
-                log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
-            await asyncio.sleep(wait)
+    def _done(self, entry: _Entry) -> None:
+        entry.writing, entry.backoff = False, None
+        if entry.queued:
+            self._queue.put_nowait(entry)
+
+    async def _write_one(self, entry: _Entry) -> float | None:
+        """Write once; return after how many seconds to try again, ``None`` if there is nothing to try."""
+        if self._entries.get(entry.uid) is not entry:
+            return None
+        entry.backoff = backoff = entry.backoff or Backoff(first=0.5, most=10.0)
+        try:
+            await self._write(entry)
+        except ApiError as error:
+            if error.not_found or error.conflict:  # it is gone, or another one has its name
+                return None
+            log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+            return max(backoff.next(), error.retry_after)
+        except PodkeepError as error:
+            log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+            return backoff.next()
+        return None
 
     async def _write(self, entry: _Entry) -> None:
         patch, since = self._patch(entry), entry.since

@@ -14,6 +14,11 @@ from typing import Any
 
 import pytest
 
+from podkeep.agent.manager import status_manager
+from podkeep.agent.manager.status_manager import StatusManager
+from podkeep.agent.metrics import AgentMetrics
+from podkeep.api import received
+from podkeep.api.status import PodStatus
 from podkeep.base.errors import FailedPrecondition, Unavailable
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client, Patch
@@ -21,7 +26,7 @@ from podkeep.client.correlation import Reference
 from podkeep.client.errors import ApiError
 from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
-from podkeep.client.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, SERVICE_ACCOUNTS
+from podkeep.client.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from podkeep.client.settings import ExecPlugin, Settings
 from support.api_daemon import ApiDaemon
 from support.timeout import TIMEOUT_S
@@ -332,6 +337,31 @@ def test_events_are_written_and_counted(api: ApiDaemon) -> None:
             await task
 
     run(admin(api), body)
+
+
+def test_statuses_that_are_refused_stop_no_others(api: ApiDaemon) -> None:
+    """As many as there are writers, and one more that is good."""
+
+    async def body(client: Client) -> None:
+        namespace = await fresh(client, "refused")
+        manager = StatusManager(client, AgentMetrics())
+        writing = asyncio.create_task(manager.run())
+        spec = {"containers": [{"name": "c", "image": "i"}], "automountServiceAccountToken": False}
+        for number in range(status_manager.WRITERS + 1):
+            made = await client.create(PODS, {"metadata": {"name": f"p{number}"}, "spec": spec}, namespace)
+            pod, good = received.pod(made).pod, number == status_manager.WRITERS
+            manager.known(pod, made["status"])
+            manager.set(pod, PodStatus(phase="Running", pod_ip="10.0.0.1" if good else "no address"))
+            await asyncio.sleep(0)
+        name = f"p{status_manager.WRITERS}"
+        while (await client.get(PODS, name, namespace))["status"]["phase"] != "Running":  # noqa: ASYNC110 - the API's
+            await asyncio.sleep(0.1)
+        assert (await client.get(PODS, "p0", namespace))["status"]["phase"] == "Pending"
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+
+    run(for_socket(api), body)
 
 
 class Picky(Followed):

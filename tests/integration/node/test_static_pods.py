@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 from agent.manifests import pod, shell
 
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
 from support.running_node import RunningNode, is_ready
 
 NAME = "web-node-1"
@@ -87,6 +90,28 @@ def test_static_pods_need_no_api(own_node: RunningNode, manifests: Path, image: 
         assert container(node.running(NAME)) == before
         (manifests / "web.json").unlink()
         node.until(lambda: node.left_behind() == [], "nothing left")
+
+
+def test_a_mirror_that_somebody_else_made_gets_no_status_and_takes_none_away(
+    static_node: RunningNode, manifests: Path, image: str
+) -> None:
+    """Who may create pods may give them the annotation of a mirror; the pod's own mirror is still told of."""
+    node = static_node
+    (manifests / "web.json").write_text(manifest(image))
+    first = node.running(NAME)
+    false = pod(shell(image, "true"), name="false", nodeName=node.name)
+    false["metadata"]["annotations"] = {MIRROR: annotations(first)[MIRROR]}
+    node.apply(false)
+    node.gone("false")
+    (row,) = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
+
+    async def stop() -> None:
+        async with CriClient(node.daemon.socket) as client:
+            await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=row["id"]))
+
+    asyncio.run(stop())
+    after = node.pod(NAME, lambda found: is_ready(found) and container(found) != container(first), "told of")
+    assert after["metadata"]["uid"] == first["metadata"]["uid"]
 
 
 def container(found: dict[str, Any]) -> str:

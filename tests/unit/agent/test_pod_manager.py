@@ -29,7 +29,7 @@ class Told:
     """What is told of pods."""
 
     def __init__(self) -> None:
-        self.phases: list[str] = []
+        self.phases: list[str | None] = []
         self.ended = asyncio.Event()
 
     def set(self, pod: Pod, status: PodStatus) -> None:

@@ -33,6 +33,14 @@ log = logging.getLogger(__name__)
 WRITERS = 8
 """Requests at a time."""
 
+_Static = tuple[str, str, str]
+"""UID, namespace and name of a static pod. Whoever may create pods can give one the annotation of a mirror, with any
+UID; the name in that namespace they cannot have, or may do what they like with the mirror anyway."""
+
+
+def _static(pod: Pod) -> _Static:
+    return pod.metadata.uid, pod.metadata.namespace, pod.metadata.name
+
 
 @dataclass(kw_only=True)
 class _Entry:
@@ -47,6 +55,8 @@ class _Entry:
     queued: bool = False
     """There is something to write; it is in the queue, or will be when what is being written now is there."""
     writing: bool = False
+    backoff: Backoff | None = None
+    """While writing fails."""
     since: float = 0.0
     """When the first change came that is not written yet (``time.monotonic``)."""
     deleted: asyncio.Event = field(default_factory=asyncio.Event)
@@ -58,9 +68,9 @@ class StatusManager:
     def __init__(self, client: Client, metrics: AgentMetrics) -> None:
         self._client, self._metrics = client, metrics
         self._entries: dict[str, _Entry] = {}
-        self._static: dict[str, PodStatus] = {}
-        self._mirrors: dict[str, str] = {}
-        """By the UID of the static pod, its newest status and the UID of its mirror."""
+        self._static: dict[_Static, PodStatus] = {}
+        self._mirrors: dict[_Static, str] = {}
+        """By static pod, its newest status and the UID of its mirror."""
         self._queue: asyncio.Queue[_Entry] = asyncio.Queue()
 
     def known(self, pod: Pod, there: Mapping[str, Any]) -> None:
@@ -74,7 +84,7 @@ class StatusManager:
             entry = _Entry(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid, there=there)
             self._entries[metadata.uid] = entry
             if critical.is_mirror(pod):
-                shown = metadata.annotations[critical.CONFIG_MIRROR]
+                shown = metadata.annotations[critical.CONFIG_MIRROR], metadata.namespace, metadata.name
                 self._mirrors[shown] = metadata.uid
                 entry.status = self._static.get(shown)
         entry.there = there
@@ -84,7 +94,7 @@ class StatusManager:
     def set(self, pod: Pod, status: PodStatus) -> None:
         """Have the status of a pod written; nothing happens if the API does not have the pod any more."""
         if critical.is_static(pod):
-            self._static[pod.metadata.uid] = status
+            self._static[_static(pod)] = status
         entry = self._entry(pod)
         if entry is None or entry.gone:
             return
@@ -96,12 +106,12 @@ class StatusManager:
         """Return where the status of a pod goes: that of a static pod goes to its mirror."""
         uid = pod.metadata.uid
         if critical.is_static(pod):
-            uid = self._mirrors.get(uid, "")
+            uid = self._mirrors.get(_static(pod), "")
         return self._entries.get(uid)
 
     def forget_static(self, uids: Collection[str]) -> None:
         """Forget the statuses of static pods that are not among ``uids``."""
-        self._static = {uid: status for uid, status in self._static.items() if uid in uids}
+        self._static = {static: status for static, status in self._static.items() if static[0] in uids}
 
     def finish(self, pod: Pod) -> None:
         """Have the object of a pod deleted after its last status was written: nothing of it is left on the node."""
@@ -135,27 +145,34 @@ class StatusManager:
         while True:
             entry = await self._queue.get()
             entry.writing, entry.queued = True, False
-            await self._write_one(entry)
-            entry.writing = False
-            if entry.queued:
-                self._queue.put_nowait(entry)
+            wait = await self._write_one(entry)
+            if wait is None:
+                self._done(entry)
+            else:
+                # Not by waiting here: as many pods whose status is refused as there are writers would stop all others.
+                asyncio.get_running_loop().call_later(wait, self._queue.put_nowait, entry)
 
-    async def _write_one(self, entry: _Entry) -> None:
-        backoff = Backoff(first=0.5, most=10.0)
-        while self._entries.get(entry.uid) is entry:
-            entry.queued = False
-            try:
-                await self._write(entry)
-                return
-            except ApiError as error:
-                if error.not_found or error.conflict:  # it is gone, or another one has its name
-                    return
-                wait = max(backoff.next(), error.retry_after)
-                log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
-            except PodkeepError as error:
-                wait = backoff.next()
-                log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
-            await asyncio.sleep(wait)
+    def _done(self, entry: _Entry) -> None:
+        entry.writing, entry.backoff = False, None
+        if entry.queued:
+            self._queue.put_nowait(entry)
+
+    async def _write_one(self, entry: _Entry) -> float | None:
+        """Write once; return after how many seconds to try again, ``None`` if there is nothing to try."""
+        if self._entries.get(entry.uid) is not entry:
+            return None
+        entry.backoff = backoff = entry.backoff or Backoff(first=0.5, most=10.0)
+        try:
+            await self._write(entry)
+        except ApiError as error:
+            if error.not_found or error.conflict:  # it is gone, or another one has its name
+                return None
+            log.warning("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+            return max(backoff.next(), error.retry_after)
+        except PodkeepError as error:
+            log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
+            return backoff.next()
+        return None
 
     async def _write(self, entry: _Entry) -> None:
         patch, since = self._patch(entry), entry.since

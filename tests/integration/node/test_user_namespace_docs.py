@@ -19,7 +19,8 @@ FAILED = "FailedCreatePodSandBox"
 
 def blocks(language: str) -> list[str]:
     """Return the blocks of code of the document."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    found = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+    return [re.sub(r"^# ", "", text, flags=re.MULTILINE) for text in found]
 
 
 def refused(node: RunningNode, name: str) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from pathlib import Path
+
+from podkeep.kernel.tables import read_text
 
 _ARG_START, _ARG_END = 48, 49
 """Fields of /proc/self/stat, counted from 1 (proc_pid_stat(5))."""
@@ -16,7 +17,7 @@ def show(argv: Sequence[str]) -> None:
     Where /proc does not tell where the command line is, nothing changes.
     """
     # The name in parentheses is the second field, and may contain anything.
-    fields = Path("/proc/self/stat").read_text().rpartition(") ")[2].split()
+    fields = read_text("/proc/self/stat").rpartition(") ")[2].split()
     start, end = int(fields[_ARG_START - 3]), int(fields[_ARG_END - 3])
     if not 0 < start < end:
         return

@@ -216,7 +216,7 @@ pod_logs = "{self.base / "logs"}"
             if self.process is not None and self.process.poll() is None:
                 self.stop()
         finally:
-            cgroups = Cgroups()
+            cgroups = Cgroups(timeout_s=TIMEOUT_S)  # 110 pods end at once
             cgroups.kill(self.cgroup_parent)
             cgroups.remove(self.cgroup_parent)
             # A test that was interrupted leaves mounts of containers, and so the namespace that they are in.

@@ -19,7 +19,9 @@ NEEDS_ROOT = frozenset(
         "agent/test_agent_mount_namespace.py",
         "agent/test_agent_poddirs.py",
         "agent/test_agent_volumes.py",
+        "agent/test_empty_dir.py",
         "agent/test_hostile_volumes.py",
+        "agent/test_pod_volumes.py",
         "cli/test_classes.py",
         "cli/test_diagnosis.py",
         "cli/test_diagnosis_class_resources.py",
@@ -55,11 +57,14 @@ NEEDS_ROOT = frozenset(
 )
 TAKES_LONG = frozenset(
     {
+        "agent/probes/test_checks.py",
+        "agent/probes/test_prober.py",
         "agent/test_agent_environment.py",
         "agent/test_agent_userns.py",
         "cli/test_become.py",
         "cli/test_cli_main.py",
         "cli/test_config_check.py",
+        "cli/test_kubelet_pki.py",
         "cli/test_setup_script.py",
         "cri/test_cri_client.py",
         "cri/test_cri_subprocesses.py",
@@ -70,6 +75,8 @@ TAKES_LONG = frozenset(
         "runtime/class_resources/test_yamlfile.py",
         "runtime/streaming/test_bounds.py",
         "runtime/streaming/test_sessions_parts.py",
+        "http/test_http_server.py",
+        "http/test_self_signed.py",
         "http/test_spdy.py",
         "runtime/test_chunks.py",
         "runtime/test_cni.py",

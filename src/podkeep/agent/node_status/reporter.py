@@ -21,10 +21,11 @@ from podkeep.agent.node_status.lease import NodeLease
 from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.node_status.status import SPREAD, Facts, Report, fields, report, with_missing
 from podkeep.api.feature_gates import CLASS_RESOURCES
+from podkeep.base import rfc3339
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
-from podkeep.client.correlation import Reference, stamp
+from podkeep.client.correlation import Reference
 from podkeep.client.errors import ApiError
 from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
@@ -191,7 +192,7 @@ class NodeReporter:
         facts = await self._facts()
         try:
             if settings.register:
-                made = report(facts, {}, {}, now=stamp(time.time()), due=True)
+                made = report(facts, {}, {}, now=rfc3339.of_seconds(time.time()), due=True)
                 status = {key: value for key, value in fields(facts).items() if value is not None}
                 status["conditions"] = list(made.conditions.values)
                 node = registration.new_node(settings.name, settings.labels, settings.taints, status)
@@ -261,7 +262,7 @@ class NodeReporter:
             if not self.node:
                 self._know(await self._client.get(NODES, self._settings.name))
             due = time.monotonic() >= self._reported + self._settings.report_s + self._delay
-            decided = report(facts, self.node, self._sent, now=stamp(time.time()), due=due)
+            decided = report(facts, self.node, self._sent, now=rfc3339.of_seconds(time.time()), due=due)
             if decided.patch is not None:
                 await self._write(decided, decided.patch)
         except PodkeepError as error:

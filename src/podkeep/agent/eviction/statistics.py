@@ -187,7 +187,7 @@ class _Counting(NamedTuple):
 
 
 def memory_available(text: str) -> Observation | None:
-    """Return the memory of a machine, from its /proc/meminfo: what is free, and page cache that nobody looks at."""
+    """Return the memory of a machine, from its /proc/meminfo: what is free, and inactive page cache."""
     found = {}
     for line in text.splitlines():
         key, _, rest = line.partition(":")

@@ -75,7 +75,7 @@ _END_PAUSE = 0.2
 _END_AGAIN = 2.0
 """Seconds after which an agent tries again to end a pod while the runtime is away."""
 _LOOK_AGAIN = 10.0
-"""Seconds after which the pod is looked at even when there is no news."""
+"""Seconds after which the pod is looked at without an event."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
 _REMOVAL_S = 0.2

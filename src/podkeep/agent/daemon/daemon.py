@@ -59,6 +59,7 @@ from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
+from podkeep.kernel.process import lsm
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class _Size:
         return cls(
             capacity=capacity,
             allocatable=allocatable.allocatable(capacity, config.agent),
-            app_armor=machine.has_app_armor(),
+            app_armor=lsm.apparmor_enabled(),
         )
 
 

@@ -30,6 +30,7 @@ from podkeep.client.errors import ApiError
 from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
 from podkeep.client.resources import NODES
+from podkeep.kernel.process import procfs
 
 log = logging.getLogger(__name__)
 
@@ -223,7 +224,7 @@ class NodeReporter:
 
     def _note_reboot(self, node: Mapping[str, Any]) -> None:
         before = ((node.get("status") or {}).get("nodeInfo") or {}).get("bootID", "")
-        now = system.boot_id()
+        now = procfs.boot_id()
         if before and before != now:
             name = self._settings.name
             message = f"Node {name} has been rebooted, boot id: {now}"

@@ -277,15 +277,15 @@ def recorded(pods: Path, uid: str) -> Block | None:
     """
     file = pods / uid / FILE_NAME
     try:
-        return _read(file)
+        return read(file)
     except OSError as error:
         raise _unreadable(uid, file, error.strerror or str(error)) from error
     except PodkeepError as error:
         raise _unreadable(uid, file, error.message) from error
 
 
-def _read(file: Path) -> Block | None:
-    """Return what a file records; nothing if it is not there.
+def read(file: Path) -> Block | None:
+    """Return what a ``userns`` file records; nothing if it is not there.
 
     :raises DataLoss: if it is no record.
     :raises OSError: if it cannot be read.
@@ -307,7 +307,7 @@ def _of_others(pods: Path) -> Iterator[Block]:
     """Yield each block that another agent has recorded; what it cannot read either is no block."""
     for _, file in files(pods):
         try:
-            block = _read(file)
+            block = read(file)
         except (OSError, PodkeepError) as error:
             log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
             continue

@@ -131,7 +131,8 @@ class IdRange:
             return ""
         whole = Block(first=self.first, length=min(self.end, NO_ID) - self.first)
         left_out = whole.length // self.length - left
-        return f"{left_out} blocks are left out, as {subordinate_ids.holders(self.granted_in(whole))}"
+        blocks = "block is" if left_out == 1 else "blocks are"
+        return f"{left_out} {blocks} left out, as {subordinate_ids.holders(self.granted_in(whole))}"
 
 
 def default_range(max_pods: int, length: int = UNIT) -> IdRange:

@@ -40,6 +40,7 @@ class RunningNode:
         self.agent: subprocess.Popen[str] | None = None
         self.log: list[str] = []
         """What the agents wrote."""
+        self._reader: threading.Thread | None = None
 
     def __enter__(self) -> RunningNode:
         try:
@@ -80,8 +81,9 @@ class RunningNode:
         if self.agent is not None:
             self.agent.send_signal(number)
             self.agent.wait(TIMEOUT_S)
-            self._reader.join(TIMEOUT_S)
-            self.agent = None
+            if self._reader is not None:
+                self._reader.join(TIMEOUT_S)
+            self.agent = self._reader = None
 
     def end(self) -> None:
         """End everything; what runs in containers is killed."""

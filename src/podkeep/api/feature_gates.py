@@ -34,7 +34,13 @@ CLASS_RESOURCES = Gate(
     components=("agent", "api"),
     about="QoS-class resources of pods and containers (KEP-3008)",
 )
-POD_SECURITY_USER_NAMESPACES = Gate(
+POD_SECURITY_ONE_USER_MAPPING = Gate(
+    name="UserNamespaceSupport",
+    default=False,
+    components=("agent",),
+    about="one user mapping for all pods of a node, which get a user namespace by default (KEP-127 draft)",
+)
+USER_NAMESPACES = Gate(
     name="UserNamespacesPodSecurityStandards",
     default=False,
     components=("api",),
@@ -45,6 +51,12 @@ CLUSTER_TRUST_BUNDLES = Gate(
     default=False,
     components=("api",),
     about="certificates of signers in projected volumes (KEP-3257)",
+)
+NO_HOST_DEFAULTING = Gate(
+    name="DisableHostUserNamespaceDefaulting",
+    default=False,
+    components=("agent",),
+    about="pods that cannot work in a user namespace get one all the same, with one mapping (KEP-127 draft)",
 )
 IMAGE_VOLUME = Gate(
     name="ImageVolume",
@@ -80,9 +92,11 @@ KNOWN: tuple[Gate, ...] = (
     CLASS_RESOURCES,
     CLUSTER_TRUST_BUNDLES,
     STOP_SIGNALS,
+    NO_HOST_DEFAULTING,
     POD_GROUPS,
     IMAGE_VOLUME,
     POD_CERTIFICATES,
+    ONE_USER_MAPPING,
     POD_SECURITY_USER_NAMESPACES,
     USER_NAMESPACES,
 )

@@ -6,6 +6,7 @@ Owns: options, the lock of the node, and which daemons there are with which comm
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import runpy
@@ -49,6 +50,8 @@ _PREDECESSOR_S = 5.0
     metavar="FILE",
     help="Hide container mounts in the mount namespace pinned on FILE, which must be there.",
 )
+@click.option("--uid-mapping", metavar="C:H:N[,...]", help="As agent.uid_mapping: users of all pods, on the node.")
+@click.option("--gid-mapping", metavar="C:H:N[,...]", help="As agent.gid_mapping: groups of all pods, on the node.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @click.pass_context
@@ -58,6 +61,8 @@ def command(
     kubeconfig: Path | None,
     stop_pods: bool,
     mount_namespace: Path | None,
+    uid_mapping: str | None,
+    gid_mapping: str | None,
     log_level: str | None,
     log_format: str | None,
 ) -> None:
@@ -75,6 +80,9 @@ def command(
     given = {
         "node.api": "false" if no_api else None,
         "agent.kubeconfig": str(kubeconfig.absolute()) if kubeconfig else None,
+        # Quoted: they may look like a time of the day.
+        "agent.uid_mapping": json.dumps(uid_mapping) if uid_mapping is not None else None,
+        "agent.gid_mapping": json.dumps(gid_mapping) if gid_mapping is not None else None,
         "log.level": log_level,
         "log.format": log_format,
     }
@@ -214,8 +222,11 @@ def _require_root() -> None:
 
 
 def _check(invocation: Invocation) -> None:
-    """Refuse settings with which no agent could reach an API."""
+    """Refuse settings with which no agent could reach an API, or would start."""
+    from podkeep.agent.user_namespaces import mapping
+
     config = invocation.config
+    mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
     if not config.node.api and not config.agent.kubeconfig:
         raise InvalidArgument(
             "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 from podkeep.agent import runtime_calls
@@ -26,7 +27,7 @@ from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
-from podkeep.agent.user_namespaces import mapping
+from podkeep.agent.user_namespaces import getsubids, mapping
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import ONE_USER_MAPPING, FeatureGates
@@ -58,7 +59,8 @@ class Node:
     config: Config
     gates: FeatureGates
     dirs: PodDirs
-    id_range: IdRange
+    id_range: Callable[[], IdRange]
+    """The host IDs that pods may have; the first time it is called it asks for them, which blocks."""
     one_mapping: IdMap | None = None
     """Of all pods with a user namespace; ``None``: each has a block of its own."""
     name: str
@@ -95,10 +97,12 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     """Return the node this process runs on.
 
     :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), the
-        mapping of all pods cannot be, a feature gate is not known, more is reserved than the machine has, or a setting is out of range.
+        mapping of all pods cannot be, a feature gate is not known, more is reserved than the machine has, or a setting
+        is out of range.
     """
     config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     gates = feature_gates.read(config.agent.feature_gates, "agent")
+    default_range(config.agent.max_pods, config.agent.user_namespaces.ids_per_pod)
     addresses, metrics = host_ips(), AgentMetrics()
     client.observe = runtime_calls.observer(metrics)
     plugins = CredentialPlugins.of(config.agent)
@@ -124,8 +128,8 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         config=config,
         gates=gates,
         dirs=dirs,
-        id_range=default_range(config.agent.max_pods),
         one_mapping=_one_mapping(config, gates),
+        id_range=cache(partial(getsubids.id_range, config.agent)),
         name=node_name(config),
         host_ips=addresses,
         memory=memory,

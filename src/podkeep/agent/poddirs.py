@@ -63,8 +63,8 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """``pod.json``: the pod can be found by it before it has a sandbox. ``runtime`` is the socket's path.
 
-    ``managed``: it is the node agent's, not that of a process that runs this pod alone. ``user_namespace``: it was given
-    one of its own, though it did not ask.
+    ``managed``: it is the node agent's, not that of a process that runs this pod alone. ``user_namespace``: it was
+    given one of its own, though it did not ask.
     """
 
     namespace: str

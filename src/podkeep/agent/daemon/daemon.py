@@ -154,10 +154,11 @@ async def _serve(
 def _require_blocks(node: Node) -> None:
     """Check that the blocks of IDs of all pods are known, so that none is given twice; with the gate off none is given.
 
+    :raises FailedPrecondition: if the range that they are of cannot be retrieved.
     :raises DataLoss: naming the pod whose record cannot be read.
     """
     if node.gates.enabled(USER_NAMESPACES):
-        blocks.read_all(node.dirs.pods, node.id_range.without(subordinate_ids.read()))
+        blocks.read_all(node.dirs.pods, node.id_range().without(subordinate_ids.read()))
 
 
 class _Here:

@@ -170,14 +170,14 @@ def _resume(pod: Pod, node: Node, others: Sequence[Path]) -> PodUserNamespace | 
         return None
     if not node.gates.enabled(USER_NAMESPACES):
         # Only a pod that was taken on while the gate was on comes here: it keeps what it has.
-        start = userns.recorded(node.dirs.pods, uid)
-        if start is None:
+        kept = userns.recorded(node.dirs.pods, uid)
+        if kept is None:
             raise FailedPrecondition(_GATE_IS_OFF, hint=_SWITCH_ON)
-        return of_block(start)
-    id_range = node.id_range.without(subordinate_ids.read())
-    start = userns.allocate(node.dirs.pods, uid, id_range, others)
+        return of_block(kept)
+    id_range = node.id_range().without(subordinate_ids.read())
+    block = userns.allocate(node.dirs.pods, uid, id_range, others)
     reach("agent.userns.recorded")
-    return of_block(start)
+    return of_block(block)
 
 
 def _undo(node: Node, uid: PodUID) -> None:

@@ -34,13 +34,7 @@ CLASS_RESOURCES = Gate(
     components=("agent", "api"),
     about="QoS-class resources of pods and containers (KEP-3008)",
 )
-POD_SECURITY_ONE_USER_MAPPING = Gate(
-    name="UserNamespaceSupport",
-    default=False,
-    components=("agent",),
-    about="one user mapping for all pods of a node, which get a user namespace by default (KEP-127 draft)",
-)
-USER_NAMESPACES = Gate(
+POD_SECURITY_USER_NAMESPACES = Gate(
     name="UserNamespacesPodSecurityStandards",
     default=False,
     components=("api",),
@@ -81,6 +75,12 @@ STOP_SIGNALS = Gate(
     default=False,
     components=("api",),
     about="stop signals of containers in their lifecycle (KEP-4960)",
+)
+ONE_USER_MAPPING = Gate(
+    name="UserNamespaceSupport",
+    default=False,
+    components=("agent",),
+    about="one user mapping for all pods of a node, which get a user namespace by default (KEP-127 draft)",
 )
 USER_NAMESPACES = Gate(
     name="UserNamespacesSupport",

@@ -88,7 +88,7 @@ def warnings(id_map: IdMap, granted: Sequence[Granted] = ()) -> Iterator[str]:
 
 
 def with_fs_group(id_map: IdMap, group: int) -> IdMap:
-    """Return ``id_map`` with group ``group`` of the node as the pod's group of the same number (KEP-127 draft, volumes).
+    """Return ``id_map`` with a group of the node as the pod's group of the same number (KEP-127 draft, volumes).
 
     The kernel wants no ID of either side mapped twice: what ``group`` was mapped to on either side is mapped no more.
 

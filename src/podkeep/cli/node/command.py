@@ -57,14 +57,12 @@ _PREDECESSOR_S = 5.0
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     no_api: bool,
     kubeconfig: Path | None,
     stop_pods: bool,
     mount_namespace: Path | None,
-    uid_mapping: str | None,
-    gid_mapping: str | None,
-    log_level: str | None,
-    log_format: str | None,
+    **others: str | None,
 ) -> None:
     """Run this machine as a Kubernetes node until SIGTERM: runtime, API and agent.
 
@@ -80,12 +78,12 @@ def command(
     given = {
         "node.api": "false" if no_api else None,
         "agent.kubeconfig": str(kubeconfig.absolute()) if kubeconfig else None,
-        # Quoted: they may look like a time of the day.
-        "agent.uid_mapping": json.dumps(uid_mapping) if uid_mapping is not None else None,
-        "agent.gid_mapping": json.dumps(gid_mapping) if gid_mapping is not None else None,
-        "log.level": log_level,
-        "log.format": log_format,
+        "log.level": others["log_level"],
+        "log.format": others["log_format"],
     }
+    for name in ("uid_mapping", "gid_mapping"):
+        # Quoted: it may look like a time of the day.
+        given[f"agent.{name}"] = None if (value := others[name]) is None else json.dumps(value)
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
     if ctx.invoked_subcommand is None:
         serve(invocation, stop_pods=stop_pods, mount_namespace=mount_namespace)

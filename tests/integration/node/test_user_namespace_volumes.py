@@ -166,7 +166,7 @@ PLAIN = f"""
 GROUP = f"""
     conf/a 0 200 440            key/k 0 200 440             down/name 0 200 644
     all/a 0 200 440             all/k 0 200 440             all/name 0 200 440
-    all/token 0 200 440         {TOKEN}/token 0 200 640
+    all/token 0 200 640         {TOKEN}/token 0 200 640
     disk 0 200 2777             memory 0 200 2777           huge 0 200 2777
     disk/new 0 200 644          memory/new 0 200 644        huge/new 0 200 644
     local 0 200 2770            local/inside 0 200 660      local/new 0 200 644

@@ -22,6 +22,7 @@ NEEDS_ROOT = frozenset(
         "agent/test_hostile_owners.py",
         "agent/test_single_mapping_volumes.py",
         "agent/test_empty_dir.py",
+        "agent/test_getsubids.py",
         "agent/test_hostile_volumes.py",
         "agent/test_pod_volumes.py",
         "cli/test_classes.py",

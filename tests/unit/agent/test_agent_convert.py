@@ -13,6 +13,7 @@ from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import ImageUser, SeccompPolicy
 from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources.qos import linux_resources
+from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.model import PodUserNamespace, of_block
 from podkeep.agent.volumes.images import policies
 from podkeep.api import manifest
@@ -37,7 +38,7 @@ def make(spec: dict[str, Any] | None = None, container: dict[str, Any] | None = 
 
 
 def own(start: int | None) -> PodUserNamespace | None:
-    return None if start is None else of_block(start)
+    return None if start is None else of_block(Block(first=start))
 
 
 def sandbox(pod: Pod, start: int | None = None) -> api_pb2.PodSandboxConfig:

@@ -20,6 +20,7 @@ from podkeep.agent.network.addresses import by_family
 from podkeep.agent.network.dns import ClusterDns, ResolvConf, pod_dns
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.resources.qos import linux_resources
+from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.model import of_block
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
@@ -368,7 +369,7 @@ def test_other_security_settings() -> None:
     level = {"user": "u", "role": "r", "type": "t", "level": "s0:c1,c2"}
     context = {"supplementalGroups": [5], "supplementalGroupsPolicy": "Strict", "seLinuxOptions": level}
     pod = make({"securityContext": {"procMount": "Unmasked"}}, securityContext=context, hostUsers=False)
-    found = security(pod, user_namespace=of_block(65536), groups=[7])
+    found = security(pod, user_namespace=of_block(Block(first=65536)), groups=[7])
     assert (list(found.masked_paths), list(found.readonly_paths)) == ([], [])
     assert found.supplemental_groups_policy == api_pb2.SupplementalGroupsPolicy.Strict
     assert list(found.supplemental_groups) == [5, 7]

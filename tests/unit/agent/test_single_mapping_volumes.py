@@ -236,10 +236,9 @@ def test_files_of_the_pod_and_directories_of_a_sub_path_belong_to_its_root(tmp_p
         ],
     )
     volumes = set_up(pod, directory, sources_of(), SINGLE)
-    owners = volumes["v"].owners
-    write_hosts(directory, "127.0.0.1 localhost", owners)
+    write_hosts(directory, "127.0.0.1 localhost", (FIRST, FIRST))
     (container,) = pod.spec.containers
-    planned = container_mounts(container, 0, directory, volumes, {}, owners)
+    planned = container_mounts(container, 0, directory, volumes, {}, (FIRST, FIRST))
     sub, hosts, log = (facts(item.host_path) for item in planned if item.host_path is not None)
     assert (sub, hosts, log) == ((FIRST, FIRST, 0o777), (FIRST, FIRST, 0o644), (FIRST, FIRST, 0o666))
     assert facts(volumes["v"].path / "made") == (FIRST, FIRST, 0o777)

@@ -42,7 +42,7 @@ from podkeep.agent.resources.class_resources import Offers
 from podkeep.agent.volumes import container_files
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.agent.volumes.pod_volumes import PodVolumes
-from podkeep.agent.volumes.setup import MountedVolume, Surroundings, owners_of
+from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container
 from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
@@ -250,10 +250,11 @@ class Starter:
 
             def prepare() -> tuple[dict[str, str], list[PlannedMount]]:
                 variables = environment(pod, container, self._sources, self._facts(observed, mounted))
-                owners = owners_of(pod, self._around(admitted))
-                container_files.write_hosts(admitted.directory, self._hosts(observed), owners)
+                own = admitted.user_namespace
+                owner = (0, 0) if own is None else own.volume_owner()
+                container_files.write_hosts(admitted.directory, self._hosts(observed), owner)
                 mounts = container_files.mounts(
-                    container, action.attempt, admitted.directory, volumes, variables, owners
+                    container, action.attempt, admitted.directory, volumes, variables, owner
                 )
                 return variables, container_files.recursive(container, mounts, possible=recursive)
 

@@ -16,6 +16,7 @@ from podkeep.agent.convert.container import PlannedImage, PlannedMount
 from podkeep.agent.environment.variables import expand_known
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import projection
+from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.volume_validation import inner_path
@@ -70,7 +71,8 @@ def mounts(
         _volume_mount(mount, index, container, directory, volumes, environment)
         for index, mount in enumerate(container.volume_mounts)
     ]
-    _make_mount_points(planned, directory)
+    owners = {volume.path: volume.owners for volume in volumes.values() if isinstance(volume, MountedVolume)}
+    _make_mount_points(planned, directory, owners)
     taken = {mount.container_path for mount in planned}
     if HOSTS not in taken:
         planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))
@@ -138,7 +140,8 @@ def _volume_mount(
     path = volume.path
     if inner:
         pinned = directory.sub_path(mount.name, container.name, index)
-        path = sub_path.pin(path, inner, pinned, propagation=mount.mount_propagation)
+        user = None if volume.owners.id_map is None else volume.owners.root[0]
+        path = sub_path.pin(path, inner, pinned, propagation=mount.mount_propagation, user=user)
     return PlannedMount(
         host_path=path,
         # A path without a leading slash is taken from the root, as a kubelet does.
@@ -148,7 +151,7 @@ def _volume_mount(
     )
 
 
-def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir) -> None:
+def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir, owners: Mapping[Path, Owners]) -> None:
     """Make what a ``subPath`` is mounted on in a read-only volume; only now it is known whether that is a file.
 
     Other mount points are made with the volume (``volumes/setup.py``), and so are those in what is writable by the OCI
@@ -167,9 +170,9 @@ def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir) -> No
         if volume is None or directory.volumes not in volume.parents:
             continue
         if source is None or source.is_dir():
-            projection.make_mount_points(volume, [inside])
+            projection.make_mount_points(volume, [inside], owners.get(volume, UNCHANGED))
         else:
-            projection.make_mount_point_of_file(volume, inside)
+            projection.make_mount_point_of_file(volume, inside, owners.get(volume, UNCHANGED))
 
 
 def termination_log(directory: PodDir, container: str, attempt: int) -> Path:

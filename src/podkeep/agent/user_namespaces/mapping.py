@@ -22,6 +22,8 @@ _NAMES = ("agent.uid_mapping (--uid-mapping)", "agent.gid_mapping (--gid-mapping
 """The settings, and the flags of those who give them on the command line."""
 _EXTENT = re.compile(r"([0-9]{1,10}):([0-9]{1,10}):([0-9]{1,10})", re.ASCII)
 _EXAMPLE = "write container_id:host_id:length, several separated by commas, as in 0:100000:65536"
+_ANY = (IdMapping(container_id=0, host_id=1, length=1),)
+"""A side of a mapping with which nothing is wrong."""
 _SHOWN = 60
 _RESERVED = 65536
 """Below are IDs of the node's own users and files (KEP-127, configuration of ranges)."""
@@ -39,8 +41,9 @@ def read(uids: str, gids: str) -> IdMap | None:
         if not text:
             raise InvalidArgument(f"{other} is given without {name}", hint="give both, or neither")
     id_map = IdMap(uids=_extents(uids, _NAMES[0]), gids=_extents(gids, _NAMES[1]))
-    for extents, name in _sides(id_map):
-        _check(extents, name)
+    # Each side for itself, so that the message can name the flag.
+    _check(replace(id_map, gids=_ANY), id_map.uids, _NAMES[0])
+    _check(replace(id_map, uids=_ANY), id_map.gids, _NAMES[1])
     return id_map
 
 
@@ -48,10 +51,9 @@ def _sides(id_map: IdMap) -> tuple[tuple[Sequence[IdMapping], str], ...]:
     return (id_map.uids, _NAMES[0]), (id_map.gids, _NAMES[1])
 
 
-def _check(extents: Sequence[IdMapping], name: str) -> None:
+def _check(id_map: IdMap, extents: Sequence[IdMapping], name: str) -> None:
     try:
-        # Each side for itself, so that the message can name the flag.
-        IdMap(uids=tuple(extents), gids=tuple(extents)).validate()
+        id_map.validate()
     except InvalidArgument as error:
         raise InvalidArgument(f"{name}: {error.message}", hint=error.hint) from error
     for extent in extents:

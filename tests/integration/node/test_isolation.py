@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 from agent.manifests import mount, pod, shell
+from node.test_node_mapping_pods import GATE, WIDE, with_mapping
 from node.test_pod_volumes import log_of
 from node.test_user_namespace_isolation import host_pid, owner
 
@@ -169,18 +170,33 @@ def state_of(machine: Machine) -> list[object]:
     return [contents, Path("/proc/swaps").read_text(), mountinfo.read()]
 
 
+def made(node: RunningNode, image: str, machine: Machine, who: Who) -> dict[str, str]:
+    """Make all attacks as somebody, keep how they ended, and remove the pods; the machine is as it was."""
+    before = state_of(machine)
+    found = attacks(node, image, machine, hostUsers=who is Who.ROOT)
+    isolation.keep(who, found)
+    for name in ("attacker", "victim"):
+        node.delete(name)
+        node.gone(name)
+    assert state_of(machine) == before
+    return found
+
+
 @pytest.mark.requirement("U87", "U88", "U89", "U90", "U123")
 def test_attacks(own_node: RunningNode, image: str, attacked: Machine) -> None:
     """What root of the machine may do, root of a pod may not; and nothing has changed by the attempts."""
-    before, ended = state_of(attacked), {}
     with own_node as node:
-        for who, host_users in ((Who.ROOT, True), (Who.BLOCK, False)):
-            ended[who] = attacks(node, image, attacked, hostUsers=host_users)
-            isolation.keep(who, ended[who])
-            for name in ("attacker", "victim"):
-                node.delete(name)
-                node.gone(name)
-    assert state_of(attacked) == before
+        ended = {who: made(node, image, attacked, who) for who in (Who.ROOT, Who.BLOCK)}
     for who, found in ended.items():
         assert wrong(who, found) == []
         assert isolation.differences(who, found) == []
+
+
+@pytest.mark.requirement("U119")
+def test_attacks_with_one_mapping(own_node: RunningNode, image: str, attacked: Machine) -> None:
+    """The machine is as safe as with a block for each pod; pods are the same users for each other."""
+    own_node.settings, own_node.options = (GATE,), with_mapping(WIDE)
+    with own_node as node:
+        found = made(node, image, attacked, Who.NODE)
+    assert wrong(Who.NODE, found) == []
+    assert isolation.differences(Who.NODE, found) == []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 from agent.manifests import mount, pod
 from node.test_pod_volumes import log_of
 

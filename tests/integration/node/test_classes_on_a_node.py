@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agent.manifests import pod, shell
 
-from support.class_types import ClassTypes, in_force
-from support.container_mounts import ContainerMounts
+from support.class_types import in_force
 from support.cri import Pods
-from support.daemon import Daemon
-from support.registry import Registry
-from support.running_node import RunningNode, own_base
+from support.running_node import RunningNode
 
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
-
-
-@pytest.fixture
-def classed(open_directory: Any, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
-    """A node whose runtime offers the types of support/class_types.py; not started."""
-    base = own_base(open_directory)
-    disk = base / "blockio.yaml"
-    disk.write_text('Classes:\n  slow:\n  - Devices: ["/dev/nosuch-*"]\n    ThrottleReadBps: "1M"\n')
-    types = ClassTypes.make(base).toml(more=f'blockio_config = "{disk}"')
-    extra = f'[registries."{registry.host}"]\ninsecure = true\n{types}'
-    node = RunningNode(Daemon(base, extra=extra, mounts=mounts_of_containers))
-    yield node
-    node.end()
 
 
 def in_classes(image: str, name: str = "web", pod_classes: dict[str, str] | None = None, **classes: str) -> Any:

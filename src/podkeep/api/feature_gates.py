@@ -52,6 +52,12 @@ IMAGE_VOLUME = Gate(
     components=("agent", "api"),
     about="volumes that are images (KEP-4639)",
 )
+IMAGE_VOLUME_SUB_PATHS = Gate(
+    name="ImageVolumeSubPaths",
+    default=True,
+    components=("api",),
+    about="sub paths of volumes that are images (KEP-4639, beta)",
+)
 POD_CERTIFICATES = Gate(
     name="PodCertificateRequest",
     default=False,
@@ -82,6 +88,7 @@ KNOWN: tuple[Gate, ...] = (
     STOP_SIGNALS,
     POD_GROUPS,
     IMAGE_VOLUME,
+    IMAGE_VOLUME_SUB_PATHS,
     POD_CERTIFICATES,
     POD_SECURITY_USER_NAMESPACES,
     USER_NAMESPACES,

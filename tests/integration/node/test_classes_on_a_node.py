@@ -86,7 +86,7 @@ def test_what_failed_with_the_gate_off_has_to_be_made_anew(classed: RunningNode,
         assert in_force(runtime, container=container_id(node.running("web")))["watched"] == "good"
 
 
-@pytest.mark.requirement("Q82")
+@pytest.mark.requirement("Q26", "Q82")
 def test_annotations_over_switching_the_gate_off_and_on(classed: RunningNode, image: str) -> None:
     """With the gate off a container that runs keeps its class, one that is started again has none; on again, it has."""
     with classed as node, Pods(node.daemon.socket, image) as runtime:

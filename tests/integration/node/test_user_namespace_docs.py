@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from node.test_image_volume_gate import reasons, restart
-from node.test_user_namespace_gate import OFF, is_block, mapping_of, recreate, runs
+from node.test_user_namespace_gate import IDENTITY, OFF, is_block, mapping_of, recreate, runs
 
 from support.running_node import RunningNode
 
@@ -89,3 +89,27 @@ def test_a_handler_without_user_namespaces(own_node: RunningNode, image: str) ->
         assert {event["type"] for event in node.events("own") if event["reason"] == FAILED} == {"Warning"}
         assert "ContainerCreating" in node.api.kubectl("get", "pod", "own")
         recreate(node, runs(image, "own"))
+
+
+@pytest.mark.requirement("U12")
+def test_a_handler_of_virtual_machines(own_node: RunningNode, image: str) -> None:
+    """The pod starts there without a user namespace of its own, and has one with the handler beside it."""
+    assert '`kind = "vm"`' in DOCUMENT
+    own_node.daemon.extra += (
+        '[runtime.handlers.crun]\npath = "/usr/bin/crun"\n'
+        '[runtime.handlers.machines]\npath = "/usr/sbin/runc"\nkind = "vm"\n'
+    )
+    own_node.daemon.write()
+    runtime_class = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "machines"},
+        "handler": "machines",
+    }
+    with own_node as node:
+        node.ask("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
+        node.apply(
+            runs(image, "machine", hostUsers=False, runtimeClassName="machines"), runs(image, "own", hostUsers=False)
+        )
+        assert mapping_of(node, image, "machine") == IDENTITY
+        assert is_block(mapping_of(node, image, "own"))

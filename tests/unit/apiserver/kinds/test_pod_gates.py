@@ -151,4 +151,4 @@ def test_templates_lose_the_same_fields() -> None:
 
 def test_defaults_are_those_of_kubernetes() -> None:
     on = {gate.name for gate in feature_gates.KNOWN if gate.default}
-    assert on == {"ClassResources", "ImageVolume", "UserNamespacesSupport"}
+    assert on == {"ClassResources", "ImageVolume", "ImageVolumeSubPaths", "UserNamespacesSupport"}

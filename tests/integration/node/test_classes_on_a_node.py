@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from agent.manifests import pod, shell
 
+from support.api_audit import Audit
 from support.class_types import in_force
 from support.cri import Pods
 from support.running_node import RunningNode
@@ -164,3 +165,20 @@ def test_what_the_runtime_refuses_is_an_event_of_the_pod(classed: RunningNode, i
 
         node.pod("container", lambda found: waiting(found).get("reason") == "CreateContainerError", "its status")
         node.pod("container", lambda found: "class resource watched" in waiting(found).get("message", ""), "its reason")
+
+
+@pytest.mark.requirement("Q88")
+def test_a_class_is_no_matter_of_the_api(classed: RunningNode, image: str) -> None:
+    """From its creation to its end a pod in classes causes the same requests as one without."""
+    audit = Audit(classed)
+    with classed as node:
+
+        def started(name: str) -> bool:
+            return any(event["reason"] == "Started" for event in node.events(name))
+
+        audit.of_a_pods_life(in_classes(image, "first"), started)  # what is read once
+        plain = audit.of_a_pods_life(in_classes(image, "plain"), started)
+        assert ("patch", "", "v1", "pods", "status") in plain
+        asking = in_classes(image, "asking", {"share": "small"}, watched="good")
+        asking["metadata"]["annotations"] = {"blockio.resources.alpha.kubernetes.io/default": "slow"}
+        assert audit.of_a_pods_life(asking, started) == plain

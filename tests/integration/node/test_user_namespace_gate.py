@@ -11,6 +11,7 @@ from agent.manifests import pod, shell
 from node.test_image_volume_gate import container_of, reasons, restart
 from node.test_kubelet_server import Kubelet
 
+from support.api_audit import Audit
 from support.cri import Pods
 from support.running_node import RunningNode
 from support.timeout import TIMEOUT_S
@@ -263,25 +264,12 @@ def test_a_range_that_does_not_fit_keeps_the_agent_from_starting(own_node: Runni
 @pytest.mark.requirement("U13")
 def test_a_user_namespace_is_no_matter_of_the_api(own_node: RunningNode, image: str) -> None:
     """From its creation to its end a pod with one causes the same requests as one without."""
-    file = own_node.daemon.base / "audit.log"
-    own_node.api.options = ("--set", f"api.audit_log={file}")
-
-    def requests(name: str, **spec: Any) -> set[tuple[str, ...]]:
-        size = file.stat().st_size
-        node.apply(runs(image, name, **spec))
-        node.running(name)
-        node.until(lambda: "Started" in reasons(node, name), "the last event")
-        node.delete(name)
-        node.gone(name)
-        found = [json.loads(line) for line in file.read_bytes()[size:].splitlines()]
-        kinds = ("apiGroup", "apiVersion", "resource", "subresource")
-        return {
-            (item["verb"], *(item.get("objectRef", {}).get(kind, "") for kind in kinds))
-            for item in found
-            if item.get("objectRef", {}).get("resource") not in {"leases", "nodes"}  # which are written by the clock
-        }
-
+    audit = Audit(own_node)
     with own_node as node:
+
+        def requests(name: str, **spec: Any) -> set[tuple[str, ...]]:
+            return audit.of_a_pods_life(runs(image, name, **spec), lambda name: "Started" in reasons(node, name))
+
         requests("first")  # what is read once
         plain = requests("plain")
         assert ("create", "", "v1", "pods", "") in plain

@@ -644,3 +644,21 @@ def test_nothing_is_left_of_an_interrupted_creation(
     pull(pods, data_reference)
     if action == "kill":
         assert pods.read(pods.launch(sandbox, mounts=mounts), "cat /volume/file /part/file") == "topin dir"
+
+
+@pytest.mark.requirement("V77")
+def test_each_volume_of_one_image_is_a_file_system_of_its_own(pods: Pods, daemon: Daemon, data: str) -> None:
+    """The kernel gives one file system one label: two pods with labels that differ need two. None of them stays."""
+    before = daemon.resources()
+    sandboxes, seen = [], set()
+    for number, level in enumerate(("s0:c1,c5", "s0:c100,c200")):
+        config = pod(f"labelled{number}")
+        config.linux.security_context.selinux_options.CopyFrom(api.SELinuxOption(level=level))
+        sandboxes.append(pods.run(config))
+        container = pods.launch(sandboxes[-1], mounts=[volume(data)])
+        assert pods.read(container, "cat /volume/file") == "top"
+        seen.add(pods.read(container, "stat -c %d /volume"))
+    assert len(seen) == 2
+    for sandbox in sandboxes:
+        pods.remove(sandbox)
+    assert daemon.resources() == before

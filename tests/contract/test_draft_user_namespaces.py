@@ -1,7 +1,7 @@
 """The messages of KEP-127's early draft, as they were written, beside the final ones that alone go over the wire.
 
 ``IdMap`` is what both become: flags of a node with one mapping have the draft's order (container, host, length), CRI
-has the other one (host, container, length). Read by its numbers, the draft's ``0:1000:10`` would be CRI's ``1000:0:10``.
+has the other one (host, container, length). Read by its numbers, the draft's 0, 1000, 10 would be CRI's 1000, 0, 10.
 """
 
 from __future__ import annotations

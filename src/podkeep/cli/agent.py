@@ -59,11 +59,29 @@ _SETTINGS = {
 @click.option("--unix-socket", metavar="PATH", help="As api.unix_socket, used without a kubeconfig.")
 @click.option("--node-name", metavar="NAME", help="As agent.node_name.")
 @click.option("--static-pod-path", metavar="PATH", help="As agent.static_pod_path.")
+@click.option(
+    "--mount-namespace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Be in the mount namespace pinned on FILE, where the runtime must be, too.",
+)
+@click.option(
+    "--mount-namespace-pid",
+    type=int,
+    metavar="PID",
+    help="Be in the mount namespace of this process, where the runtime must be, too.",
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @pass_invocation
 def command(
-    invocation: Invocation, /, configuration: Path | None, config_dir: Path | None, **options: str | None
+    invocation: Invocation,
+    /,
+    configuration: Path | None,
+    config_dir: Path | None,
+    mount_namespace: Path | None,
+    mount_namespace_pid: int | None,
+    **options: str | None,
 ) -> None:
     """Run the pods that the API gives this node until SIGTERM; they run on then.
 
@@ -81,13 +99,20 @@ def command(
         ignored = found.ignored
     given = {key: options[name] for name, key in _SETTINGS.items()}
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
-    serve(invocation, ignored)
+    serve(invocation, ignored, mount_namespace, mount_namespace_pid)
 
 
-def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
+def serve(
+    invocation: Invocation,
+    ignored: Sequence[str] = (),
+    mount_namespace: Path | None = None,
+    namespace_of: int | None = None,
+) -> None:
     """Become the agent and run pods until told to stop.
 
     :param ignored: fields of a KubeletConfiguration that mean nothing here.
+    :param mount_namespace: file on which the mount namespace to be in is pinned; by itself it is the runtime's.
+    :param namespace_of: ID of a process in the mount namespace to be in.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
@@ -105,7 +130,7 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     root = Path(config.agent.root)
     background.require_writable("agent.root", root)
     lock = lockfile.acquire(root / _LOCK, hint="another `podkeep agent` has this node")
-    joined = _follow_runtime(config)
+    joined = _joined(config, mount_namespace, namespace_of)
     try:
         # From here on threads may start: gRPC is imported only now.
         import asyncio
@@ -127,14 +152,29 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     os.close(lock)
 
 
-def _follow_runtime(config: Config) -> Membership:
-    """Wait for the runtime, and enter its mount namespace: volumes are mounted where it sees them."""
+def _joined(config: Config, pin: Path | None, pid: int | None) -> Membership:
+    """Wait for the runtime, and be in its mount namespace: volumes are mounted where it sees them.
+
+    Who was told where to be goes there first, and never elsewhere.
+    """
     from podkeep.mountns import membership, namespace_ref
     from podkeep.mountns.pin import is_pinned
 
-    _wait_for_runtime(config.runtime.socket)
-    where = namespace_ref.resolve(config.mountns, environ=os.environ, is_pinned=is_pinned)
-    return membership.follow(Path(config.runtime.run), where)
+    where = namespace_ref.resolve(config.mountns, environ=os.environ, pin=pin, pid=pid, is_pinned=is_pinned)
+    run, told = Path(config.runtime.run), pin is not None or pid is not None
+    if where is None or not told:
+        if told:
+            log.warning("--mount-namespace means nothing: mountns.enabled is false")
+        _wait_for_runtime(config.runtime.socket)
+        return membership.follow(run, where)
+    joined = membership.enter(where)
+    try:
+        _wait_for_runtime(config.runtime.socket)
+        membership.require_together(run, joined)
+    except BaseException:
+        membership.leave(joined)
+        raise
+    return joined
 
 
 def _wait_for_runtime(path: str) -> None:

@@ -57,7 +57,7 @@ def test_pressure_of_the_disk_removes_an_artifact(own_node: RunningNode, image: 
         node.daemon.run("image", "pull", reference, check=True)
         assert tag(reference) in names(node)
         node.end_agent()
-        node.settings = ('agent.eviction_hard={"imagefs.available" = "100%"}',)
+        node.settings = ('agent.eviction_hard={"imagefs.available" = "99%"}', "agent.image_minimum_gc_age=0.0")
         node.start_agent()
         node.until(lambda: tag(reference) not in names(node), "the artifact gone")
         node.until(lambda: pressed(node), "DiskPressure")

@@ -91,25 +91,25 @@ def test_a_handler_without_user_namespaces(own_node: RunningNode, image: str) ->
         recreate(node, runs(image, "own"))
 
 
-@pytest.mark.requirement("U12")
-def test_a_handler_of_virtual_machines(own_node: RunningNode, image: str) -> None:
-    """The pod starts there without a user namespace of its own, and has one with the handler beside it."""
+@pytest.mark.requirement("U12", "U97")
+def test_handlers_that_differ(own_node: RunningNode, image: str) -> None:
+    """A pod's own handler counts, whatever the default one can do: one without user namespaces is an error.
+
+    One that is declared to run virtual machines starts the pod without.
+    """
     assert '`kind = "vm"`' in DOCUMENT
     own_node.daemon.extra += (
         '[runtime.handlers.crun]\npath = "/usr/bin/crun"\n'
+        '[runtime.handlers.without]\npath = "/usr/sbin/runc"\n'
         '[runtime.handlers.machines]\npath = "/usr/sbin/runc"\nkind = "vm"\n'
     )
     own_node.daemon.write()
-    runtime_class = {
-        "apiVersion": "node.k8s.io/v1",
-        "kind": "RuntimeClass",
-        "metadata": {"name": "machines"},
-        "handler": "machines",
-    }
     with own_node as node:
-        node.ask("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
-        node.apply(
-            runs(image, "machine", hostUsers=False, runtimeClassName="machines"), runs(image, "own", hostUsers=False)
-        )
-        assert mapping_of(node, image, "machine") == IDENTITY
+        for name in ("machines", "without"):
+            runtime_class = {"metadata": {"name": name}, "handler": name}
+            node.ask("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
+            node.apply(runs(image, name, hostUsers=False, runtimeClassName=name))
+        node.apply(runs(image, "own", hostUsers=False))
+        assert mapping_of(node, image, "machines") == IDENTITY
         assert is_block(mapping_of(node, image, "own"))
+        assert "the pod without `hostUsers`" in table(refused(node, "without"))

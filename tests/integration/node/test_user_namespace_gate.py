@@ -63,7 +63,7 @@ def recreate(node: RunningNode, document: dict[str, Any]) -> None:
     node.running(name)
 
 
-@pytest.mark.requirement("U91", "U92", "U99", "U100", "U103", "U107")
+@pytest.mark.requirement("U34", "U91", "U92", "U99", "U100", "U103", "U107")
 def test_off_and_on_in_the_agent(own_node: RunningNode, image: str, tmp_path: Path) -> None:
     """Who runs keeps what it has, also when its container starts again; a new pod waits and is told why.
 
@@ -118,7 +118,7 @@ def stop_container(node: RunningNode, image: str, container: str) -> None:
         client.stop(container.rpartition("/")[2], timeout=30)
 
 
-@pytest.mark.requirement("U101", "U102", "U103", "U91")
+@pytest.mark.requirement("U5", "U6", "U9", "U101", "U102", "U103", "U91")
 def test_a_workload_over_on_off_and_on(own_node: RunningNode, image: str) -> None:
     """Its manifest never changes: each pod that is made anew has what both gates give by then, and no other changes."""
     workload = runs(image, "workload", hostUsers=False)
@@ -133,6 +133,13 @@ def test_a_workload_over_on_off_and_on(own_node: RunningNode, image: str) -> Non
         restart(node, (OFF,))
         node.running("workload")
         assert mapping_of(node, image, "workload") == first
+        node.patch("workload", {"metadata": {"labels": {"new": "label"}}})
+        kept = node.get("workload")
+        assert kept is not None
+        assert kept["metadata"]["labels"] == {"new": "label"}
+        assert kept["spec"]["hostUsers"] is False, "what is stored keeps the field"
+        with pytest.raises(AssertionError, match="pod updates may not change fields other than"):
+            node.patch("workload", {"spec": {"hostUsers": True}})
         recreate(node, workload)
         found = node.get("workload")
         assert found is not None

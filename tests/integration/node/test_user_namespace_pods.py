@@ -39,7 +39,7 @@ def test_two_pods_with_user_namespaces(own_node: RunningNode, image: str) -> Non
             )
             container = container_of(node, name)[0].rpartition("/")[2]
             runtime.read(container, "echo x >/empty/file; echo x >/memory/file")
-            assert runtime.read(container, f"stat -c '%u %g' {FILES}").splitlines() == [
+            assert runtime.read(container, f"stat -L -c '%u %g' {FILES}").splitlines() == [
                 "0 2000",
                 "0 2000",
                 "1000 2000",

@@ -1,4 +1,4 @@
-"""A podkeep that is older than ``pod.spec.hostUsers``: a copy of this source tree in which nothing has the field.
+"""A podkeep that is older than a field of pods: a copy of this source tree in which nothing has the field.
 
 What is left out is the declarations: that of the agent's decoder, and those of the API's table of types. A process that
 is started with the copy first on its path is one that was built before the field.
@@ -8,29 +8,47 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 import podkeep
 
-_DECODED = "    host_users: bool | None = None\n"
-_UNKNOWN = '    host_users: bool | None = msgspec.field(default=None, name="aFieldThatNobodySends")\n'
-_FIELD = "hostUsers"
-_SPEC = "io.k8s.api.core.v1.PodSpec"
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """Where a field is declared: its line in a module of ``podkeep/api``, its type and name in the API's table."""
+
+    module: str
+    attribute: str
+    kind: str
+    type: str
+    name: str
 
 
-def without_host_users(directory: Path) -> dict[str, str]:
+HOST_USERS = Declared(
+    module="pod.py", attribute="host_users", kind="bool", type="io.k8s.api.core.v1.PodSpec", name="hostUsers"
+)
+IMAGE_VOLUME = Declared(
+    module="volumes.py", attribute="image", kind="ImageVolumeSource", type="io.k8s.api.core.v1.Volume", name="image"
+)
+
+
+def without(field: Declared, directory: Path) -> dict[str, str]:
     """Write the copy below ``directory``, and return the environment of processes that run it."""
-    copy = directory / "older"
+    copy = directory / f"without-{field.name}"
     source = Path(podkeep.__file__).parent
     shutil.copytree(source, copy / "podkeep", ignore=shutil.ignore_patterns("__pycache__"))
-    pod = copy / "podkeep/api/pod.py"
-    text = pod.read_text()
-    assert text.count(_DECODED) == 1
-    pod.write_text(text.replace(_DECODED, _UNKNOWN))
+    module = copy / "podkeep/api" / field.module
+    line = f"    {field.attribute}: {field.kind} | None ="
+    text = module.read_text()
+    assert text.count(f"{line} None\n") == 1
+    module.write_text(
+        text.replace(f"{line} None\n", f'{line} msgspec.field(default=None, name="aFieldThatNobodySends")\n')
+    )
     schema = copy / "podkeep/apiserver/schema"
     types, numbers = (json.loads((schema / name).read_text()) for name in ("kubernetes.json", "protobuf.json"))
-    del types[_SPEC]["fields"][_FIELD]
-    numbers[_SPEC] = {number: name for number, name in numbers[_SPEC].items() if name != _FIELD}
+    del types[field.type]["fields"][field.name]
+    numbers[field.type] = {number: name for number, name in numbers[field.type].items() if name != field.name}
     (schema / "kubernetes.json").write_text(json.dumps(types))
     (schema / "protobuf.json").write_text(json.dumps(numbers))
     return {"PYTHONPATH": str(copy)}

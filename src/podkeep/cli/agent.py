@@ -41,7 +41,33 @@ _SETTINGS = {
 """What options stand for."""
 
 
-@click.command(name="agent")
+_UNIT = """\
+[Unit]
+Description=podkeep node agent
+Wants=network-online.target podkeep.service
+After=network-online.target podkeep.service
+Conflicts=kubelet.service podkeep-node.service
+{dependencies}
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={command}
+Restart=always
+RestartSec=1
+TimeoutStartSec=infinity
+OOMScoreAdjust=-999
+
+[Install]
+WantedBy=multi-user.target
+"""
+_DEPENDENCIES = """\
+# What it mounts for pods is hidden in a mount namespace that this service makes: `podkeep mountns install`.
+Requires={service}
+After={service}
+"""
+
+
+@click.group(name="agent", invoke_without_command=True)
 @click.option(
     "--config",
     "configuration",
@@ -73,9 +99,9 @@ _SETTINGS = {
 )
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
-@pass_invocation
+@click.pass_context
 def command(
-    invocation: Invocation,
+    ctx: click.Context,
     /,
     configuration: Path | None,
     config_dir: Path | None,
@@ -90,6 +116,9 @@ def command(
       podkeep agent
       podkeep agent --kubeconfig /etc/kubernetes/kubelet.conf
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    invocation = ctx.ensure_object(Invocation)
     ignored: tuple[str, ...] = ()
     if configuration is not None or config_dir is not None:
         from podkeep.agent import kubelet_configuration
@@ -100,6 +129,41 @@ def command(
     given = {key: options[name] for name, key in _SETTINGS.items()}
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
     serve(invocation, ignored, mount_namespace, mount_namespace_pid)
+
+
+@command.command(name="unit")
+@pass_invocation
+def unit(invocation: Invocation) -> None:
+    """Print a systemd unit that runs this podkeep's agent with these options.
+
+    \b
+    Install it beside the runtime's, with the service that makes the mount namespace (not with mountns.enabled=false):
+      podkeep agent unit >/etc/systemd/system/podkeep-agent.service
+      systemctl enable --now podkeep-agent
+    """
+    from podkeep.cli.mountns import namespace
+
+    hidden = invocation.config.mountns.enabled
+    # What this shell's environment says is nothing that systemd's services know.
+    pin = namespace.configured(invocation, {}).pin if hidden else None
+    click.echo(agent_unit(background.program(), invocation.global_options(), pin), nl=False)
+
+
+def agent_unit(program: Sequence[str], global_options: Sequence[str], pin: Path | None) -> str:
+    """Return a unit file for ``podkeep agent``.
+
+    :param program: the command ``podkeep``, with an absolute path.
+    :param global_options: options before the verb; paths in them are to be absolute.
+    :param pin: where the mount namespace is pinned that mounts of pods are hidden in; None: they are not.
+    """
+    from podkeep.mountns import units
+    from podkeep.mountns.execstart import quoted
+
+    words, dependencies = [*program, *global_options, "agent"], ""
+    if pin is not None:
+        words.append(f"--mount-namespace={pin}")
+        dependencies = _DEPENDENCIES.format(service=units.service_of(pin))
+    return _UNIT.format(command=" ".join(quoted(word) for word in words), dependencies=dependencies)
 
 
 def serve(

@@ -10,7 +10,7 @@ import pytest
 from node.test_user_namespace_gate import IDENTITY, containers, is_block, mapping, mapping_of, recreate, runs
 
 from support.api_client import Answer, ApiClient
-from support.older import without_host_users
+from support.older import HOST_USERS, without
 from support.running_node import RunningNode
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -20,7 +20,7 @@ UNKNOWN = 'unknown field "spec.hostUsers"'
 @pytest.fixture
 def older(open_directory: Path, own_node: RunningNode) -> dict[str, str]:
     """What processes have in their environment that do not know the field."""
-    return without_host_users(own_node.daemon.base)
+    return without(HOST_USERS, own_node.daemon.base)
 
 
 def create(node: RunningNode, document: dict[str, Any], validation: str) -> Answer:

@@ -28,7 +28,7 @@ def tag(reference: str) -> str:
     return reference.partition("/")[2]
 
 
-@pytest.mark.requirement("V80", "V83")
+@pytest.mark.requirement("V80", "V82", "V83")
 def test_a_full_disk(own_node: RunningNode, image: str, registry: Registry, tmp_path: Path) -> None:
     """The image and the volume of a pod stay, an image that nobody needs goes, and the node says it was not enough."""
     volume = push(registry, tmp_path / "volume", "garbage-volume:1", "volume")

@@ -123,7 +123,7 @@ def test_image_of_a_root_file_system_is_a_volume_as_well(pods: Pods) -> None:
     assert mounted_at(pods, container, "/volume").fs_type == "overlay"
 
 
-@pytest.mark.requirement("V41")
+@pytest.mark.requirement("V18", "V41")
 def test_programs_in_a_volume_cannot_be_run(pods: Pods, data: str) -> None:
     container = pods.launch(pods.run(), mounts=[volume(data)])
     refused = pods.exec(container, "sh", "-c", "/volume/bin/echo hello")
@@ -160,7 +160,7 @@ REMOUNTS = (
 )  # fmt: skip
 
 
-@pytest.mark.requirement("V41", "V42")
+@pytest.mark.requirement("V18", "V41", "V42")
 @pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
 @pytest.mark.parametrize("privileged", [False, True])
 @pytest.mark.parametrize("layers", [(BASE, TOP), (ONLY,)], ids=["two layers", "one layer"])

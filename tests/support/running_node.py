@@ -38,6 +38,8 @@ class RunningNode:
         self.daemon, self.name, self.settings, self.options = daemon, name, settings, options
         self.api = ApiDaemon(daemon.base)
         self.agent: subprocess.Popen[str] | None = None
+        self.environment: dict[str, str] = {}
+        """Variables of the agent's own."""
         self.log: list[str] = []
         """What the agents wrote."""
         self._reader: threading.Thread | None = None
@@ -65,7 +67,8 @@ class RunningNode:
             "agent", "--node-name", self.name, "--unix-socket", str(self.api.socket), *self.options
         )
         command[command.index("agent") : command.index("agent")] = settings
-        self.agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        environment = os.environ | self.environment
+        self.agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.agent.stderr is not None
         for line in self.agent.stderr:
             self.log.append(line)

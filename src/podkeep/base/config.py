@@ -31,6 +31,8 @@ class HandlerConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One runtime handler (CRI: runtime_handler): an OCI runtime and how to call it."""
 
     path: str
+    kind: Literal["namespaces", "vm"] = "namespaces"
+    """What keeps pods apart; ``vm``: virtual machines, which take the place of user namespaces."""
     root: str = ""
     """Where the OCI runtime keeps its state; empty: ``<run>/handlers/<name>``."""
     options: tuple[str, ...] = ()

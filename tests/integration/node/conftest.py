@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.class_types import ClassTypes
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.registry import Registry
@@ -34,3 +35,16 @@ def node(own_node: RunningNode) -> Iterator[RunningNode]:
         running.until(lambda: running.left_behind() == [], f"nothing left: {running.left_behind()}")
         after = running.daemon.resources().after_a_restart()
         assert after == before.after_a_restart()
+
+
+@pytest.fixture
+def classed(open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
+    """A node whose runtime offers the types of support/class_types.py; not started."""
+    base = own_base(open_directory)
+    disk = base / "blockio.yaml"
+    disk.write_text('Classes:\n  slow:\n  - Devices: ["/dev/nosuch-*"]\n    ThrottleReadBps: "1M"\n')
+    types = ClassTypes.make(base).toml(more=f'blockio_config = "{disk}"')
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n{types}'
+    node = RunningNode(Daemon(base, extra=extra, mounts=mounts_of_containers))
+    yield node
+    node.end()

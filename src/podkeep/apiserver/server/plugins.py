@@ -12,6 +12,7 @@ from podkeep.apiserver.admission.chain import Chain, chain
 from podkeep.apiserver.admission.classes import ClassResources
 from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
 from podkeep.apiserver.admission.image_policy import ImagePolicy
+from podkeep.apiserver.admission.image_volumes import ImageVolumes
 from podkeep.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
 from podkeep.apiserver.admission.node_restriction import NodeRestriction
 from podkeep.apiserver.admission.pod_security import PodSecurity, configuration
@@ -57,6 +58,7 @@ def admission(config: Config, store: Store, lister: StoreLister, access: Access,
         "DefaultStorageClass": DefaultStorageClass(lister),
         "PersistentVolumeClaimResize": PersistentVolumeClaimResize(lister),
         "ClassResources": ClassResources(gates),
+        "ImageVolumes": ImageVolumes(gates),
         **limits.plugins(lister, gates),
     }
     chosen = chain(plugins, config.api.enable_admission_plugins, config.api.disable_admission_plugins)

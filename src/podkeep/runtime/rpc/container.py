@@ -22,6 +22,7 @@ from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.container import asking_annotations, container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
+from podkeep.runtime.rpc.convert.namespaces import container_without_user_namespace
 from podkeep.runtime.rpc.convert.resources import resources_message, resources_record
 from podkeep.runtime.rpc.encoded import Encoded
 
@@ -59,8 +60,11 @@ class ContainerRpc:
         if not request.pod_sandbox_id:
             raise InvalidArgument("pod_sandbox_id is required")
         sandbox = self._state.sandbox(request.pod_sandbox_id)
+        asked = request.config
+        if self._containers.is_virtual_machine(sandbox):
+            asked = container_without_user_namespace(asked)
         # On a thread: it looks at paths, and a file system need not answer.
-        config = await asyncio.to_thread(container_config, request.config, sandbox.config)
+        config = await asyncio.to_thread(container_config, asked, sandbox.config)
         self._classes.catalog.check_annotations(asking_annotations(request.config, sandbox.config))
         return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
 

@@ -5,7 +5,7 @@ Protobuf stops here. Everything is found by the pod's UID label, so a restarted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
@@ -101,6 +101,10 @@ class Observed:
         return [view for views in self.containers.values() for view in views if view.sandbox_id == sandbox.id]
 
 
+_SandboxLook = tuple[SandboxView, Sequence[api_pb2.ContainerStatus] | None]
+"""A sandbox, and the statuses of its containers; ``None`` if the runtime does not tell of them with it."""
+
+
 class Observer:
     """Reads one pod from the runtime. What cannot change any more (exits, addresses) is asked once."""
 
@@ -119,48 +123,61 @@ class Observer:
             api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=self._labels))
         )
         # A runtime that does not filter must not have one pod take another's sandbox for its own.
-        sandboxes = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
-        sandboxes.sort(key=lambda view: (view.attempt, view.created_at), reverse=True)
+        looks = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
+        views = await self._containers(looks)
+        by_name: dict[str, list[ContainerView]] = {}
+        for view in views:
+            by_name.setdefault(view.name, []).append(view)
+        ordered = {
+            name: tuple(sorted(attempts, key=lambda view: view.attempt, reverse=True))
+            for name, attempts in by_name.items()
+        }
+        sandboxes = sorted((sandbox for sandbox, _ in looks), key=_age, reverse=True)
+        return Observed(sandboxes=tuple(sandboxes), containers=ordered)
+
+    async def _containers(self, looks: Sequence[_SandboxLook]) -> list[ContainerView]:
+        """Return the pod's containers: as its sandboxes tell of them, or else as the runtime lists them.
+
+        A call costs both sides more than what it says, so those that the answer before has made needless are left out.
+        """
+        told = [(sandbox.id, statuses) for sandbox, statuses in looks if statuses is not None]
+        if looks and len(told) == len(looks):
+            return [self._view(status, sandbox) for sandbox, found in told for status in found]
         answer = await self._client.runtime.ListContainers(
             api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=self._labels))
         )
-        by_name: dict[str, list[ContainerView]] = {}
-        for item in answer.containers:
-            if not self._is_own(item.labels):
-                continue
-            view = await self._container(item)
-            if view is not None:
-                by_name.setdefault(view.name, []).append(view)
-        ordered = {
-            name: tuple(sorted(views, key=lambda view: view.attempt, reverse=True)) for name, views in by_name.items()
-        }
-        return Observed(sandboxes=tuple(sandboxes), containers=ordered)
+        views = [await self._container(item) for item in answer.containers if self._is_own(item.labels)]
+        return [view for view in views if view is not None]
 
     def _is_own(self, labels: Mapping[str, str]) -> bool:
         return self._labels.items() <= labels.items()
 
-    async def _sandbox(self, item: api_pb2.PodSandbox) -> SandboxView:
+    async def _sandbox(self, item: api_pb2.PodSandbox) -> _SandboxLook:
         ready = item.state == api_pb2.SANDBOX_READY
-        if ready and item.id not in self._ips:
-            try:
-                answer = await self._client.runtime.PodSandboxStatus(
-                    api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
-                )
-            except NotFound:
-                ready = False
-            else:
+        statuses: Sequence[api_pb2.ContainerStatus] | None = None
+        try:
+            answer = await self._client.runtime.PodSandboxStatus(
+                api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
+            )
+        except NotFound:
+            ready = False
+        else:
+            # Without a time it is from a runtime that does not tell of containers here (CRI: PodSandboxStatusResponse).
+            statuses = answer.containers_statuses if answer.timestamp else None
+            if ready and item.id not in self._ips:
                 network = answer.status.network
                 addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
                 # One that has none yet is asked again.
                 if found := tuple(address for address in addresses if _is_address(address)):
                     self._ips[item.id] = found
-        return SandboxView(
+        view = SandboxView(
             id=item.id,
             ready=ready,
             attempt=item.metadata.attempt,
             created_at=item.created_at,
             ips=self._ips.get(item.id, ()),
         )
+        return view, statuses
 
     async def _container(self, item: api_pb2.Container) -> ContainerView | None:
         if item.id in self._final:
@@ -169,14 +186,19 @@ class Observer:
             answer = await self._client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=item.id))
         except NotFound:
             return None
-        status = answer.status
-        if status.id != item.id or not status.metadata.name:
-            # As a kubelet, which believes no status without them (cri-client, verifyContainerStatus).
-            raise Internal(f"the runtime's status of container {item.id} has no ID or no name of it")
+        if answer.status.id != item.id:
+            raise _unidentified(item.id)
+        return self._view(answer.status, item.pod_sandbox_id)
+
+    def _view(self, status: api_pb2.ContainerStatus, sandbox: str) -> ContainerView:
+        if status.id in self._final:
+            return self._final[status.id]
+        if not status.id or not status.metadata.name:
+            raise _unidentified(status.id)
         view = ContainerView(
             id=status.id,
             name=status.metadata.name,
-            sandbox_id=item.pod_sandbox_id,
+            sandbox_id=sandbox,
             attempt=status.metadata.attempt,
             state=_STATES.get(status.state, State.UNKNOWN),
             exit_code=status.exit_code,
@@ -198,6 +220,15 @@ class Observer:
         if view.state is State.EXITED:
             self._final[view.id] = view
         return view
+
+
+def _age(sandbox: SandboxView) -> tuple[int, int]:
+    return sandbox.attempt, sandbox.created_at
+
+
+def _unidentified(container: str) -> Internal:
+    """As a kubelet, which believes no status without them (cri-client, verifyContainerStatus)."""
+    return Internal(f"the runtime's status of container {container} has no ID or no name of it")
 
 
 def _is_address(text: str) -> bool:

@@ -33,6 +33,10 @@ class News:
         """Make the waiter look again."""
         self._changed.set()
 
+    def known(self) -> None:
+        """Forget what there was: the waiter is about to look, and sees it."""
+        self._changed.clear()
+
     async def watch(self) -> None:
         """Bring news until cancelled; nothing to do where somebody else calls :meth:`wake`."""
 

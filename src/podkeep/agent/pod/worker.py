@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
+
 from podkeep.agent import backoff
 from podkeep.agent.backoff import BackOff
 from podkeep.agent.convert.names import full_name
@@ -45,11 +47,12 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.admission import Admitted, admit
+from podkeep.agent.pod.conditions import foreign, is_only_the_sandbox
 from podkeep.agent.pod.news import News, OwnNews
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import exit_code, pod_status
+from podkeep.agent.pod.status import end_of, exit_code, pod_status
 from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
 from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
@@ -77,6 +80,8 @@ _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at even when there is no news."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
+_HOLD_S = 0.5
+"""For which a status waits for the next that says nothing but that the sandbox is there."""
 _REMOVAL_S = 0.2
 """Seconds between looks whether somebody asks for the pod's removal."""
 
@@ -127,6 +132,7 @@ class PodWorker:
         objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
         self._shared = shared
         self._reported: PodStatus | None = None
+        self._held_report: asyncio.TimerHandle | None = None
         self._messages = TerminationMessages(node.dirs, node.config.agent.pod_logs)
         self._node = node
         self._listener = listener
@@ -196,12 +202,14 @@ class PodWorker:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
         self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
+        is_other = _wanted(pod) != _wanted(self.pod)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
-        self._news.wake()
+        if is_other:
+            self._news.wake()
 
     def sources_changed(self) -> None:
         """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
@@ -309,6 +317,8 @@ class PodWorker:
     async def _loop(self, admitted: Admitted) -> None:
         said = ""
         while self._end is None:
+            # What came during the step before is in what is seen now: it is no reason to look once more.
+            self._news.known()
             if self._grace is not None:
                 self._end = self._asked or Finish(failed=False)
                 return
@@ -628,8 +638,17 @@ class PodWorker:
         if self._shared is None:
             return
         status = self._status(observed)
-        if status != self._reported:
-            self._reported = status
+        if status == self._reported:
+            return
+        before, self._reported = self._reported, status
+        if self._held_report is not None:
+            self._held_report.cancel()
+            self._held_report = None
+        if before is not None and is_only_the_sandbox(before, status):
+            # Its containers follow within milliseconds, unless an image is pulled: one status says both then.
+            loop = asyncio.get_running_loop()
+            self._held_report = loop.call_later(_HOLD_S, self._shared.report, status)
+        else:
             self._shared.report(status)
 
     def _resize_conditions(self) -> tuple[PodCondition, ...]:
@@ -653,6 +672,12 @@ class PodWorker:
             runtime=self._node.runtime_name,
         )
         return pod_status(self.pod, observed, facts)
+
+
+def _wanted(pod: Pod) -> tuple[object, ...]:
+    """Return what of an object its worker acts on: most changes are the status that it reported itself."""
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="", managed_fields=())
+    return metadata, pod.spec, end_of(pod.status.phase), foreign(pod)
 
 
 def _is_outage(failure: PodkeepError) -> bool:

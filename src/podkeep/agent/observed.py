@@ -101,8 +101,8 @@ class Observed:
         return [view for views in self.containers.values() for view in views if view.sandbox_id == sandbox.id]
 
 
-_SandboxLook = tuple[SandboxView, Sequence[api_pb2.ContainerStatus] | None]
-"""A sandbox, and the statuses of its containers; ``None`` if the runtime does not tell of them with it."""
+_SandboxLook = tuple[SandboxView, api_pb2.PodSandboxStatusResponse | None]
+"""A sandbox, and the answer about it if that tells of its containers and of when that was."""
 
 
 class Observer:
@@ -113,6 +113,8 @@ class Observer:
         self._labels = {names.POD_UID: uid}
         self._final: dict[str, ContainerView] = {}
         self._ips: dict[str, tuple[str, ...]] = {}
+        self.at = 0
+        """When the runtime said what was read last: nanoseconds of its clock; 0 if it does not say when."""
 
     async def read(self) -> Observed:
         """Return the pod as it is now.
@@ -140,9 +142,11 @@ class Observer:
 
         A call costs both sides more than what it says, so those that the answer before has made needless are left out.
         """
-        told = [(sandbox.id, statuses) for sandbox, statuses in looks if statuses is not None]
+        told = [(sandbox.id, answer) for sandbox, answer in looks if answer is not None]
+        self.at = 0
         if looks and len(told) == len(looks):
-            return [self._view(status, sandbox) for sandbox, found in told for status in found]
+            self.at = min(answer.timestamp for _, answer in told)
+            return [self._view(status, sandbox) for sandbox, answer in told for status in answer.containers_statuses]
         answer = await self._client.runtime.ListContainers(
             api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=self._labels))
         )
@@ -154,7 +158,7 @@ class Observer:
 
     async def _sandbox(self, item: api_pb2.PodSandbox) -> _SandboxLook:
         ready = item.state == api_pb2.SANDBOX_READY
-        statuses: Sequence[api_pb2.ContainerStatus] | None = None
+        answer: api_pb2.PodSandboxStatusResponse | None = None
         try:
             answer = await self._client.runtime.PodSandboxStatus(
                 api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
@@ -162,8 +166,6 @@ class Observer:
         except NotFound:
             ready = False
         else:
-            # Without a time it is from a runtime that does not tell of containers here (CRI: PodSandboxStatusResponse).
-            statuses = answer.containers_statuses if answer.timestamp else None
             if ready and item.id not in self._ips:
                 network = answer.status.network
                 addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
@@ -177,7 +179,8 @@ class Observer:
             created_at=item.created_at,
             ips=self._ips.get(item.id, ()),
         )
-        return view, statuses
+        # Without a time it is from a runtime that does not tell of containers here (CRI: PodSandboxStatusResponse).
+        return view, answer if answer is not None and answer.timestamp else None
 
     async def _container(self, item: api_pb2.Container) -> ContainerView | None:
         if item.id in self._final:

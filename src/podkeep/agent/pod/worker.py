@@ -387,6 +387,7 @@ class PodWorker:
                 if away and self._shared is None:
                     log.warning("the runtime answers again")
                 self._observed = observed
+                self._news.seen(self._observer.at)
                 self._node.logs.watch(self.pod.metadata.uid, self._running_logs())
                 return observed
 

@@ -113,6 +113,7 @@ class Observer:
         self._labels = {names.POD_UID: uid}
         self._final: dict[str, ContainerView] = {}
         self._ips: dict[str, tuple[str, ...]] = {}
+        self._tells = True
         self.at = 0
         """When the runtime said what was read last: nanoseconds of its clock; 0 if it does not say when."""
 
@@ -159,19 +160,22 @@ class Observer:
     async def _sandbox(self, item: api_pb2.PodSandbox) -> _SandboxLook:
         ready = item.state == api_pb2.SANDBOX_READY
         answer: api_pb2.PodSandboxStatusResponse | None = None
-        try:
-            answer = await self._client.runtime.PodSandboxStatus(
-                api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
-            )
-        except NotFound:
-            ready = False
-        else:
-            if ready and item.id not in self._ips:
-                network = answer.status.network
-                addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
-                # One that has none yet is asked again.
-                if found := tuple(address for address in addresses if _is_address(address)):
-                    self._ips[item.id] = found
+        # A runtime that does not tell of containers with it is asked for addresses alone, and once.
+        if self._tells or (ready and item.id not in self._ips):
+            try:
+                answer = await self._client.runtime.PodSandboxStatus(
+                    api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
+                )
+            except NotFound:
+                ready = False
+        if answer is not None and ready and item.id not in self._ips:
+            network = answer.status.network
+            addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
+            # One that has none yet is asked again.
+            if found := tuple(address for address in addresses if _is_address(address)):
+                self._ips[item.id] = found
+        if answer is not None and not answer.timestamp:  # CRI, PodSandboxStatusResponse: of those that send events
+            self._tells, answer = False, None
         view = SandboxView(
             id=item.id,
             ready=ready,
@@ -179,8 +183,7 @@ class Observer:
             created_at=item.created_at,
             ips=self._ips.get(item.id, ()),
         )
-        # Without a time it is from a runtime that does not tell of containers here (CRI: PodSandboxStatusResponse).
-        return view, answer if answer is not None and answer.timestamp else None
+        return view, answer
 
     async def _container(self, item: api_pb2.Container) -> ContainerView | None:
         if item.id in self._final:

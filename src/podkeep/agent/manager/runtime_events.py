@@ -120,7 +120,7 @@ class RuntimeEvents:
                 uid = event.pod_sandbox_status.metadata.uid
                 if uid:
                     # A relist that finds the pod as the event has it is no news.
-                    self._picture[uid] = _pictured(event)
+                    self._picture[uid] = pictured(event)
                     self.wake(uid, event.created_at)
                 else:  # the sandbox is gone, or the event was too large
                     self._relist.set()
@@ -175,7 +175,8 @@ class RuntimeEvents:
             news.wake(at)
 
 
-def _pictured(event: api_pb2.ContainerEventResponse) -> frozenset[tuple[str, int]]:
+def pictured(event: api_pb2.ContainerEventResponse) -> frozenset[tuple[str, int]]:
+    """Return a pod as a relist would show it right after the event, if it has one sandbox."""
     sandbox = event.pod_sandbox_status
     return frozenset(
         [(sandbox.id, int(sandbox.state)), *((item.id, int(item.state)) for item in event.containers_statuses)]

@@ -11,6 +11,11 @@ import asyncio
 import logging
 import math
 
+import msgspec
+
+from podkeep.agent.pod.conditions import foreign
+from podkeep.agent.pod.status import end_of
+from podkeep.api.pod import Pod
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -22,6 +27,16 @@ _POLL_S = 0.1
 _RECONNECT_S = 1.0
 _LOOK_AGAIN_S = 10.0
 """Seconds after which one who follows the events looks again even when there is no news."""
+
+
+def tells_anew(before: Pod, now: Pod) -> bool:
+    """Return whether a newer object of a pod is news for its worker: most have nothing new but the status it told."""
+    return _acted_on(before) != _acted_on(now)
+
+
+def _acted_on(pod: Pod) -> tuple[object, ...]:
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="", managed_fields=())
+    return metadata, pod.spec, end_of(pod.status.phase), foreign(pod)
 
 
 class News:

@@ -22,8 +22,6 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-import msgspec
-
 from podkeep.agent import backoff
 from podkeep.agent.backoff import BackOff
 from podkeep.agent.convert.names import full_name
@@ -47,12 +45,12 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.conditions import foreign, is_only_the_sandbox
-from podkeep.agent.pod.news import News, OwnNews
+from podkeep.agent.pod.conditions import is_only_the_sandbox
+from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import end_of, exit_code, pod_status
+from podkeep.agent.pod.status import exit_code, pod_status
 from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
 from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
@@ -202,13 +200,13 @@ class PodWorker:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
         self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
-        is_other = _wanted(pod) != _wanted(self.pod)
+        is_news = tells_anew(self.pod, pod)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
-        if is_other:
+        if is_news:
             self._news.wake()
 
     def sources_changed(self) -> None:
@@ -673,12 +671,6 @@ class PodWorker:
             runtime=self._node.runtime_name,
         )
         return pod_status(self.pod, observed, facts)
-
-
-def _wanted(pod: Pod) -> tuple[object, ...]:
-    """Return what of an object its worker acts on: most changes are the status that it reported itself."""
-    metadata = msgspec.structs.replace(pod.metadata, resource_version="", managed_fields=())
-    return metadata, pod.spec, end_of(pod.status.phase), foreign(pod)
 
 
 def _is_outage(failure: PodkeepError) -> bool:

@@ -45,7 +45,8 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.news import News, OwnNews
+from podkeep.agent.pod.conditions import is_only_the_sandbox
+from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
@@ -78,6 +79,8 @@ _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at without an event."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
+_HOLD_S = 0.5
+"""For which a status waits for the next that says nothing but that the sandbox is there."""
 _REMOVAL_S = 0.2
 """Seconds between looks whether somebody asks for the pod's removal."""
 
@@ -128,6 +131,7 @@ class PodWorker:
         self._objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
         self._shared = shared
         self._reported: PodStatus | None = None
+        self._held_report: asyncio.TimerHandle | None = None
         self._messages = TerminationMessages(node.dirs, node.config.agent.pod_logs)
         self._node = node
         self._listener = listener
@@ -201,12 +205,14 @@ class PodWorker:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
         self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
+        is_news = tells_anew(self.pod, pod)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
-        self._news.wake()
+        if is_news:
+            self._news.wake()
 
     def sources_changed(self) -> None:
         """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
@@ -314,6 +320,8 @@ class PodWorker:
     async def _loop(self, admitted: Admitted) -> None:
         said = ""
         while self._end is None:
+            # What came during the step before is in what is seen now: it is no reason to look once more.
+            self._news.known()
             if self._grace is not None:
                 self._end = self._asked or Finish(failed=False)
                 return
@@ -382,6 +390,7 @@ class PodWorker:
                 if away and self._shared is None:
                     log.warning("the runtime answers again")
                 self._observed = observed
+                self._news.seen(self._observer.at)
                 self._node.logs.watch(self.pod.metadata.uid, self._running_logs())
                 return observed
 
@@ -633,8 +642,17 @@ class PodWorker:
         if self._shared is None:
             return
         status = self._status(observed)
-        if status != self._reported:
-            self._reported = status
+        if status == self._reported:
+            return
+        before, self._reported = self._reported, status
+        if self._held_report is not None:
+            self._held_report.cancel()
+            self._held_report = None
+        if before is not None and is_only_the_sandbox(before, status):
+            # Its containers follow within milliseconds, unless an image is pulled: one status says both then.
+            loop = asyncio.get_running_loop()
+            self._held_report = loop.call_later(_HOLD_S, self._shared.report, status)
+        else:
             self._shared.report(status)
 
     def _resize_conditions(self) -> tuple[PodCondition, ...]:

@@ -30,7 +30,7 @@ from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
-from podkeep.agent.pod import teardown
+from podkeep.agent.pod import last_decision, teardown
 from podkeep.agent.pod.actions import (
     Action,
     CreateSandbox,
@@ -46,6 +46,7 @@ from podkeep.agent.pod.actions import (
 )
 from podkeep.agent.pod.admission import Admitted, admit
 from podkeep.agent.pod.conditions import is_only_the_sandbox
+from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
@@ -57,6 +58,7 @@ from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
 from podkeep.agent.pod.waiting import WaitingContainers
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
+from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import rfc3339
@@ -191,7 +193,9 @@ class PodWorker:
             if self._shared is None:
                 beside.start(self._stop_when_asked())
             try:
+                await self._take_last_decision(self._admitted)
                 await self._loop(self._admitted)
+                await self._note_last_decision(self._admitted)
                 await self._until_answered(self._stop_containers)
                 observed = await self._until_answered(self._observer.read)
             finally:
@@ -350,6 +354,32 @@ class PodWorker:
                 said = decision.why
             await self._note_crash_loops(decision)
             await self._act(decision, observed, admitted)
+
+    async def _take_last_decision(self, admitted: Admitted) -> None:
+        """Go on with an end that an earlier process of the agent decided and could not tell.
+
+        A static pod starts anew with the agent, as with a kubelet, which remembers nothing of it.
+        """
+        if self._shared is None or critical.is_static(self.pod):
+            return
+        found = await asyncio.to_thread(last_decision.read, admitted.directory.path)
+        if found is not None:
+            finish = Finish(failed=found.failed, reason=found.reason, message=found.message)
+            self.fail(finish, found.grace, found.conditions)
+
+    async def _note_last_decision(self, admitted: Admitted) -> None:
+        """Keep why the pod ends, before anything of it ends; what its containers tell needs no note."""
+        end = self._end
+        if self._shared is None or end is None or not end.reason or critical.is_static(self.pod):
+            return
+        decision = LastDecision(
+            failed=end.failed,
+            reason=end.reason,
+            message=end.message,
+            grace=grace_of(self.pod) if self._grace is None else self._grace,
+            conditions=self._conditions,
+        )
+        await asyncio.to_thread(last_decision.note, admitted.directory.path, decision)
 
     def _state(self) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)

@@ -32,6 +32,7 @@ def mount_overlay(
     by_path: bool = False,
     context: str = "",
     volatile: bool = False,
+    metacopy: bool = False,
 ) -> None:
     """Mount a writable overlay at ``target``.
 
@@ -41,10 +42,12 @@ def mount_overlay(
     :param by_path: do not try descriptors first.
     :param context: as in :func:`overlay_readonly`.
     :param volatile: never sync ``upper``, which may be lost when the machine ends; :func:`make_readonly` needs it.
+    :param metacopy: look for data of files that have none in the layers beneath (overlayfs.rst, "Metadata only copy
+        up"). Then nobody else may be able to set ``trusted`` attributes in the layers and in ``upper``.
     :raises InvalidArgument: if ``lowers`` is empty.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
-    wanted = _Overlay(lowers=lowers, upper_work=(upper, work), context=context, volatile=volatile)
+    wanted = _Overlay(lowers=lowers, upper_work=(upper, work), context=context, volatile=volatile, metacopy=metacopy)
     _mount(wanted, target, by_path=by_path)
 
 
@@ -66,6 +69,7 @@ def overlay_readonly(
     attrs: MountAttr = MountAttr.NONE,
     context: str = "",
     by_path: bool = False,
+    metacopy: bool = False,
 ) -> None:
     """Mount the layers at ``target`` read-only for good: without an upper directory nobody can make it writable.
 
@@ -75,12 +79,14 @@ def overlay_readonly(
     :param lowers: as in :func:`mount_overlay`.
     :param attrs: attributes beside RDONLY.
     :param context: SELinux label that every file gets (mount(8), context=); empty: the files' own.
+    :param metacopy: as in :func:`mount_overlay`.
     :raises InvalidArgument: if there are fewer than two.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
     if len(lowers) < 2:
         raise InvalidArgument(f"read-only overlay at {target} of {len(lowers)} layers", hint="add an empty directory")
-    _mount(_Overlay(lowers=lowers, attrs=attrs | MountAttr.RDONLY, context=context), target, by_path=by_path)
+    wanted = _Overlay(lowers=lowers, attrs=attrs | MountAttr.RDONLY, context=context, metacopy=metacopy)
+    _mount(wanted, target, by_path=by_path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +98,7 @@ class _Overlay:
     attrs: MountAttr = MountAttr.NONE
     context: str = ""
     volatile: bool = False
+    metacopy: bool = False
 
 
 def _mount(wanted: _Overlay, target: Path, *, by_path: bool) -> None:
@@ -123,6 +130,8 @@ def _mount_by_descriptor(wanted: _Overlay, target: Path) -> bool:
                 mounts.fsconfig_fd(context, key, opened(_open_directory(directory)))
         if wanted.volatile:
             mounts.fsconfig_flag(context, "volatile")
+        if wanted.metacopy:
+            mounts.fsconfig_string(context, "metacopy", "on")
         if wanted.context:
             mounts.fsconfig_string(context, "context", wanted.context)
         mounts.fsconfig_create(context)
@@ -145,6 +154,7 @@ def _mount_by_path(wanted: _Overlay, target: Path) -> None:
             paths.append(path)
         options = options_text(paths, wanted.upper_work, context=wanted.context)
         options += ",volatile" if wanted.volatile else ""
+        options += ",metacopy=on" if wanted.metacopy else ""
         if len(os.fsencode(options)) > MAX_OPTIONS_BYTES:
             raise InvalidArgument(
                 f"overlay at {target}: the names of {len(wanted.lowers)} layers do not fit in one page",

@@ -143,6 +143,8 @@ class HandlerTable:
             driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             why_not = why_writable = ""
             try:
+                if probe.why_no_rootfs:
+                    raise FailedPrecondition(probe.why_no_rootfs)
                 _require_passage(probe.layout.root)
                 _require_passage(probe.layout.run)
                 probe.check_idmap(driver)
@@ -183,6 +185,8 @@ class Probe:
     cgroups: Cgroups
     cgroup_parent: str
     program: str
+    why_no_rootfs: str = ""
+    """Why images cannot be given the owners of a pod, whatever the handler; empty if they can."""
 
     def check_idmap(self, driver: Driver) -> None:
         """Have a container created with an idmapped mount, and check from outside whose the mounted file is.

@@ -211,6 +211,7 @@ def test_idmapped_layers_cost_no_disk(daemons: dict[str, Daemon], everything: st
     daemon = daemons["idmapped"]
     with Pods(daemon.socket, everything) as pods:
         pods.pull()
+        pods.launch(pods.run())  # the first pod of an image makes what all others need
         before, kept = used(pods), stored(daemon)
         container = pods.launch(own_pod(pods))
         root = next(item for item in mountinfo.read(pods.host_pid(container)) if item.mount_point == "/")
@@ -411,7 +412,7 @@ def test_where_nothing_works_such_pods_fail(mortal_of: Callable[[str], Mortal]) 
 
 @pytest.mark.requirement("U82")
 @pytest.mark.parametrize("variant", CHANGED)
-@pytest.mark.parametrize("point", ["volume.directory", "rootfs.made", "container.rootfs", "container.created"])
+@pytest.mark.parametrize("point", ["rootfs.directory", "rootfs.made", "container.rootfs", "container.created"])
 def test_a_daemon_killed_meanwhile_leaves_nothing(mortal_of: Callable[[str], Mortal], point: str, variant: str) -> None:
     mortal = mortal_of(variant)
     pods = mortal.start(failpoints=f"{point}=kill")
@@ -461,7 +462,7 @@ def test_a_copy_that_is_given_up_leaves_nothing(
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     mortal = mortal_of(variant)
-    pods = mortal.start(failpoints=f"volume.directory=open:{gate}")
+    pods = mortal.start(failpoints=f"rootfs.directory=open:{gate}")
     one, other = own_pod(pods), own_pod(pods, "other")
     before = mortal.daemon.resources().after_a_restart()
 

@@ -36,7 +36,7 @@ from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.kernel.mount import mounts, overlay
 from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.kernel.namespace.idmap import IdMap, proc_text
-from podkeep.runtime.bundle.copy_up import copy_directory
+from podkeep.runtime.bundle.copy_up import Purpose, copy_directory
 from podkeep.runtime.bundle.owners import Owners
 from podkeep.runtime.bundle.rootfs_variants import Costs, Variant
 
@@ -207,7 +207,10 @@ class ChangedTrees:
                 request.given_up,
                 owners=Owners(request.idmap),
                 data=request.variant is Variant.COPY,
-                what=f"the image {request.image.id} with the owners of a user namespace",
+                purpose=Purpose(
+                    what=f"the image {request.image.id} with the owners of a user namespace",
+                    failpoint="rootfs.directory",
+                ),
             )
 
     def _note(self, request: Request, entries: int, took: float) -> None:

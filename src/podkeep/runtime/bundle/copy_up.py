@@ -20,6 +20,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from podkeep.base import failpoints
 from podkeep.base.errors import Cancelled, KernelCallError, ResourceExhausted
@@ -34,9 +35,22 @@ _NOT_COPIED = ("security.selinux", "security.ima", "security.evm", "trusted.over
 _NO_RANGE_COPY = frozenset({errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS})
 _CHUNK = 16 << 20
 """Bytes that are copied between two looks at the space that is left, and at whether the copy is still wanted."""
+_LOOK_ENTRIES = 32
+"""Entries without data that are made between two looks at the space that is left."""
 _KEPT_SHARE = 20
 _KEPT_BYTES = 1 << 30
 """What a copy leaves free: a twentieth of the file system, or a gibibyte if that is less."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Purpose:
+    """``what`` is copied, for messages; ``failpoint`` is reached with each directory."""
+
+    what: str
+    failpoint: str
+
+
+VOLUME = Purpose(what="what the image has at its VOLUME", failpoint="volume.directory")
 
 
 def copy_directory(
@@ -46,7 +60,7 @@ def copy_directory(
     *,
     owners: Owners | None = None,
     data: bool = True,
-    what: str = "what the image has at its VOLUME",
+    purpose: Purpose = VOLUME,
 ) -> int:
     """Copy what is in the directory behind descriptor ``source``, and its own attributes, into the empty ``target``.
 
@@ -55,24 +69,23 @@ def copy_directory(
     :param given_up: set by another thread when the copy is not wanted any more.
     :param owners: of the copies; None: those of the originals, by their numbers on the machine.
     :param data: False: regular files get none, and are marked for overlayfs to look for it in a lower layer.
-    :param what: is copied, for messages.
     :returns: how many entries there are, the directory included; a file with several names counts once for each.
     :raises OSError: if the file system refuses; what was copied until then is left, as with all errors.
     :raises KernelCallError: if a path in the tree is longer than the kernel takes (4095 bytes).
     :raises ResourceExhausted: if it would leave less than a twentieth of the file system's space or inodes.
     :raises Cancelled: if it was given up.
     """
-    copy = _Copy(source, target, given_up, owners, data, what)
+    copy = _Copy(source, target, given_up, owners, data, purpose)
     copy.run()
     return copy.entries
 
 
 class _Copy:
     def __init__(
-        self, source: int, target: int, given_up: threading.Event, owners: Owners | None, data: bool, what: str
+        self, source: int, target: int, given_up: threading.Event, owners: Owners | None, data: bool, purpose: Purpose
     ) -> None:
         self._source, self._target, self._given_up = source, target, given_up
-        self._attributes, self._data, self._what = _Attributes(owners), data, what
+        self._attributes, self._data, self._purpose = _Attributes(owners), data, purpose
         self.entries = 1
         self._linked: dict[tuple[int, int], bytes] = {}
         """Device and inode of a file with several names to its first name in the target."""
@@ -85,7 +98,7 @@ class _Copy:
             done.append(path)
             with self._directories(path) as (source, target):
                 waiting += self._copy_entries(path, source, target)
-            failpoints.reach("volume.directory")
+            failpoints.reach(self._purpose.failpoint)
         # Only now, because every entry made in a directory changes its time; and it may be read-only for us as well.
         for path in reversed(done):
             with self._directories(path) as (source, target):
@@ -103,18 +116,19 @@ class _Copy:
         """Copy everything but directories, which are only made; return the paths of those."""
         directories = []
         for name in sorted(os.listdir(source)):
-            self._require_room(0)
+            self._require_wanted()
+            if self._data or self.entries % _LOOK_ENTRIES == 0:
+                self._require_room(0)
             self.entries += 1
             found = os.stat(name, dir_fd=source, follow_symlinks=False)
-            inner = os.path.normpath(os.path.join(path, os.fsencode(name)))
             if stat.S_ISDIR(found.st_mode):
                 os.mkdir(name, 0o700, dir_fd=target)
-                directories.append(inner)
+                directories.append(_inner(path, name))
             elif found.st_nlink > 1 and (first := self._linked.get((found.st_dev, found.st_ino))) is not None:
                 os.link(first, name, src_dir_fd=self._target, dst_dir_fd=target, follow_symlinks=False)
             elif not stat.S_ISSOCK(found.st_mode):
                 if found.st_nlink > 1:
-                    self._linked[found.st_dev, found.st_ino] = inner
+                    self._linked[found.st_dev, found.st_ino] = _inner(path, name)
                 if not stat.S_ISREG(found.st_mode):
                     self._copy_special(source, target, name, found)
                 elif self._data:
@@ -125,17 +139,16 @@ class _Copy:
 
     def _require_wanted(self) -> None:
         if self._given_up.is_set():
-            raise Cancelled(f"the copy of {self._what} was given up")
+            raise Cancelled(f"the copy of {self._purpose.what} was given up")
 
     def _require_room(self, count: int) -> None:
-        """Check that the copy is wanted, and that a file of ``count`` bytes leaves enough of the disk to others."""
-        self._require_wanted()
+        """Check that a file of ``count`` bytes leaves enough of the disk to others."""
         space = os.fstatvfs(self._target)
         kept = min(space.f_blocks * space.f_frsize // _KEPT_SHARE, _KEPT_BYTES)
         # Some file systems have no number of inodes; they say 0.
         if (count and space.f_bavail * space.f_frsize < kept + count) or space.f_favail < space.f_files // _KEPT_SHARE:
             raise ResourceExhausted(
-                f"{self._what} does not fit on the disk: a twentieth of it, or 1 GiB, is left free",
+                f"{self._purpose.what} does not fit on the disk: a twentieth of it, or 1 GiB, is left free",
                 hint="free space where runtime.root is; what a VOLUME has is not copied where another one is mounted",
             )
 
@@ -149,17 +162,22 @@ class _Copy:
             for start, end in _data(old, size):
                 for at in range(start, end, _CHUNK):
                     count = min(_CHUNK, end - at)
+                    self._require_wanted()
                     self._require_room(count)
                     _copy_range(old, new, at, count)
             self._attributes.copy(old, new, os.fstat(old))
 
     def _copy_metadata(self, source: int, target: int, name: str, found: os.stat_result) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with openat.closing(os.open(name, flags, 0o600, dir_fd=target)) as new:
-            os.ftruncate(new, found.st_size)  # what overlayfs says that the file has
+        new = os.open(name, flags, 0o600, dir_fd=target)
+        try:
+            if found.st_size:
+                os.ftruncate(new, found.st_size)  # what overlayfs says that the file has
             os.setxattr(new, _METACOPY, b"")
             # Not opened: of a file without data that would be half of the time.
             self._attributes.copy(f"/proc/self/fd/{source}/{name}", new, found)
+        finally:
+            os.close(new)
 
     def _copy_special(self, source: int, target: int, name: str, found: os.stat_result) -> None:
         """Copy what is neither a file nor a directory nor a socket."""
@@ -172,6 +190,10 @@ class _Copy:
         if not stat.S_ISLNK(found.st_mode):
             os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=target)
         os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=target, follow_symlinks=False)
+
+
+def _inner(path: bytes, name: str) -> bytes:
+    return os.path.normpath(os.path.join(path, os.fsencode(name)))
 
 
 class _Attributes:

@@ -26,7 +26,7 @@ from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts, overlay
 from podkeep.kernel.mount.overlay import OverlayFlag
 from podkeep.kernel.namespace.idmap import block
-from podkeep.runtime.bundle.copy_up import copy_directory
+from podkeep.runtime.bundle.copy_up import Purpose, copy_directory
 from podkeep.runtime.bundle.owners import Owners
 
 log = logging.getLogger(__name__)
@@ -36,6 +36,7 @@ PROBE_IDMAP = block(65536, 65536)
 """What the probe maps with: the first block that is nobody's of the machine."""
 FILES = 16
 """Of the tree that a probe changes; what the costs are divided by."""
+_PROBE = Purpose(what="the probe of a root file system", failpoint="rootfs.probe")
 _MODE = 0o4755
 _CONTENT = b"of the image\n"
 
@@ -197,7 +198,7 @@ def _mounted(variant: Variant, places: dict[str, Path], userns: Callable[[], int
         else:
             source, target = (opened(openat.open_directory(places[name])) for name in ("image", "tree"))
             data = variant is Variant.COPY
-            copy_directory(source, target, threading.Event(), owners=Owners(PROBE_IDMAP), data=data)
+            copy_directory(source, target, threading.Event(), owners=Owners(PROBE_IDMAP), data=data, purpose=_PROBE)
             lowers = [opened(mounts.clone_tree(places[name])) for name in (("tree",) if data else ("tree", "image"))]
         overlay.mount_overlay(
             lowers,

@@ -134,6 +134,13 @@ def own_pod(pods: Pods, name: str = "one", block: tuple[int, int, int] = BLOCK) 
     return pods.run(pod(name, options=namespaces(user=block)))
 
 
+def launched_plainly(pods: Pods) -> str:
+    """Run a pod with the machine's users: the first one of an image makes in the store what all others need."""
+    sandbox = pods.run(pod("plain"))
+    pods.launch(sandbox)
+    return sandbox
+
+
 def of_kernel(pods: Pods, container: str, name: str) -> list[int]:
     """Return the numbers of a line of ``/proc/PID/status`` of a container's process."""
     line = Path(f"/proc/{pods.host_pid(container)}/status").read_text().partition(f"{name}:")[2].splitlines()[0]
@@ -211,7 +218,7 @@ def test_idmapped_layers_cost_no_disk(daemons: dict[str, Daemon], everything: st
     daemon = daemons["idmapped"]
     with Pods(daemon.socket, everything) as pods:
         pods.pull()
-        pods.launch(pods.run())  # the first pod of an image makes what all others need
+        launched_plainly(pods)
         before, kept = used(pods), stored(daemon)
         container = pods.launch(own_pod(pods))
         root = next(item for item in mountinfo.read(pods.host_pid(container)) if item.mount_point == "/")
@@ -228,6 +235,7 @@ def test_two_blocks_at_once_and_nothing_is_left(daemons: dict[str, Daemon], ever
     daemon = daemons[variant]
     with Pods(daemon.socket, everything) as pods:
         pods.pull()
+        pods.remove(launched_plainly(pods))
         kept, held, start = stored(daemon), daemon.resources().after_a_restart(), used(pods)
         for _ in range(CYCLES):
             one, other = own_pod(pods), own_pod(pods, "other", OTHER_BLOCK)
@@ -446,7 +454,7 @@ def test_the_next_daemon_knows_the_users(mortal_of: Callable[[str], Mortal], var
     assert trees(mortal.daemon) == [tree]
     assert way(pods, variant)["used"]["times"] == 0
     for each in (container, second):
-        assert pods.read(each, "cat /data/changed; wc -c </data/large") == f"new\n{LARGE}"
+        assert pods.read(each, "cat /data/changed; echo; wc -c </data/large") == f"new\n{LARGE}"
     pods.remove(one)
     assert trees(mortal.daemon) == [tree]
     pods.remove(other)

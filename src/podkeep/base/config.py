@@ -325,6 +325,11 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Seconds within which the runtime has to answer, but for pulls (kubelet: runtimeRequestTimeout)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    uid_mapping: str = ""
+    """The users of all pods with a user namespace, ``container_id:host_id:length[,...]``; with ``gid_mapping`` and gate
+    UserNamespaceSupport only (KEP-127 draft). Empty: each such pod has a block of its own."""
+    gid_mapping: str = ""
+    """Their groups."""
     user_namespaces: UserNamespacesConfig = UserNamespacesConfig()
     serialize_image_pulls: bool = False
     """Pull one image at a time (kubelet: serializeImagePulls, there the default)."""

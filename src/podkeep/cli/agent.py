@@ -6,6 +6,7 @@ root, the runtime's mount namespace. Does not own: what it does (``agent.daemon`
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -35,6 +36,8 @@ _SETTINGS = {
     "unix_socket": "api.unix_socket",
     "node_name": "agent.node_name",
     "static_pod_path": "agent.static_pod_path",
+    "uid_mapping": "agent.uid_mapping",
+    "gid_mapping": "agent.gid_mapping",
     "log_level": "log.level",
     "log_format": "log.format",
 }
@@ -59,6 +62,8 @@ _SETTINGS = {
 @click.option("--unix-socket", metavar="PATH", help="As api.unix_socket, used without a kubeconfig.")
 @click.option("--node-name", metavar="NAME", help="As agent.node_name.")
 @click.option("--static-pod-path", metavar="PATH", help="As agent.static_pod_path.")
+@click.option("--uid-mapping", metavar="C:H:N[,...]", help="As agent.uid_mapping: users of all pods, on the node.")
+@click.option("--gid-mapping", metavar="C:H:N[,...]", help="As agent.gid_mapping: groups of all pods, on the node.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @pass_invocation
@@ -80,6 +85,9 @@ def command(
         invocation.override(*kubelet_configuration.assignments(found.settings))
         ignored = found.ignored
     given = {key: options[name] for name, key in _SETTINGS.items()}
+    for key in ("agent.uid_mapping", "agent.gid_mapping"):
+        # Quoted: a mapping may look like a time of the day.
+        given[key] = None if (value := given[key]) is None else json.dumps(value)
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
     serve(invocation, ignored)
 
@@ -88,15 +96,18 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     """Become the agent and run pods until told to stop.
 
     :param ignored: fields of a KubeletConfiguration that mean nothing here.
+    :raises InvalidArgument: if the node's mapping of users cannot be.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
+    from podkeep.agent.user_namespaces import mapping
     from podkeep.base import log as logs
     from podkeep.mountns import membership
 
     config = invocation.config
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
+    mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)  # said at once, whatever else is missing
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     if ignored:
         log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from podkeep.base.ids import PodUID
 from podkeep.cli.userns import inventory, repair
 from podkeep.cli.userns.inventory import Limits, Record, Runtime, Sandbox, judge
 from podkeep.cli.userns.repair import Step, plan
+from podkeep.kernel.namespace import idmap
 
 DIRS = PodDirs(Path("/agent"), "/run/podkeep.sock")
 ALLOWED = Limits(id_range=default_range(9), granted=())
@@ -95,6 +97,32 @@ def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str
     rows = judge(found, running, Limits(id_range=default_range(9).without(granted), granted=granted))
     assert kinds(rows) == expected
     assert inventory.wrong(rows) == any(kind != "outside" for of in expected.values() for kind in of)
+
+
+def node_mapping(uid: str) -> Record:
+    """Return the record of a pod with the mapping of all pods."""
+    return replace(record(uid, None), damage="", id_map=idmap.block(1000, 70000))
+
+
+def of_all(uid: str) -> Sandbox:
+    ids = (Block(first=1000, length=70000),)
+    return Sandbox(uid=uid, namespace="default", name=uid, ready=True, users=ids, groups=ids)
+
+
+def test_pods_with_the_mapping_of_all_pods_share_their_ids() -> None:
+    found, running = [node_mapping("a"), node_mapping("b"), record("c", 3)], runtime(of_all("a"), of_all("b"))
+    rows = judge(found, running, ALLOWED)
+    assert [(row.first, row.last, row.shared) for row in rows[:2]] == [(1000, 70999, True)] * 2
+    assert not any(row.problems for row in rows)
+    assert plan(found, running) == []
+    found.append(record("d", 1))
+    assert kinds(judge(found, running, ALLOWED)) == {
+        "a": ["overlaps-pod"],
+        "b": ["overlaps-pod"],
+        "c": [],
+        "d": ["overlaps-pod", "overlaps-pod"],
+    }
+    assert steps(found, running) == {"d": (None, "")}
 
 
 def test_without_a_range_nothing_is_outside_of_it() -> None:

@@ -42,7 +42,8 @@ from podkeep.agent.resources import allocatable, machine, node_cgroups, predicat
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.agent.server.server import KubeletServer, serving_store
-from podkeep.agent.user_namespaces import blocks, subordinate_ids
+from podkeep.agent.user_namespaces import blocks, mapping, subordinate_ids
+from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base import service
@@ -157,8 +158,18 @@ def _require_blocks(node: Node) -> None:
     :raises FailedPrecondition: if the range that they are of cannot be retrieved.
     :raises DataLoss: naming the pod whose record cannot be read.
     """
+    granted = subordinate_ids.read()
+    held: Mapping[str, Block] = {}
     if node.gates.enabled(USER_NAMESPACES):
-        blocks.read_all(node.dirs.pods, node.id_range().without(subordinate_ids.read()))
+        held = blocks.read_all(node.dirs.pods, node.id_range().without(granted)).held()
+    if node.one_mapping is None:
+        return
+    for text in mapping.warnings(node.one_mapping, granted):
+        log.warning("%s", text)
+    shared = blocks.extents(node.one_mapping)
+    for uid, block in held.items():
+        if any(block.overlaps(extent) for extent in shared):
+            log.warning("pod %s has IDs from %s until it is removed, which all new pods have by now", uid, block)
 
 
 class _Here:

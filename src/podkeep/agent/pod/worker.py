@@ -124,7 +124,7 @@ class PodWorker:
         shared: Shared | None = None,
     ) -> None:
         self.pod = pod
-        objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
+        self._objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
         self._shared = shared
         self._reported: PodStatus | None = None
         self._messages = TerminationMessages(node.dirs, node.config.agent.pod_logs)
@@ -133,7 +133,7 @@ class PodWorker:
         self._retry = retry
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
-        self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
+        self._starter = Starter(pod=pod, objects=self._objects, node=node, listener=listener)
         self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
         self._waiting = WaitingContainers(listener)
@@ -166,7 +166,11 @@ class PodWorker:
         """
         try:
             # It is held already if an earlier run of this worker failed.
-            self._admitted = self._admitted or await admit(self.pod, self._node, adopt=self._shared is not None)
+            if self._admitted is None:
+                adopt = self._shared is not None
+                self._admitted = await admit(self.pod, self._node, objects=self._objects, adopt=adopt)
+                for event in self._admitted.events:
+                    self._listener.event(event)
         except StepFailed as failure:
             self._listener.event(failure.event())
             if self._shared is not None and not isinstance(failure, PodRejected):

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
 
 COLUMNS: forms.Columns[Row] = {
-    "IDS": lambda row: "?" if row.first is None else f"{row.first}-{row.last}",
+    "IDS": lambda row: "?" if row.first is None else ",".join((f"{row.first}-{row.last}", *row.more)),
     "NAMESPACE": lambda row: row.namespace or "?",
     "POD": lambda row: row.name or "?",
     "UID": lambda row: row.uid,

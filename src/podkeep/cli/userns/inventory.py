@@ -28,7 +28,7 @@ from podkeep.kernel.namespace.idmap import IdMap
 
 _AT_ONCE = 32
 """How many sandboxes the runtime is asked for side by side."""
-Kind = Literal["range", "damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorded", "differs"]
+Kind = Literal["damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorded", "differs"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -260,7 +260,7 @@ def test_two_nodes_with_ranges_and_handlers_of_their_own(
 ) -> None:
     """The same pod has on each the IDs of that node's range; its runtime applies what it is given."""
     first = own_node
-    handler = '[runtime.handlers.second]\npath = "/usr/bin/crun"\noptions = ["--log-level=debug"]\n'
+    handler = '[runtime.handlers.second]\npath = "/usr/bin/crun"\noptions = ["--log-format=text"]\n'
     daemon = Daemon(own_base(open_directory), extra=first.daemon.extra + handler, mounts=first.daemon.mounts)
     daemon.settings = ("runtime.default_handler=second",)
     second = RunningNode(daemon, name="node-2")

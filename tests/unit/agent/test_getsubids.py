@@ -268,6 +268,11 @@ def test_pods_never_leave_the_range(
     assume(start + max(count - 1, length) < (1 << 32) - 1)
     found = getsubids.checked(start, count, pods=1, length=length)
     mine = Blocks(found.without(granted))
+    inside = [Block(first=one, length=length) for one in range(length, start + count + 2 * length, length)][-60:]
+    handed_out = set(found.without(granted).starts())
+    assert {block.first for block in inside if block in found.without(granted)} == handed_out & {
+        block.first for block in inside
+    }
     whole = Block(first=start, length=count)
     for allocate, pod in steps:
         if not allocate:

@@ -21,7 +21,7 @@ from podkeep.base.ids import PodUID
 from podkeep.cli.userns import inventory, repair
 from podkeep.cli.userns.inventory import Limits, Record, Runtime, Sandbox, judge
 from podkeep.cli.userns.repair import Step, plan
-from podkeep.kernel.namespace.idmap import IdMap, IdMapping
+from podkeep.kernel.namespace import idmap
 
 DIRS = PodDirs(Path("/agent"), "/run/podkeep.sock")
 ALLOWED = Limits(id_range=default_range(9), granted=())
@@ -38,12 +38,6 @@ def record(uid: str, first: int | None, *, length: int = 1, ours: bool = True) -
         namespace="default" if ours else "",
         name=f"pod-{uid}" if ours else "",
     )
-
-
-def of_node(uid: str, *extents: int) -> Record:
-    """Return the record of a pod with the node's mapping: a unit of IDs at each of ``extents``."""
-    ids = tuple(IdMapping(container_id=n * UNIT, host_id=at * UNIT, length=UNIT) for n, at in enumerate(extents))
-    return replace(record(uid, 1), block=None, node_mapping=IdMap(uids=ids, gids=ids))
 
 
 def sandbox(uid: str, first: int, *, length: int = 1, ready: bool = True) -> Sandbox:
@@ -96,9 +90,6 @@ def test_blocks_are_listed_in_order_with_their_pods() -> None:
             runtime(sandbox("a", 1), sandbox("c", 1)),
             {"a": ["overlaps-pod"], "c": ["unrecorded", "overlaps-pod"]},
         ),
-        ([of_node("a", 1), of_node("b", 1)], runtime(sandbox("a", 1), sandbox("b", 1)), {"a": [], "b": []}),
-        ([of_node("a", 1, 3)], runtime(sandbox("a", 1)), {"a": ["differs"]}),
-        ([of_node("a", 2, 3), record("b", 3)], runtime(), {"a": ["overlaps-pod"], "b": ["overlaps-pod"]}),
     ],
 )
 def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str, list[str]]) -> None:
@@ -108,13 +99,30 @@ def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str
     assert inventory.wrong(rows) == any(kind != "outside" for of in expected.values() for kind in of)
 
 
-def test_ids_of_the_nodes_mapping_are_listed_from_the_first_to_the_last() -> None:
-    (row,) = judge([of_node("a", 4, 2)], None, ALLOWED)
-    assert (row.first, row.last) == (2 * UNIT, 5 * UNIT - 1)
+def node_mapping(uid: str) -> Record:
+    """Return the record of a pod with the mapping of all pods."""
+    return replace(record(uid, None), damage="", id_map=idmap.block(1000, 70000))
 
 
-def test_pods_with_the_nodes_mapping_need_no_repair() -> None:
-    assert steps([of_node("a", 1), of_node("b", 1)], runtime(sandbox("a", 1), sandbox("b", 1))) == {}
+def of_all(uid: str) -> Sandbox:
+    ids = (Block(first=1000, length=70000),)
+    return Sandbox(uid=uid, namespace="default", name=uid, ready=True, users=ids, groups=ids)
+
+
+def test_pods_with_the_mapping_of_all_pods_share_their_ids() -> None:
+    found, running = [node_mapping("a"), node_mapping("b"), record("c", 3)], runtime(of_all("a"), of_all("b"))
+    rows = judge(found, running, ALLOWED)
+    assert [(row.first, row.last, row.shared) for row in rows[:2]] == [(1000, 70999, True)] * 2
+    assert not any(row.problems for row in rows)
+    assert plan(found, running) == []
+    found.append(record("d", 1))
+    assert kinds(judge(found, running, ALLOWED)) == {
+        "a": ["overlaps-pod"],
+        "b": ["overlaps-pod"],
+        "c": [],
+        "d": ["overlaps-pod", "overlaps-pod"],
+    }
+    assert steps(found, running) == {"d": (None, "")}
 
 
 def test_without_a_range_nothing_is_outside_of_it() -> None:

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -111,7 +112,14 @@ class IdRange:
         return merged
 
     def __contains__(self, block: object) -> bool:
-        return isinstance(block, Block) and block.length == self.length and block.first in self._starts
+        if not isinstance(block, Block) or block.length != self.length or block.first % self.length:
+            return False
+        beyond = min(self.end, NO_ID)
+        if self.first + (self.blocks + 1) * self.length > beyond:
+            # It has all blocks that there are: tens of thousands, perhaps.
+            inside = self.first <= block.first <= beyond - self.length
+            return inside and not self.granted_in(block)
+        return block.first in self._starts
 
     @cached_property
     def _starts(self) -> frozenset[int]:
@@ -127,8 +135,8 @@ class IdRange:
 
     def shortage(self) -> str:
         """Return how many blocks are left out and who has them, if there are fewer than wanted; else nothing."""
-        left = len(self._starts)
-        if left >= self.wanted:
+        left = sum(1 for _ in islice(self.starts(), self.wanted))
+        if left == self.wanted:
             return ""
         whole = Block(first=self.first, length=min(self.end, NO_ID) - self.first)
         left_out = whole.length // self.length - left

@@ -138,7 +138,8 @@ def checked(first: int, count: int, *, pods: int, length: int) -> IdRange:
     end = min(first + count, NO_ID)
     blocks = (end - first) // length
     if blocks < pods:
-        raise _failed(f"{what} has {blocks} blocks of {length} IDs, and agent.max_pods is {pods}", hint=hint)
+        why = f"{what} has {blocks} blocks of {length} IDs, and agent.max_pods is {pods}"
+        raise _failed(why, hint=f"{hint}, or lower agent.max_pods")
     found = IdRange(first=first, blocks=blocks, length=length, end=end, wanted=pods)
     try:
         shortage = found.without(subordinate_ids.read()).shortage()
@@ -155,7 +156,7 @@ def checked(first: int, count: int, *, pods: int, length: int) -> IdRange:
 def _example(pods: int, length: int) -> str:
     return (
         f"put a range such as {KUBELET}:{length}:{pods * length}, with {length} IDs for each of {pods} pods, into"
-        f" {' and '.join(subordinate_ids.FILES)}, or lower agent.max_pods"
+        f" {' and '.join(subordinate_ids.FILES)}"
     )
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
 
 COLUMNS: forms.Columns[Row] = {
-    "IDS": lambda row: "?" if row.first is None else f"{row.first}-{row.last}",
+    "IDS": lambda row: "?" if row.first is None else ",".join((f"{row.first}-{row.last}", *row.more)),
     "NAMESPACE": lambda row: row.namespace or "?",
     "POD": lambda row: row.name or "?",
     "UID": lambda row: row.uid,
@@ -80,7 +80,12 @@ def check(invocation: Invocation, ctx: click.Context, repair: bool, output: str)
         f"{'warning' if problem.warning else 'wrong'}: pod {_name(row)} ({_ids(row)}): {problem.message}"
         for row, problem in problems
     ]
-    document = {"range": _range(allowed), "blocks": [row.as_json() for row in rows], "repairs": done}
+    document = {
+        "range": _range(allowed),
+        "range_problem": allowed.problem,
+        "blocks": [row.as_json() for row in rows],
+        "repairs": done,
+    }
     forms.show(output, document, lines or [f"{forms.number_of(len(rows), 'block')}, nothing is wrong"])
     if allowed.problem or inventory.wrong(rows):
         ctx.exit(1)

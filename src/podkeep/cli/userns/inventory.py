@@ -11,7 +11,7 @@ import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from podkeep.agent import kubelets, poddirs
 from podkeep.agent.pod import teardown
@@ -28,12 +28,12 @@ from podkeep.kernel.namespace.idmap import IdMap
 
 _AT_ONCE = 32
 """How many sandboxes the runtime is asked for side by side."""
-Kind = Literal["range", "damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorded", "differs"]
+Kind = Literal["damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorded", "differs"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What file ``userns`` of a pod says: its block, the node's mapping, or why it cannot be understood (``damage``).
+    """What file ``userns`` of a pod says: its block, or the mapping that all pods have, or why it cannot be understood.
 
     ``dirs`` are the directories it is in, if the pod is one of this agent's.
     """
@@ -41,17 +41,17 @@ class Record:
     uid: str
     file: Path
     block: Block | None = None
-    node_mapping: IdMap | None = None
+    id_map: IdMap | None = None
     damage: str = ""
     dirs: PodDirs | None = None
     namespace: str = ""
     name: str = ""
 
-    def ids(self) -> list[Block]:
-        """Return the host IDs that it says, in ascending order."""
-        if self.node_mapping is not None:
-            return sorted(blocks.extents(self.node_mapping))
-        return [] if self.block is None else [self.block]
+    def ids(self) -> tuple[Block, ...]:
+        """Return the host IDs that it records."""
+        if self.id_map is not None:
+            return tuple(sorted(blocks.extents(self.id_map)))
+        return () if self.block is None else (self.block,)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +92,15 @@ class Problem:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """The IDs ``first`` to ``last`` of one pod; none of both if its record cannot be understood."""
+    """The IDs of one pod, ``first`` to ``last`` or several of these; none if its record cannot be understood.
+
+    ``shared``: they are those of all pods of the node.
+    """
 
     first: int | None
     last: int | None
+    more: tuple[str, ...] = ()
+    shared: bool = False
     namespace: str
     name: str
     uid: str
@@ -158,7 +163,7 @@ def _records(pods: Path, dirs: PodDirs | None) -> Iterator[Record]:
             uid=uid,
             file=file,
             block=found if isinstance(found, Block) else None,
-            node_mapping=found if isinstance(found, IdMap) else None,
+            id_map=found if isinstance(found, IdMap) else None,
             damage=damage,
             dirs=None if identity is None else dirs,
             namespace="" if identity is None else identity.namespace,
@@ -209,27 +214,25 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
     """
     running = {} if runtime is None else running_by_uid(runtime)
     rows = []
+    shared = {record.uid for record in found if record.id_map is not None}
     for record in found:
-        ids = record.ids()
-        theirs = tuple(_overlaps(record.uid, ids, found, running))
-        of_range = () if record.block is None else tuple(_limits(record, record.block, allowed))
+        theirs = tuple(_overlaps(record.uid, record.ids(), found, running, shared))
         rows.append(
             Row(
-                first=ids[0].first if ids else None,
-                last=ids[-1].first + ids[-1].length - 1 if ids else None,
+                **_shown(record.ids()),
+                shared=record.id_map is not None,
                 namespace=record.namespace,
                 name=record.name,
                 uid=record.uid,
                 state=_state(record, runtime),
                 file=str(record.file),
-                problems=(*_of_record(record, running.get(record.uid)), *theirs, *of_range),
+                problems=(*_of_record(record, running.get(record.uid)), *theirs, *_limits(record, allowed)),
             )
         )
     recorded = {record.uid for record in found}
     rows += [
         Row(
-            first=item.users[0].first,
-            last=item.users[0].first + item.users[0].length - 1,
+            **_shown(item.users),
             namespace=item.namespace,
             name=item.name,
             uid=item.uid,
@@ -239,13 +242,19 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
                 Problem(
                     kind="unrecorded", message="the agent has no record of it, and may give its IDs to another pod"
                 ),
-                *_overlaps(item.uid, item.users, found, running),
+                *_overlaps(item.uid, (*item.users, *item.groups), found, running, shared),
             ),
         )
         for uid, item in running.items()
         if uid not in recorded
     ]
     return sorted(rows, key=lambda row: (row.first is None, row.first or 0, row.uid))
+
+
+def _shown(ids: Sequence[Block]) -> dict[str, Any]:
+    if not ids:
+        return {"first": None, "last": None}
+    return {"first": ids[0].first, "last": ids[0].first + ids[0].length - 1, "more": tuple(map(str, ids[1:]))}
 
 
 def running_by_uid(runtime: Runtime) -> dict[str, Sandbox]:
@@ -273,35 +282,35 @@ def _of_record(record: Record, sandbox: Sandbox | None) -> Iterator[Problem]:
 
 
 def _overlaps(
-    uid: str, ids: Sequence[Block], found: Sequence[Record], running: Mapping[str, Sandbox]
+    uid: str, ids: Sequence[Block], found: Sequence[Record], running: Mapping[str, Sandbox], shared: Collection[str]
 ) -> Iterator[Problem]:
-    """Yield who else has one of a pod's IDs; pods with the node's mapping have the same, as it is meant."""
-    shared = {record.uid for record in found if record.node_mapping is not None}
+    """Yield who else has some of a pod's IDs; pods with the mapping of all pods share theirs on purpose."""
     others: dict[str, str] = {}
-    for record in found:
-        if _overlap(ids, record.ids()):
-            others[record.uid] = _name(record)
-    for item in running.values():
-        if _overlap(ids, (*item.users, *item.groups)):
-            others[item.uid] = _name(item)
-    for other, name in others.items():
-        if other != uid and not {uid, other} <= shared:
-            yield Problem(kind="overlaps-pod", message=f"pod {name} has some of these IDs, too")
-
-
-def _overlap(some: Iterable[Block], others: Sequence[Block]) -> bool:
-    return any(one.overlaps(other) for one in some for other in others)
+    theirs: list[tuple[Record | Sandbox, tuple[Block, ...]]] = [(record, record.ids()) for record in found]
+    theirs += [(item, (*item.users, *item.groups)) for item in running.values()]
+    for pod, has in theirs:
+        apart = pod.uid != uid and not (uid in shared and pod.uid in shared)
+        if apart and any(one.overlaps(other) for one in ids for other in has):
+            others[pod.uid] = _name(pod)
+    for name in others.values():
+        yield Problem(kind="overlaps-pod", message=f"pod {name} has some of these IDs, too")
 
 
 def _name(pod: Record | Sandbox) -> str:
     return f"{pod.namespace}/{pod.name}" if pod.name else pod.uid
 
 
-def _limits(record: Record, block: Block, allowed: Limits) -> Iterator[Problem]:
-    theirs = [item for item in allowed.granted if item.overlaps(block.first, block.length)]
+def _limits(record: Record, allowed: Limits) -> Iterator[Problem]:
+    theirs = [item for item in allowed.granted if any(item.overlaps(one.first, one.length) for one in record.ids())]
     if theirs:
-        yield Problem(kind="overlaps-user", message=subordinate_ids.holders(theirs))
-    elif record.dirs is not None and allowed.id_range is not None and block not in allowed.id_range:
+        shared = record.id_map is not None  # the agent has warned of it and taken it
+        yield Problem(kind="overlaps-user", message=subordinate_ids.holders(theirs), warning=shared)
+    elif (
+        record.dirs is not None
+        and record.block is not None
+        and allowed.id_range is not None
+        and record.block not in allowed.id_range
+    ):
         message = "it is outside of the configured range, and stays until the pod is removed"
         yield Problem(kind="outside", message=message, warning=True)
 

@@ -55,18 +55,20 @@ def plan(found: Sequence[Record], runtime: Runtime) -> list[Step]:
         why = _fault(record, kept)
         if why:
             steps.append(_step(record, why, runtime, kept))
-        elif record.block is not None:
-            kept[record.uid] = frozenset({record.block})
+        else:
+            kept[record.uid] = frozenset(record.ids())
     return steps
 
 
 def _fault(record: Record, kept: Mapping[str, frozenset[Block]]) -> str:
     """Return what is wrong with a record; empty if nothing is."""
-    if record.block is None:
+    if record.damage:
         return record.damage
     own = kept.get(record.uid)
-    if own is not None and own != {record.block}:
-        return f"it says {record.block}, and the pod runs with {', '.join(map(str, sorted(own)))}"
+    if own is not None and own != {*record.ids()}:
+        return f"it says {', '.join(map(str, record.ids()))}, and the pod runs with {', '.join(map(str, sorted(own)))}"
+    if record.block is None:
+        return ""  # it has the IDs of all pods, and shares them
     others = _others(record.uid, record.block, kept)
     return f"it says {record.block}, of which pod {others[0]} has IDs" if others else ""
 

@@ -93,7 +93,7 @@ requirements: setup ## print the table of requirements and the tests that show t
 backed: ## hold that table against the results of make test and make nested
 	@$(PYTHON) tools/requirements.py --results $(RESULTS)
 
-bench: ## compare with containerd on this machine (root); PART=pods, forks, pulls, mountns, classes, api, node or nested measures only that
+bench: ## compare with containerd on this machine (root); PART=pods, forks, pulls, mountns, classes, api, node, userns or nested measures only that
 	@tools/setup $(if $(filter nested,$(PART)),nested,bench)
 	$(PYTHON) -m bench $(if $(PART),--part $(PART))
 

@@ -99,7 +99,7 @@ class Node:
 root = "{at}/root"
 run = "{at}/run"
 socket = "{at}/run/podkeep.sock"
-cgroup_parent = "{isolation.cgroup(at)}"
+cgroup_parent = "{_cgroup(at)}"
 [mountns]
 pin = "{at}/mountns/mnt"
 [network]
@@ -217,6 +217,11 @@ def pod(name: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
+def _cgroup(directory: Path) -> str:
+    """Return a cgroup that no other run has: ``directory`` is two below that of the run, whose name is its own."""
+    return isolation.cgroup(directory.parents[1])
+
+
 @contextmanager
 def running(directory: Path) -> Iterator[tuple[Node, float]]:
     """A node that runs, and the seconds until all of it served."""
@@ -225,7 +230,7 @@ def running(directory: Path) -> Iterator[tuple[Node, float]]:
         yield node, node.start()
     finally:
         node.stop()
-        isolation.remove_cgroups(isolation.cgroup(directory))
+        isolation.remove_cgroups(_cgroup(directory))
 
 
 def load_image(node: Node, work: Path) -> None:

@@ -42,6 +42,7 @@ def measure(work: Path, *, rounds: int, turns: int, alive: int) -> tuple[str, di
     values: dict[str, float] = {}
     differences: list[float] = []
     many: dict[str, list[float]] = {name: [] for name in _KINDS}
+    used: dict[str, list[float]] = {name: [] for name in _KINDS}
     with node.running(work / "node") as (running, _):
         node.load_image(running, work)
         for kind, plural, content in (("ConfigMap", "configmaps", "data"), ("Secret", "secrets", "stringData")):
@@ -56,11 +57,14 @@ def measure(work: Path, *, rounds: int, turns: int, alive: int) -> tuple[str, di
             differences.append(took["own"] - took["node's"])
         for turn in range(turns):
             for kind, host in _KINDS.items():
-                many[kind].append(_many(running, watch, f"many-{turn}-{host}", alive, host_users=host))
+                took_s, cpu_s = _many(running, watch, f"many-{turn}-{host}", alive, host_users=host)
+                many[kind].append(took_s)
+                used[kind].append(cpu_s)
     for kind in _KINDS:
         values[kind] = samples.summary(kind).p50
         values[f"{kind} p95"] = samples.summary(kind).p95
         values[f"{kind} many"] = statistics.median(many[kind])
+        values[f"{kind} cpu"] = statistics.median(used[kind])
     values["adds"] = statistics.median(differences)
     facts = [
         report.machine(),
@@ -93,24 +97,24 @@ def _one(running: node.Node, watch: node.Watch, name: str, host_users: bool, sam
     return took
 
 
-def _many(running: node.Node, watch: node.Watch, prefix: str, alive: int, *, host_users: bool) -> float:
-    """Start pods at once, and return the seconds until all were ready; then remove them.
+def _many(running: node.Node, watch: node.Watch, prefix: str, alive: int, *, host_users: bool) -> tuple[float, float]:
+    """Start pods at once, and return the seconds until all were ready, and those of CPU time; then remove them.
 
     :raises DaemonError: if they do not have a block each.
     """
     documents = [_pod(f"{prefix}-{number}", host_users=host_users) for number in range(alive)]
     names = [document["metadata"]["name"] for document in documents]
-    begin = time.monotonic()
+    used, begin = running.cpu_s(), time.monotonic()
     for document in documents:
         running.ask("POST", _PODS, document)
     watch.wait(lambda: all(name in watch.ready for name in names), "all pods ready")
-    took = max(watch.ready[name] for name in names) - begin
+    took, used = max(watch.ready[name] for name in names) - begin, running.cpu_s() - used
     blocks = [_first(file) for file in (running.directory / "agent/pods").glob("*/userns")]
     if len(set(blocks)) != len(blocks) or len(blocks) != (0 if host_users else alive):
         raise DaemonError(f"{alive} pods at once have {len(set(blocks))} blocks")
     running.ask("DELETE", _PODS)
     watch.wait(lambda: all(name in watch.gone for name in names), "all pods gone")
-    return took
+    return took, used
 
 
 def _first(file: Path) -> int:
@@ -122,14 +126,14 @@ def _table(values: Mapping[str, float], alive: int, facts: Sequence[str]) -> str
     def one(kind: str) -> str:
         return f"{values[kind]:.1f} ms ({values[f'{kind} p95']:.1f})"
 
-    many = [values[f"{kind} many"] for kind in _KINDS]
+    def both(what: str) -> list[str]:
+        plain, own = (values[f"{kind} {what}"] for kind in _KINDS)
+        return [f"{plain:.1f} s", f"{own:.1f} s", f"**{own / plain:.2f}**"]
+
     rows = [
         ["apply to Ready, median (95th percentile)", one("node's"), one("own"), f"{values['adds']:+.1f} ms"],
-        [
-            f"{alive} pods at once, all Ready",
-            *(f"{seconds:.1f} s" for seconds in many),
-            f"**{many[1] / many[0]:.2f}**",
-        ],
+        [f"{alive} pods at once, all Ready", *both("many")],
+        ["CPU time of the daemons for that", *both("cpu")],
     ]
     header = ["Pods with five volumes", "node's user namespace", "own", "adds (of pairs), or ratio"]
     return f"{report.table(header, rows)}\n\n{report.facts_list(list(facts))}\n"

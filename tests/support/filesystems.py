@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
@@ -97,26 +97,31 @@ def _overlay(base: Path) -> Iterator[Path]:
 
 
 def _nfs(base: Path) -> Iterator[Path]:
-    """Export a directory of this machine, and mount it from here: version 4 over loopback."""
+    """Export a directory of this machine, and mount it from here: version 4 over loopback, with the kernel's server."""
     if shutil.which("exportfs", path=_SEARCH) is None:
         raise NotHere("no server of it")
-    exported, target = base / "exported", base / "mounted"
+    exported, target, control = base / "exported", base / "mounted", Path("/proc/fs/nfsd")
     for directory in (exported, target):
         directory.mkdir()
+    _run("modprobe", "nfsd")
+    mounts.mount("nfsd", control, fstype="nfsd")
     export = f"127.0.0.1:{exported}"
-    for command in (
-        ["systemctl", "start", "nfs-server.service"],
-        ["exportfs", "-o", "rw,no_root_squash,insecure,fsid=0", export],
-        ["mount", "-t", "nfs4", "127.0.0.1:/", str(target)],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, f"{command}: {done.stderr}"
-    try:
+    with ExitStack() as undo:
+        undo.callback(mounts.unmount, control)
+        _run("exportfs", "-o", "rw,no_root_squash,insecure,fsid=0", export)
+        undo.callback(_run, "exportfs", "-u", export)
+        mountd = undo.enter_context(subprocess.Popen(["/usr/sbin/rpc.mountd", "--foreground", "-N", "2", "-N", "3"]))
+        undo.callback(mountd.terminate)
+        _run("rpc.nfsd", "-N", "3", "1")
+        undo.callback(_run, "rpc.nfsd", "0")
+        _run("mount", "-t", "nfs4", "127.0.0.1:/", str(target))
+        undo.callback(mounts.unmount, target)
         yield target
-    finally:
-        mounts.unmount(target)
-        subprocess.run(["exportfs", "-u", export], check=True)
-        subprocess.run(["systemctl", "stop", "nfs-server.service"], check=True)
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": _SEARCH})
+    assert done.returncode == 0, f"{command}: {done.stderr}"
 
 
 # linux/fuse.h

@@ -27,4 +27,5 @@ def test_what_one_mapping_for_a_node_costs_and_what_it_does_not_need() -> None:
 @pytest.mark.requirement("U127")
 def test_what_is_not_claimed() -> None:
     assert "The runtime and the agent run as root. To run them without is not possible." in TEXT
+    assert "podkeep does not run as another user" in (DOCS / "install.md").read_text()
     assert "A block has 65536 users, or as many as `agent.user_namespaces.ids_per_pod` says" in TEXT

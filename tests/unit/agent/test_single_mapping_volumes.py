@@ -70,12 +70,16 @@ def facts(path: Path) -> tuple[int, int, int]:
 @pytest.mark.requirement("U58")
 @in_new_namespaces()
 def test_what_the_agent_makes_belongs_to_root_of_the_pod(tmp_path: Path) -> None:
-    for _ in range(2):  # a second look changes nothing
+    times = []
+    for _ in range(2):
         volumes = made(tmp_path, SINGLE)
+        found = [volume.path for volume in volumes.values()]
+        times.append([path.lstat().st_ctime_ns for root in found for path in (root, *sorted(root.rglob("*")))])
         assert owners_below(tmp_path / "pods" / "u1") == {(FIRST, FIRST)}
         assert facts(volumes["conf"].path / "a") == (FIRST, FIRST, 0o400)
         assert facts(volumes["key"].path / "deep/k") == (FIRST, FIRST, 0o400)
         assert facts(volumes["disk"].path) == facts(volumes["memory"].path) == (FIRST, FIRST, 0o777)
+    assert times[0] == times[1], "a second look touches nothing"
 
 
 @pytest.mark.requirement("U71")
@@ -111,6 +115,14 @@ def test_new_content_has_the_same_owners(tmp_path: Path, group: int | None) -> N
         inside = [path.lstat() for path in (tmp_path / first).rglob("*")]
         assert {status.st_gid for status in inside} == {FIRST if group is None else group}
         assert (tmp_path / "a").read_bytes() == data
+
+
+def test_a_link_that_a_crash_has_left_to_root_of_the_node_is_given_away(tmp_path: Path) -> None:
+    files = {"a": File(data=b"1", mode=0o400)}
+    projection.write(tmp_path, files, Owners(id_map=SPLIT))
+    os.chown(tmp_path / "a", 0, 0, follow_symlinks=False)
+    projection.write(tmp_path, files, Owners(id_map=SPLIT))
+    assert ((tmp_path / "a").lstat().st_uid, (tmp_path / "a").lstat().st_gid) == (FIRST, FIRST)
 
 
 def test_a_user_that_the_mapping_does_not_have_is_named(tmp_path: Path) -> None:

@@ -197,7 +197,8 @@ def _replace(root: int, name: str, owners: Owners) -> None:
     """Have ``..data`` name another directory, in one step."""
     try:
         remove_entry(root, _NEW_DATA, most=_MAX_REMOVED)
-        _make_link(root, _NEW_DATA, name, owners)
+        os.symlink(name, _NEW_DATA, dir_fd=root)
+        _give_link(root, _NEW_DATA, owners)
         if _read_link(root, _DATA) is None:
             remove_entry(root, _DATA, most=_MAX_REMOVED)  # a directory cannot be replaced by a link
         os.rename(_NEW_DATA, _DATA, src_dir_fd=root, dst_dir_fd=root)
@@ -207,15 +208,17 @@ def _replace(root: int, name: str, owners: Owners) -> None:
 
 
 def _link(root: int, name: str, target: str, owners: Owners) -> None:
-    if _read_link(root, name) == target:
+    if _read_link(root, name) != target:
+        remove_entry(root, name, most=_MAX_REMOVED)
+        os.symlink(target, name, dir_fd=root)
+    _give_link(root, name, owners)  # also one that a crash has left as it was made
+
+
+def _give_link(root: int, name: str, owners: Owners) -> None:
+    if owners.id_map is None:
         return
-    remove_entry(root, name, most=_MAX_REMOVED)
-    _make_link(root, name, target, owners)
-
-
-def _make_link(root: int, name: str, target: str, owners: Owners) -> None:
-    os.symlink(target, name, dir_fd=root)
-    if owners.id_map is not None:
+    status = os.stat(name, dir_fd=root, follow_symlinks=False)
+    if (status.st_uid, status.st_gid) != owners.root:
         os.chown(name, *owners.root, dir_fd=root, follow_symlinks=False)
 
 

@@ -160,10 +160,11 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node:
     path = files_directory(volume, directory)
     if volume.config_map is not None:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
-        if stat.S_IMODE(path.stat().st_mode) != _DIRECTORY_MODE:  # the umask had its say
-            path.chmod(_DIRECTORY_MODE)
-        if owners.id_map is not None:
+        status = path.stat()
+        if owners.id_map is not None and (status.st_uid, status.st_gid) != owners.root:
             os.chown(path, *owners.root)
+        if stat.S_IMODE(status.st_mode) != _DIRECTORY_MODE:  # the umask had its say
+            path.chmod(_DIRECTORY_MODE)
     else:
         # Secrets and tokens never touch a disk; a kubelet has the others in memory, too.
         root = "" if owners.id_map is None else empty_dir.options_for(Owners(id_map=owners.id_map))

@@ -100,6 +100,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(name="trace other", what="trace a process of another pod, as the same user", by=By.ESCAPED),
     _file("list other's root", "look into the file system of another pod, by `/proc/PID/root`"),
     _file("read other's file", "read a file of another pod, as the same user", node=DONE, note=SAME_USERS),
+    _file("list pods", "read tokens and Secrets of other pods, in the agent's directory"),
+    _file("reach runtime's socket", "ask the runtime to do something, by its socket"),
     Attack(
         name="find_key", what="read a key of root's in its keyring", pod="ENOKEY", note="keyrings are a namespace's"
     ),

@@ -120,13 +120,14 @@ def attacks_of_pod(node: RunningNode, name: str) -> dict[str, str]:
     return found
 
 
-def attacks_of_escaped(machine: Machine, pid: int, other: int) -> dict[str, str]:
+def attacks_of_escaped(node: RunningNode, machine: Machine, pid: int, other: int) -> dict[str, str]:
     """Return how the attacks of an escaped process ended.
 
     :param pid: the container it comes from.
     :param other: the first process of another pod, which is user 1000 there.
     """
     as_root = {"secret": machine.secret, "runtime": machine.runtime, "release_agent": RELEASE_AGENT, "socket": SOCKET}
+    as_root |= {"pods": node.daemon.base / "kubelet" / "pods", "runtime's socket": node.daemon.socket}
     as_root |= {"disk": machine.disk.path, "memory": "/dev/mem", "ports": "/dev/port"}
     root = Path(f"/proc/{other}/root")
     as_user = {"other": other, "other's root": root, "other's file": machine.others, "private": machine.private}
@@ -149,7 +150,7 @@ def attacks(node: RunningNode, image: str, machine: Machine, **spec: Any) -> dic
     found = attacks_of_pod(node, "attacker")
     pid, other = (host_pid(node, image, name) for name in ("attacker", "victim"))
     node.until(Path(f"/proc/{other}/root/tmp/mine").exists, "the victim's file")
-    return found | attacks_of_escaped(machine, pid, other)
+    return found | attacks_of_escaped(node, machine, pid, other)
 
 
 def wrong(who: Who, found: dict[str, str]) -> list[str]:
@@ -162,23 +163,24 @@ def wrong(who: Who, found: dict[str, str]) -> list[str]:
     ]
 
 
-def state_of(machine: Machine) -> list[object]:
-    """Return what the attacks are about, on the machine."""
+def state_of(machine: Machine, base: Path) -> list[object]:
+    """Return what the attacks are about, on the machine; what the node has mounted below its directory is its own."""
     settings = [Path("/proc/sys/kernel/core_pattern"), Path("/proc/sys/vm/swappiness"), Path(RELEASE_AGENT)]
     files = (machine.secret, machine.private, machine.runtime, *(file for file in settings if file.exists()))
     contents = [file.read_bytes() for file in files]
-    return [contents, Path("/proc/swaps").read_text(), mountinfo.read()]
+    mounted = [item.mount_point for item in mountinfo.read() if not item.mount_point.startswith(str(base))]
+    return [contents, Path("/proc/swaps").read_text(), mounted]
 
 
 def made(node: RunningNode, image: str, machine: Machine, who: Who) -> dict[str, str]:
     """Make all attacks as somebody, keep how they ended, and remove the pods; the machine is as it was."""
-    before = state_of(machine)
+    before = state_of(machine, node.daemon.base)
     found = attacks(node, image, machine, hostUsers=who is Who.ROOT)
     isolation.keep(who, found)
     for name in ("attacker", "victim"):
         node.delete(name)
         node.gone(name)
-    assert state_of(machine) == before
+    assert state_of(machine, node.daemon.base) == before
     return found
 
 

@@ -399,7 +399,7 @@ def test_root_that_breaks_out_is_nobody_on_the_machine(mapped: RunningNode, imag
         node.apply(runs(image, name, **spec))
     real, rogue, other = (host_pid(node, image, name) for name in ("real", "rogue", "other"))
     deeds = [("read", private), ("overwrite", program), ("overwrite", Path("/proc/sys/kernel/core_pattern"))]
-    deeds.append(("take-over", program))
+    deeds.append(("take_over", program))
     deeds += [("overwrite", path) for path in Path("/sys/fs/cgroup").glob("*/release_agent")]
     assert [escaped(real, *deed) for deed in deeds] == [DONE] * len(deeds)
     assert {escaped(rogue, *deed) for deed in deeds} == {"EACCES"}

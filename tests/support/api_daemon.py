@@ -23,6 +23,8 @@ class ApiDaemon:
         self.socket = base / "api.sock"
         self.root = base / "api"
         self.address = ""
+        self.environment: dict[str, str] = {}
+        """Variables of its own."""
         self.log: list[str] = []
         """What it wrote since it served."""
         self.process: subprocess.Popen[str] | None = None
@@ -38,7 +40,7 @@ class ApiDaemon:
         """Start it, and wait until it serves."""
         command = [sys.executable, "-m", "podkeep", *self.options, "api", "--root", str(self.root)]
         command += ["--unix-socket", str(self.socket), "--address", self.address or "127.0.0.1:0"]
-        environment = {**os.environ, "PODKEEP_CONFIG": os.devnull}
+        environment = {**os.environ, "PODKEEP_CONFIG": os.devnull, **self.environment}
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None
         said = []
@@ -60,6 +62,12 @@ class ApiDaemon:
             self.process.wait(TIMEOUT_S)
             self._reader.join(TIMEOUT_S)
             self.process = None
+
+    @property
+    def pid(self) -> int:
+        """Its process, which must have been started."""
+        assert self.process is not None
+        return self.process.pid
 
     @property
     def kubeconfig(self) -> Path:

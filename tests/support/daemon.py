@@ -182,9 +182,8 @@ pod_logs = "{self.base / "logs"}"
 
     def resources(self) -> Resources:
         """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""
-        assert self.process is not None
         run, root = str(self.layout.run), self.layout.root
-        mounts = [entry.mount_point for entry in mountinfo.under(run, self.process.pid)]
+        mounts = [entry.mount_point for entry in mountinfo.under(run, self.pid)]
         cgroups = Cgroups()
         bridge = f"pkt{self.token}"
         data = [*root.glob("sandboxes/*"), *root.glob("containers/*")]
@@ -199,7 +198,7 @@ pod_logs = "{self.base / "logs"}"
             processes=_settled_processes(run),
             records=self.records(),
             host_ports=host_ports(bridge),
-            held_namespaces=_settled_namespaces(self.process.pid),
+            held_namespaces=_settled_namespaces(self.pid),
         )
 
     def __enter__(self) -> Daemon:
@@ -277,11 +276,13 @@ def _settled_processes(run: str) -> tuple[str, ...]:
     """Return the names of processes with a path below ``run`` among their arguments, when nothing is under way.
 
     The first process of a container that was just started is crun until it executes its program; crun, executed from a
-    descriptor, is named by its number.
+    descriptor, is named by its number. Who executes a program between two looks has crun's arguments and its own name.
     """
 
     def named() -> tuple[str, ...]:
-        return tuple(sorted(_name(item.pid) for item in processes.find_by_argument(f"{run}/")))
+        found = [(item, _name(item.pid)) for item in processes.find_by_argument(f"{run}/")]
+        still = set(processes.find_by_argument(f"{run}/"))
+        return tuple(sorted(name for item, name in found if item in still))
 
     return _settled(named, str.isdigit)
 

@@ -58,6 +58,12 @@ IMAGE_VOLUME = Gate(
     components=("agent", "api"),
     about="volumes that are images (KEP-4639)",
 )
+IMAGE_VOLUME_SUB_PATHS = Gate(
+    name="ImageVolumeSubPaths",
+    default=True,
+    components=("api",),
+    about="sub paths of volumes that are images (KEP-4639, beta)",
+)
 POD_CERTIFICATES = Gate(
     name="PodCertificateRequest",
     default=False,
@@ -95,6 +101,7 @@ KNOWN: tuple[Gate, ...] = (
     NO_HOST_DEFAULTING,
     POD_GROUPS,
     IMAGE_VOLUME,
+    IMAGE_VOLUME_SUB_PATHS,
     POD_CERTIFICATES,
     ONE_USER_MAPPING,
     POD_SECURITY_USER_NAMESPACES,

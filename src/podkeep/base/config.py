@@ -31,6 +31,8 @@ class HandlerConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """One runtime handler (CRI: runtime_handler): an OCI runtime and how to call it."""
 
     path: str
+    kind: Literal["namespaces", "vm"] = "namespaces"
+    """What keeps pods apart; ``vm``: virtual machines, which take the place of user namespaces."""
     root: str = ""
     """Where the OCI runtime keeps its state; empty: ``<run>/handlers/<name>``."""
     options: tuple[str, ...] = ()
@@ -83,6 +85,8 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Processes and threads that a container may have; 0: no limit."""
     log_size_limit: str = "1Gi"
     """How large a log gets that nobody rotates; 0: no limit."""
+    user_namespace_rootfs: Literal["auto", "idmapped", "metacopy", "copy"] = "auto"
+    """How images get the owners of a pod with a user namespace; ``auto``: in the cheapest way that works."""
     image_volume_noexec: bool = True
     """Mount images that are volumes ``noexec`` (KEP-4639)."""
     image_volume_files: bool = False

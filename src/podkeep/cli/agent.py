@@ -44,7 +44,33 @@ _SETTINGS = {
 """What options stand for."""
 
 
-@click.command(name="agent")
+_UNIT = """\
+[Unit]
+Description=podkeep node agent
+Wants=network-online.target podkeep.service
+After=network-online.target podkeep.service
+Conflicts=kubelet.service podkeep-node.service
+{dependencies}
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={command}
+Restart=always
+RestartSec=1
+TimeoutStartSec=infinity
+OOMScoreAdjust=-999
+
+[Install]
+WantedBy=multi-user.target
+"""
+_DEPENDENCIES = """\
+# What it mounts for pods is hidden in a mount namespace that this service makes: `podkeep mountns install`.
+Requires={service}
+After={service}
+"""
+
+
+@click.group(name="agent", invoke_without_command=True)
 @click.option(
     "--config",
     "configuration",
@@ -64,11 +90,29 @@ _SETTINGS = {
 @click.option("--static-pod-path", metavar="PATH", help="As agent.static_pod_path.")
 @click.option("--uid-mapping", metavar="C:H:N[,...]", help="As agent.uid_mapping: users of all pods, on the node.")
 @click.option("--gid-mapping", metavar="C:H:N[,...]", help="As agent.gid_mapping: groups of all pods, on the node.")
+@click.option(
+    "--mount-namespace",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Be in the mount namespace pinned on FILE, where the runtime must be, too.",
+)
+@click.option(
+    "--mount-namespace-pid",
+    type=int,
+    metavar="PID",
+    help="Be in the mount namespace of this process, where the runtime must be, too.",
+)
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
-@pass_invocation
+@click.pass_context
 def command(
-    invocation: Invocation, /, configuration: Path | None, config_dir: Path | None, **options: str | None
+    ctx: click.Context,
+    /,
+    configuration: Path | None,
+    config_dir: Path | None,
+    mount_namespace: Path | None,
+    mount_namespace_pid: int | None,
+    **options: str | None,
 ) -> None:
     """Run the pods that the API gives this node until SIGTERM; they run on then.
 
@@ -77,6 +121,9 @@ def command(
       podkeep agent
       podkeep agent --kubeconfig /etc/kubernetes/kubelet.conf
     """
+    if ctx.invoked_subcommand is not None:
+        return
+    invocation = ctx.ensure_object(Invocation)
     ignored: tuple[str, ...] = ()
     if configuration is not None or config_dir is not None:
         from podkeep.agent import kubelet_configuration
@@ -89,14 +136,56 @@ def command(
         # Quoted: a mapping may look like a time of the day.
         given[key] = None if (value := given[key]) is None else json.dumps(value)
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
-    serve(invocation, ignored)
+    serve(invocation, ignored, mount_namespace, mount_namespace_pid)
 
 
-def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
+@command.command(name="unit")
+@pass_invocation
+def unit(invocation: Invocation) -> None:
+    """Print a systemd unit that runs this podkeep's agent with these options.
+
+    \b
+    Install it beside the runtime's, with the service that makes the mount namespace (not with mountns.enabled=false):
+      podkeep agent unit >/etc/systemd/system/podkeep-agent.service
+      systemctl enable --now podkeep-agent
+    """
+    from podkeep.cli.mountns import namespace
+
+    hidden = invocation.config.mountns.enabled
+    # What this shell's environment says is nothing that systemd's services know.
+    pin = namespace.configured(invocation, {}).pin if hidden else None
+    click.echo(agent_unit(background.program(), invocation.global_options(), pin), nl=False)
+
+
+def agent_unit(program: Sequence[str], global_options: Sequence[str], pin: Path | None) -> str:
+    """Return a unit file for ``podkeep agent``.
+
+    :param program: the command ``podkeep``, with an absolute path.
+    :param global_options: options before the verb; paths in them are to be absolute.
+    :param pin: where the mount namespace is pinned that mounts of pods are hidden in; None: they are not.
+    """
+    from podkeep.mountns import units
+    from podkeep.mountns.execstart import quoted
+
+    words, dependencies = [*program, *global_options, "agent"], ""
+    if pin is not None:
+        words.append(f"--mount-namespace={pin}")
+        dependencies = _DEPENDENCIES.format(service=units.service_of(pin))
+    return _UNIT.format(command=" ".join(quoted(word) for word in words), dependencies=dependencies)
+
+
+def serve(
+    invocation: Invocation,
+    ignored: Sequence[str] = (),
+    mount_namespace: Path | None = None,
+    namespace_of: int | None = None,
+) -> None:
     """Become the agent and run pods until told to stop.
 
     :param ignored: fields of a KubeletConfiguration that mean nothing here.
     :raises InvalidArgument: if the node's mapping of users cannot be.
+    :param mount_namespace: file on which the mount namespace to be in is pinned; by itself it is the runtime's.
+    :param namespace_of: ID of a process in the mount namespace to be in.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
@@ -116,7 +205,7 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     root = Path(config.agent.root)
     background.require_writable("agent.root", root)
     lock = lockfile.acquire(root / _LOCK, hint="another `podkeep agent` has this node")
-    joined = _follow_runtime(config)
+    joined = _joined(config, mount_namespace, namespace_of)
     try:
         # From here on threads may start: gRPC is imported only now.
         import asyncio
@@ -138,14 +227,29 @@ def serve(invocation: Invocation, ignored: Sequence[str] = ()) -> None:
     os.close(lock)
 
 
-def _follow_runtime(config: Config) -> Membership:
-    """Wait for the runtime, and enter its mount namespace: volumes are mounted where it sees them."""
+def _joined(config: Config, pin: Path | None, pid: int | None) -> Membership:
+    """Wait for the runtime, and be in its mount namespace: volumes are mounted where it sees them.
+
+    Who was told where to be goes there first, and never elsewhere.
+    """
     from podkeep.mountns import membership, namespace_ref
     from podkeep.mountns.pin import is_pinned
 
-    _wait_for_runtime(config.runtime.socket)
-    where = namespace_ref.resolve(config.mountns, environ=os.environ, is_pinned=is_pinned)
-    return membership.follow(Path(config.runtime.run), where)
+    where = namespace_ref.resolve(config.mountns, environ=os.environ, pin=pin, pid=pid, is_pinned=is_pinned)
+    run, told = Path(config.runtime.run), pin is not None or pid is not None
+    if where is None or not told:
+        if told:
+            log.warning("--mount-namespace means nothing: mountns.enabled is false")
+        _wait_for_runtime(config.runtime.socket)
+        return membership.follow(run, where)
+    joined = membership.enter(where)
+    try:
+        _wait_for_runtime(config.runtime.socket)
+        membership.require_together(run, joined)
+    except BaseException:
+        membership.leave(joined)
+        raise
+    return joined
 
 
 def _wait_for_runtime(path: str) -> None:

@@ -146,16 +146,26 @@ def _arguments(directory: Path) -> list[str]:
 
 def podkeep_daemon(argv: Sequence[str]) -> str:
     """Return which daemon of podkeep's a command line starts: :data:`RUNTIME`, :data:`AGENT`, or an empty text."""
-    words = [PurePath(word).name for word in argv[:4]]  # python -P -m podkeep
-    if "podkeep" not in words or (words[0] != "podkeep" and not words[0].startswith("python")):
-        return ""
-    rest = list(argv[words.index("podkeep") + 1 :])
-    while rest and rest[0].startswith("-"):
-        rest = rest[2:] if rest[0] in _VALUE_OPTIONS else rest[1:]
-    verb, following = rest[0] if rest else "", rest[1:]
+    verb, following = _verb(argv)
     if verb == "runtime" and not {"stop", "unit"} & set(following):
         return RUNTIME
     return AGENT if verb == "run" else ""
+
+
+def takes_mount_namespace(argv: Sequence[str]) -> bool:
+    """Return whether a command line is one of podkeep's daemons that have the option ``--mount-namespace``."""
+    return bool(podkeep_daemon(argv)) or _verb(argv)[0] == "agent"
+
+
+def _verb(argv: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return podkeep's verb in a command line, and what follows it; empty texts if it is no command of podkeep's."""
+    words = [PurePath(word).name for word in argv[:4]]  # python -P -m podkeep
+    if "podkeep" not in words or (words[0] != "podkeep" and not words[0].startswith("python")):
+        return "", ()
+    rest = list(argv[words.index("podkeep") + 1 :])
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] in _VALUE_OPTIONS else rest[1:]
+    return (rest[0], rest[1:]) if rest else ("", ())
 
 
 def unit_of(cgroup: str) -> str:

@@ -244,7 +244,7 @@ def _namespace_option(words: Sequence[str], program: str) -> str | None:
     """
     if program == "nsenter":
         return _of_nsenter(words[1:])
-    if daemons.podkeep_daemon([_program(words[0]), *words[1:]] if words else []):
+    if daemons.takes_mount_namespace([_program(words[0]), *words[1:]] if words else []):
         return daemons.option(words, "mount-namespace") or None
     return None
 

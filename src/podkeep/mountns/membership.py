@@ -218,14 +218,26 @@ def follow(run: Path, place: NamespaceRef | None) -> Membership:
         membership = replace(membership, place=replace(there, may_make=may_make))
     else:
         membership = Membership(inode=own(), place=None, host=HostRoot.own())
-    if membership.inode != theirs.inode:
+    try:
+        require_together(run, membership)
+    except FailedPrecondition:
         membership.host.close()
+        raise
+    return membership
+
+
+def require_together(run: Path, membership: Membership) -> None:
+    """Check that this process is where the runtime with run directory ``run`` says that it is, if it says so.
+
+    :raises FailedPrecondition: naming both namespaces.
+    """
+    theirs = published(run)
+    if theirs is not None and membership.inode != theirs.inode:
         raise FailedPrecondition(
             f"the runtime is in mount namespace {label(theirs.inode)}, this process in {label(membership.inode)}: "
             "volumes that one mounts are not there for the other",
             hint=_APART if theirs.hidden else "start both from the same shell, or set mountns.enabled",
         )
-    return membership
 
 
 def _beside(there: NamespaceRef) -> tuple[Membership, bool]:
@@ -270,7 +282,7 @@ def _refused(place: NamespaceRef, text: str, hint: str = "") -> FailedPreconditi
 
 
 def leave(membership: Membership) -> None:
-    """Let go of the namespace when this process ends: one that was made on demand is removed if nobody needs it.
+    """Let go of the namespace when this process ends: one that was made on demand is removed if it is unused.
 
     The process stays where it is, and may have threads. A failure is logged: nothing that follows depends on it.
     """

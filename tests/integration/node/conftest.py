@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.class_types import ClassTypes
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.registry import Registry
@@ -26,11 +27,19 @@ def own_node(open_directory: Path, registry: Registry, mounts_of_containers: Con
 def node(own_node: RunningNode) -> Iterator[RunningNode]:
     """A node that runs; fails a test that leaves something of a pod on it."""
     with own_node as running:
-        before = running.daemon.resources()
+        before = running.daemon.resources().after_a_restart()
         yield running
-        for item in running.ask("GET", "/api/v1/pods")["items"]:
-            running.delete(item["metadata"]["name"], item["metadata"]["namespace"])
-        running.until(lambda: not running.ask("GET", "/api/v1/pods")["items"], "all pods gone")
-        running.until(lambda: running.left_behind() == [], f"nothing left: {running.left_behind()}")
-        after = running.daemon.resources().after_a_restart()
-        assert after == before.after_a_restart()
+        running.require_nothing_left(before)
+
+
+@pytest.fixture
+def classed(open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
+    """A node whose runtime offers the types of support/class_types.py; not started."""
+    base = own_base(open_directory)
+    disk = base / "blockio.yaml"
+    disk.write_text('Classes:\n  slow:\n  - Devices: ["/dev/nosuch-*"]\n    ThrottleReadBps: "1M"\n')
+    types = ClassTypes.make(base).toml(more=f'blockio_config = "{disk}"')
+    extra = f'[registries."{registry.host}"]\ninsecure = true\n{types}'
+    node = RunningNode(Daemon(base, extra=extra, mounts=mounts_of_containers))
+    yield node
+    node.end()

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from agent.manifests import pod, shell
 
-from support.class_types import ClassTypes, in_force
-from support.container_mounts import ContainerMounts
+from support.api_audit import Audit
+from support.class_types import in_force
 from support.cri import Pods
-from support.daemon import Daemon
-from support.registry import Registry
-from support.running_node import RunningNode, own_base
+from support.running_node import RunningNode
 
 FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
-
-
-@pytest.fixture
-def classed(open_directory: Any, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[RunningNode]:
-    """A node whose runtime offers the types of support/class_types.py; not started."""
-    base = own_base(open_directory)
-    disk = base / "blockio.yaml"
-    disk.write_text('Classes:\n  slow:\n  - Devices: ["/dev/nosuch-*"]\n    ThrottleReadBps: "1M"\n')
-    types = ClassTypes.make(base).toml(more=f'blockio_config = "{disk}"')
-    extra = f'[registries."{registry.host}"]\ninsecure = true\n{types}'
-    node = RunningNode(Daemon(base, extra=extra, mounts=mounts_of_containers))
-    yield node
-    node.end()
 
 
 def in_classes(image: str, name: str = "web", pod_classes: dict[str, str] | None = None, **classes: str) -> Any:
@@ -103,7 +87,7 @@ def test_what_failed_with_the_gate_off_has_to_be_made_anew(classed: RunningNode,
         assert in_force(runtime, container=container_id(node.running("web")))["watched"] == "good"
 
 
-@pytest.mark.requirement("Q82")
+@pytest.mark.requirement("Q26", "Q82")
 def test_annotations_over_switching_the_gate_off_and_on(classed: RunningNode, image: str) -> None:
     """With the gate off a container that runs keeps its class, one that is started again has none; on again, it has."""
     with classed as node, Pods(node.daemon.socket, image) as runtime:
@@ -181,3 +165,20 @@ def test_what_the_runtime_refuses_is_an_event_of_the_pod(classed: RunningNode, i
 
         node.pod("container", lambda found: waiting(found).get("reason") == "CreateContainerError", "its status")
         node.pod("container", lambda found: "class resource watched" in waiting(found).get("message", ""), "its reason")
+
+
+@pytest.mark.requirement("Q88")
+def test_a_class_is_no_matter_of_the_api(classed: RunningNode, image: str) -> None:
+    """From its creation to its end a pod in classes causes the same requests as one without."""
+    audit = Audit(classed)
+    with classed as node:
+
+        def started(name: str) -> bool:
+            return any(event["reason"] == "Started" for event in node.events(name))
+
+        audit.of_a_pods_life(in_classes(image, "first"), started)  # what is read once
+        plain = audit.of_a_pods_life(in_classes(image, "plain"), started)
+        assert ("patch", "", "v1", "pods", "status") in plain
+        asking = in_classes(image, "asking", {"share": "small"}, watched="good")
+        asking["metadata"]["annotations"] = {"blockio.resources.alpha.kubernetes.io/default": "slow"}
+        assert audit.of_a_pods_life(asking, started) == plain

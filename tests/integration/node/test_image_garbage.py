@@ -8,6 +8,7 @@ import pytest
 from agent.test_run_image_volumes import push
 from node.test_image_volume_gate import reader, reasons
 
+from support.artifacts import artifact, file_part
 from support.registry import Registry
 from support.running_node import RunningNode
 
@@ -27,7 +28,7 @@ def tag(reference: str) -> str:
     return reference.partition("/")[2]
 
 
-@pytest.mark.requirement("V80", "V83")
+@pytest.mark.requirement("V80", "V82", "V83")
 def test_a_full_disk(own_node: RunningNode, image: str, registry: Registry, tmp_path: Path) -> None:
     """The image and the volume of a pod stay, an image that nobody needs goes, and the node says it was not enough."""
     volume = push(registry, tmp_path / "volume", "garbage-volume:1", "volume")
@@ -46,3 +47,23 @@ def test_a_full_disk(own_node: RunningNode, image: str, registry: Registry, tmp_
         node.until(lambda: "FreeDiskSpaceFailed" in reasons(node, node.name), "FreeDiskSpaceFailed")
         node.delete("web")
         node.gone("web")
+
+
+@pytest.mark.requirement("V85")
+def test_pressure_of_the_disk_removes_an_artifact(own_node: RunningNode, image: str, registry: Registry) -> None:
+    """The disk of images is the one that is low, and an artifact that nobody mounts is the first to go."""
+    reference = artifact([file_part("bulk", b"x" * 4096, "application/octet-stream")]).push(registry, "pressed:v1")
+    with own_node as node:
+        node.daemon.run("image", "pull", reference, check=True)
+        assert tag(reference) in names(node)
+        node.end_agent()
+        node.settings = ('agent.eviction_hard={"imagefs.available" = "99%"}', "agent.image_minimum_gc_age=0.0")
+        node.start_agent()
+        node.until(lambda: tag(reference) not in names(node), "the artifact gone")
+        node.until(lambda: pressed(node), "DiskPressure")
+
+
+def pressed(node: RunningNode) -> bool:
+    """Return whether the node says that its disk is low."""
+    conditions = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"].get("conditions", ())
+    return any(item["type"] == "DiskPressure" and item["status"] == "True" for item in conditions)

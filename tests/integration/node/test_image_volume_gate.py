@@ -11,6 +11,7 @@ from agent.test_run_image_volumes import push
 from node.test_pod_volumes import log_of
 
 from support.cri import Pods
+from support.older import IMAGE_VOLUME, without
 from support.registry import Registry
 from support.running_node import RunningNode
 
@@ -64,6 +65,28 @@ def test_up_down_up(own_node: RunningNode, image: str, registry: Registry, tmp_p
             node.delete(name)
             node.gone(name)
         assert node.left_behind() == []
+
+
+@pytest.mark.requirement("V88", "V89")
+def test_an_agent_that_does_not_know_the_source(
+    own_node: RunningNode, image: str, registry: Registry, tmp_path: Path
+) -> None:
+    """It is older than image volumes: no container starts, and none with an empty directory. A newer one starts it."""
+    data = push(registry, tmp_path / "data", "older-agent:1", "data")
+    own_node.environment = without(IMAGE_VOLUME, own_node.daemon.base)
+    with own_node as node:
+        node.apply(reader(image, data, "web"))
+        node.until(lambda: "FailedMount" in reasons(node, "web"), "FailedMount")
+        assert reasons(node, "web")["FailedMount"].endswith(NO_PLUGIN)
+        found = node.get("web")
+        assert found is not None
+        (status,) = found["status"]["containerStatuses"]
+        assert status["state"]["waiting"]["reason"] == "ContainerCreating"
+        node.end_agent()
+        node.environment = {}
+        node.start_agent()
+        node.running("web")
+        node.until(lambda: log_of(node, "web") == "data", "the volume's content")
 
 
 @pytest.mark.requirement("V102", "V22")

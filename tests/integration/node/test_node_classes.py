@@ -28,7 +28,7 @@ def offered(node: RunningNode, name: str) -> bool:
     return any(info["name"] == name for info in classes(node).get("containerClassResources", ()))
 
 
-@pytest.mark.requirement("Q64", "Q65")
+@pytest.mark.requirement("Q64", "Q65", "Q91")
 def test_the_node_has_the_classes_of_its_runtime(
     open_directory: Path, tmp_path: Path, mounts_of_containers: ContainerMounts
 ) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from node.test_image_volume_gate import reasons, restart
-from node.test_user_namespace_gate import OFF, is_block, mapping_of, recreate, runs
+from node.test_user_namespace_gate import IDENTITY, OFF, is_block, mapping_of, recreate, runs
 
 from support.running_node import RunningNode
 
@@ -96,3 +96,27 @@ def test_a_handler_without_user_namespaces(own_node: RunningNode, image: str) ->
         assert {event["type"] for event in node.events("own") if event["reason"] == FAILED} == {"Warning"}
         assert "ContainerCreating" in node.api.kubectl("get", "pod", "own")
         recreate(node, runs(image, "own"))
+
+
+@pytest.mark.requirement("U12", "U97")
+def test_handlers_that_differ(own_node: RunningNode, image: str) -> None:
+    """A pod's own handler counts, whatever the default one can do: one without user namespaces is an error.
+
+    One that is declared to run virtual machines starts the pod without.
+    """
+    assert '`kind = "vm"`' in DOCUMENT
+    own_node.daemon.extra += (
+        '[runtime.handlers.crun]\npath = "/usr/bin/crun"\n'
+        '[runtime.handlers.without]\npath = "/usr/sbin/runc"\n'
+        '[runtime.handlers.machines]\npath = "/usr/sbin/runc"\nkind = "vm"\n'
+    )
+    own_node.daemon.write()
+    with own_node as node:
+        for name in ("machines", "without"):
+            runtime_class = {"metadata": {"name": name}, "handler": name}
+            node.ask("POST", "/apis/node.k8s.io/v1/runtimeclasses", runtime_class)
+            node.apply(runs(image, name, hostUsers=False, runtimeClassName=name))
+        node.apply(runs(image, "own", hostUsers=False))
+        assert mapping_of(node, image, "machines") == IDENTITY
+        assert is_block(mapping_of(node, image, "own"))
+        assert "the pod without `hostUsers`" in table(refused(node, "without"))

@@ -11,6 +11,7 @@ from agent.manifests import pod, shell
 from node.test_image_volume_gate import container_of, reasons, restart
 from node.test_kubelet_server import Kubelet
 
+from support.api_audit import Audit
 from support.cri import Pods
 from support.running_node import RunningNode
 from support.timeout import TIMEOUT_S
@@ -62,7 +63,7 @@ def recreate(node: RunningNode, document: dict[str, Any]) -> None:
     node.running(name)
 
 
-@pytest.mark.requirement("U91", "U92", "U99", "U100", "U103", "U107")
+@pytest.mark.requirement("U34", "U91", "U92", "U99", "U100", "U103", "U107")
 def test_off_and_on_in_the_agent(own_node: RunningNode, image: str, tmp_path: Path) -> None:
     """Who runs keeps what it has, also when its container starts again; a new pod waits and is told why.
 
@@ -117,7 +118,7 @@ def stop_container(node: RunningNode, image: str, container: str) -> None:
         client.stop(container.rpartition("/")[2], timeout=30)
 
 
-@pytest.mark.requirement("U101", "U102", "U103", "U91")
+@pytest.mark.requirement("U5", "U6", "U9", "U101", "U102", "U103", "U91")
 def test_a_workload_over_on_off_and_on(own_node: RunningNode, image: str) -> None:
     """Its manifest never changes: each pod that is made anew has what both gates give by then, and no other changes."""
     workload = runs(image, "workload", hostUsers=False)
@@ -132,6 +133,13 @@ def test_a_workload_over_on_off_and_on(own_node: RunningNode, image: str) -> Non
         restart(node, (OFF,))
         node.running("workload")
         assert mapping_of(node, image, "workload") == first
+        node.patch("workload", {"metadata": {"labels": {"new": "label"}}})
+        kept = node.get("workload")
+        assert kept is not None
+        assert kept["metadata"]["labels"] == {"new": "label"}
+        assert kept["spec"]["hostUsers"] is False, "what is stored keeps the field"
+        with pytest.raises(AssertionError, match="pod updates may not change fields other than"):
+            node.patch("workload", {"spec": {"hostUsers": True}})
         recreate(node, workload)
         found = node.get("workload")
         assert found is not None
@@ -263,25 +271,12 @@ def test_a_range_that_does_not_fit_keeps_the_agent_from_starting(own_node: Runni
 @pytest.mark.requirement("U13")
 def test_a_user_namespace_is_no_matter_of_the_api(own_node: RunningNode, image: str) -> None:
     """From its creation to its end a pod with one causes the same requests as one without."""
-    file = own_node.daemon.base / "audit.log"
-    own_node.api.options = ("--set", f"api.audit_log={file}")
-
-    def requests(name: str, **spec: Any) -> set[tuple[str, ...]]:
-        size = file.stat().st_size
-        node.apply(runs(image, name, **spec))
-        node.running(name)
-        node.until(lambda: "Started" in reasons(node, name), "the last event")
-        node.delete(name)
-        node.gone(name)
-        found = [json.loads(line) for line in file.read_bytes()[size:].splitlines()]
-        kinds = ("apiGroup", "apiVersion", "resource", "subresource")
-        return {
-            (item["verb"], *(item.get("objectRef", {}).get(kind, "") for kind in kinds))
-            for item in found
-            if item.get("objectRef", {}).get("resource") not in {"leases", "nodes"}  # which are written by the clock
-        }
-
+    audit = Audit(own_node)
     with own_node as node:
+
+        def requests(name: str, **spec: Any) -> set[tuple[str, ...]]:
+            return audit.of_a_pods_life(runs(image, name, **spec), lambda name: "Started" in reasons(node, name))
+
         requests("first")  # what is read once
         plain = requests("plain")
         assert ("create", "", "v1", "pods", "") in plain

@@ -167,6 +167,23 @@ def test_image_fs_info_is_what_du_says(pods: Pods, daemon: Daemon, thing: str) -
     assert usage.inodes_used.value == len(found) + 1
 
 
+@pytest.mark.requirement("V85")
+def test_an_artifact_counts_for_the_file_system_of_images(pods: Pods, registry: Registry) -> None:
+    """By which an agent judges pressure of its disk: its bytes are there when it is, and gone when it is."""
+
+    def used() -> int:
+        (usage,) = pods.call("ImageFsInfo", api.ImageFsInfoRequest(), service="images").image_filesystems
+        return int(usage.used_bytes.value)
+
+    before = used()
+    bulk = artifact([file_part("bulk", os.urandom(3 * MIB), BYTES)])
+    reference = bulk.push(registry, "artifact/bulk:v1")
+    assert pull(pods, reference) == bulk.digest
+    assert 3 * MIB <= used() - before < 3 * MIB + MIB
+    remove_image(pods, reference)
+    assert used() - before < MIB
+
+
 @pytest.mark.requirement("V43", "V70", "V103")
 def test_a_large_artifact_is_there_once_for_all_pods(pods: Pods, daemon: Daemon, registry: Registry) -> None:
     block = os.urandom(1 << 20)

@@ -123,7 +123,7 @@ def test_image_of_a_root_file_system_is_a_volume_as_well(pods: Pods) -> None:
     assert mounted_at(pods, container, "/volume").fs_type == "overlay"
 
 
-@pytest.mark.requirement("V41")
+@pytest.mark.requirement("V18", "V41")
 def test_programs_in_a_volume_cannot_be_run(pods: Pods, data: str) -> None:
     container = pods.launch(pods.run(), mounts=[volume(data)])
     refused = pods.exec(container, "sh", "-c", "/volume/bin/echo hello")
@@ -160,7 +160,7 @@ REMOUNTS = (
 )  # fmt: skip
 
 
-@pytest.mark.requirement("V41", "V42")
+@pytest.mark.requirement("V18", "V41", "V42")
 @pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
 @pytest.mark.parametrize("privileged", [False, True])
 @pytest.mark.parametrize("layers", [(BASE, TOP), (ONLY,)], ids=["two layers", "one layer"])
@@ -644,3 +644,21 @@ def test_nothing_is_left_of_an_interrupted_creation(
     pull(pods, data_reference)
     if action == "kill":
         assert pods.read(pods.launch(sandbox, mounts=mounts), "cat /volume/file /part/file") == "topin dir"
+
+
+@pytest.mark.requirement("V77")
+def test_each_volume_of_one_image_is_a_file_system_of_its_own(pods: Pods, daemon: Daemon, data: str) -> None:
+    """The kernel gives one file system one label: two pods with labels that differ need two. None of them stays."""
+    before = daemon.resources()
+    sandboxes, seen = [], set()
+    for number, level in enumerate(("s0:c1,c5", "s0:c100,c200")):
+        config = pod(f"labelled{number}")
+        config.linux.security_context.selinux_options.CopyFrom(api.SELinuxOption(level=level))
+        sandboxes.append(pods.run(config))
+        container = pods.launch(sandboxes[-1], mounts=[volume(data)])
+        assert pods.read(container, "cat /volume/file") == "top"
+        seen.add(pods.read(container, "stat -c %d /volume"))
+    assert len(seen) == 2
+    for sandbox in sandboxes:
+        pods.remove(sandbox)
+    assert daemon.resources() == before

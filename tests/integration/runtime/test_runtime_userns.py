@@ -327,8 +327,18 @@ def test_idmapped_mount_with_propagation(pods: Pods, volume: Path, propagation: 
 @pytest.mark.requirement("U24")
 def test_mappings_of_a_mount_are_checked(pods: Pods, volume: Path) -> None:
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
-    for wrong in ((1, 65536, 10), (0, 65536, 0)):
-        mount = bind(volume, "/volume", wrong)
+    for wrong in (
+        ((1, 65536, 10),),
+        ((0, 65536, 0),),
+        ((0, 65536, 10), (5, 131072, 10)),
+        ((0, 65536, 10), (10, 65540, 10)),
+        ((0, 65536, 4294967295),),
+        tuple((number, 65536 + number, 1) for number in range(341)),
+    ):
+        mount = bind(volume, "/volume", BLOCK)
+        for field in (mount.uidMappings, mount.gidMappings):
+            del field[:]
+            field.extend(mappings(*wrong))
         assert "mapp" in error_of(lambda: pods.create(sandbox, mounts=[mount]), InvalidArgument)  # noqa: B023
     assert pods.containers() == []
 

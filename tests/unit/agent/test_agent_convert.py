@@ -250,7 +250,7 @@ def test_resources(resources: dict[str, Any], cgroup: str, expected: tuple[int, 
     assert sandbox(pod).linux.cgroup_parent == f"/podkeep{cgroup}/pod{UID}"
 
 
-@pytest.mark.requirement("V32", "V33", "V35", "V36", "V47")
+@pytest.mark.requirement("V32", "V33", "V35", "V36", "V47", "V114")
 def test_an_image_volume_is_asked_for_by_what_the_pull_returned() -> None:
     pod = make({"runtimeClassName": "crun"})
     image = PlannedImage(reference="data:1", ref="sha256:5")

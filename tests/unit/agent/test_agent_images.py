@@ -105,7 +105,7 @@ def ensure(runtime: Runtime, socket: Path, want: Wanted, **pod: Any) -> Any:
     return outcome
 
 
-@pytest.mark.requirement("V23")
+@pytest.mark.requirement("V23", "V114")
 def test_an_image_that_is_here_is_not_pulled(tmp_path: Path) -> None:
     runtime = Runtime(present={IMAGE: "sha256:1"})
     outcome = ensure(runtime, tmp_path / "s", wanted())
@@ -387,7 +387,7 @@ def volumes_pod() -> Pod:
     return parsed(with_secrets(containers=containers, volumes=volumes))[0]
 
 
-@pytest.mark.requirement("V20", "V26", "V27")
+@pytest.mark.requirement("V20", "V26", "V27", "V114")
 def test_a_volume_that_fails_keeps_those_waiting_that_mount_it(tmp_path: Path) -> None:
     pod = volumes_pod()
     a, b, c = pod.spec.containers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from podkeep.kernel.mount import mounts
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts files over /etc/passwd and /etc/subuid")
 
+CENTRAL = Path(__file__).with_name("programs") / "subid_central.c"
 UID = 64990
 RANGE = "kubelet:3276800:7208960\n"
 DEFAULT = [65536, 131072, 196608]
@@ -92,6 +94,22 @@ def test_lines_by_the_number_of_the_user_are_its_own(kubelet: Callable[[str, str
     kubelet("subgid", RANGE)
     found = getsubids.id_range(agent(110))
     assert starts(found.without(subordinate_ids.read()), 1) == [3276800]
+
+
+@pytest.mark.requirement("U38", "U41")
+def test_the_range_of_a_central_directory(etc: Callable[[str, str], None], kubelet: object, tmp_path: Path) -> None:
+    """Where nsswitch.conf(5) names one it counts, and the files do not; no pod leaves what it gives."""
+    compiled = ["cc", "-shared", "-fPIC", "-o", str(tmp_path / "libsubid_central.so"), str(CENTRAL)]
+    subprocess.run(compiled, check=True, timeout=60)
+    etc("nsswitch.conf", "passwd: files\ngroup: files\nsubid: central\n")
+    etc("subuid", "kubelet:65536:7208960\n")
+    script = f'#!/bin/sh\nLD_LIBRARY_PATH={tmp_path} exec /usr/bin/getsubids "$@"\n'
+    found = getsubids.id_range(agent(), program(tmp_path / "bin", script)).without(subordinate_ids.read())
+    blocks = Blocks(found)
+    given = [blocks.allocate(str(number)) for number in range(110)]
+    assert [block.first for block in given] == list(range(3276800, 3276800 + 7208960, 65536))
+    with pytest.raises(ResourceExhausted):
+        blocks.allocate("one more")
 
 
 @pytest.mark.requirement("U39")

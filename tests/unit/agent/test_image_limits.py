@@ -193,3 +193,40 @@ def test_pulls_are_counted_and_timed(tmp_path: Path) -> None:
     assert metrics.value(ENSURE_IMAGE_REQUESTS, "ifnotpresent", "false", "true") == 1
     assert metrics.value(ENSURE_IMAGE_REQUESTS, "always", "unknown", "true") == 1
     assert 'kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="0-10MB",le="1"} 2' in metrics.text()
+
+
+@pytest.mark.requirement("V31", "V114")
+def test_images_of_containers_and_of_volumes_go_one_way(tmp_path: Path) -> None:
+    """Pulls at a time, the look whether the image is there, secrets, back-off and counts are those of both together."""
+    metrics, keyring = AgentMetrics(), Keyring([("r.example", Credentials(username="secret", password="s"))])
+
+    async def work(registry: Registry, client: Any) -> None:
+        images = Images(client, metrics=metrics, limits=PullLimits(parallel=1))
+        wanted = [Wanted(image=f"r.example/data{number}:1", policy="Always") for number in range(3)]
+        wanted.append(Wanted(image="r.example/app:1", policy="Always", container="main"))
+        pulls = [asyncio.ensure_future(images.ensure(item, pod(keyring=keyring))) for item in wanted]
+        await registry.began.acquire()
+        registry.go.set()
+        await asyncio.gather(*pulls)
+        assert registry.most == 1
+        assert registry.auths == ["secret"] * 4
+
+        registry.accepted = "nobody"
+        for first, second in (("main", ""), ("", "main")):
+            image, asked = f"r.example/missing{first}:1", len(registry.auths)
+            with pytest.raises(PullFailed) as refused:
+                await images.ensure(Wanted(image=image, policy="IfNotPresent", container=first), pod())
+            assert refused.value.waiting == "ErrImagePull"
+            with pytest.raises(PullFailed) as waits:
+                await images.ensure(Wanted(image=image, policy="IfNotPresent", container=second), pod())
+            assert waits.value.waiting == "ImagePullBackOff"
+            assert len(registry.auths) == asked + 1
+
+        here = len(registry.auths)
+        for container in ("main", ""):
+            await images.ensure(Wanted(image="sha256:here", policy="IfNotPresent", container=container), pod())
+        assert len(registry.auths) == here
+
+    with_registry(tmp_path / "s", work)
+    assert metrics.value(ENSURE_IMAGE_REQUESTS, "always", "unknown", "true") == 4
+    assert 'kubelet_image_pull_duration_seconds_bucket{image_size_in_bytes="0-10MB",le="+Inf"} 4' in metrics.text()

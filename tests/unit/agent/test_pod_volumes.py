@@ -273,7 +273,7 @@ def test_a_volume_that_no_container_uses_is_left_alone(tmp_path: Path) -> None:
     assert volumes(tmp_path).set_up(pod, Sources(), NODE) == {}
 
 
-@pytest.mark.requirement("V88")
+@pytest.mark.requirement("V88", "V93")
 @in_new_namespaces()
 def test_an_image_volume_of_an_agent_that_does_not_know_them_has_no_plugin(tmp_path: Path) -> None:
     """Container creation fails; never an empty directory in its place."""

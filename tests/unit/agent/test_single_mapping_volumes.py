@@ -11,6 +11,8 @@ import pytest
 
 from podkeep.agent.objects.sources import Claim, Sources
 from podkeep.agent.poddirs import PodDir
+from podkeep.agent.user_namespaces.blocks import Block
+from podkeep.agent.user_namespaces.mapping import with_fs_group
 from podkeep.agent.user_namespaces.model import PodUserNamespace, of_block
 from podkeep.agent.volumes import ownership, projection
 from podkeep.agent.volumes.container_files import mounts as container_mounts
@@ -20,19 +22,12 @@ from podkeep.agent.volumes.payload import File
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings, set_up
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
+from podkeep.kernel.namespace.idmap import block
 from support.volumes import claim, persistent_volume, pod_with, sources_of
 from unit.kernel.isolation import in_new_namespaces
 
 FIRST = 100000
-SPLIT = IdMap(
-    uids=(IdMapping(container_id=0, host_id=FIRST, length=65536),),
-    gids=(
-        IdMapping(container_id=0, host_id=FIRST, length=2000),
-        IdMapping(container_id=2000, host_id=2000, length=1),
-        IdMapping(container_id=2001, host_id=FIRST + 2001, length=63535),
-    ),
-)
+SPLIT = with_fs_group(block(FIRST, 65536), 2000)
 """With an entry for the group of the node 2000."""
 SINGLE = Surroundings(
     user_namespace=PodUserNamespace(id_map=block(FIRST, 65536), idmapped_volumes=False), allocatable={"memory": "4Gi"}
@@ -40,7 +35,7 @@ SINGLE = Surroundings(
 GROUPED = Surroundings(
     user_namespace=PodUserNamespace(id_map=SPLIT, idmapped_volumes=False), allocatable={"memory": "4Gi"}
 )
-EACH = Surroundings(user_namespace=of_block(FIRST - FIRST % 65536 + 65536), allocatable={"memory": "4Gi"})
+EACH = Surroundings(user_namespace=of_block(Block(first=131072)), allocatable={"memory": "4Gi"})
 KINDS: list[dict[str, Any]] = [
     {"name": "conf", "configMap": {"name": "m", "defaultMode": 0o400}},
     {"name": "key", "secret": {"secretName": "s", "items": [{"key": "key", "path": "deep/k", "mode": 0o400}]}},

@@ -48,7 +48,6 @@ VOLUME = {"volumes": [{"name": "v", "emptyDir": {}}]}
     [
         (pod(container={"imagee": "x"}), "spec.containers[0].imagee: unknown field (did you mean image?)"),
         (pod({"zzz": 1}), "spec.zzz: unknown field"),
-        (pod({"userHostNamespace": True}), "spec.userHostNamespace: unknown field"),
         (
             pod(container={"ports": [{"containerPort": 80}, {"containerPort": "x"}]}),
             "spec.containers[0].ports[1].containerPort: expected integer, got string",

@@ -31,7 +31,8 @@ def test_a_gate_is_what_the_configuration_says_or_its_default(given: dict[str, b
         (
             {"Z": True, "ClassResources": True, "B": False},
             "unrecognized feature gate: B, Z",
-            "known: ClassResources, ImageVolume, UserNamespacesSupport",
+            "known: ClassResources, DisableHostUserNamespaceDefaulting, ImageVolume, UserNamespaceSupport,"
+            " UserNamespacesSupport",
         ),
     ],
 )

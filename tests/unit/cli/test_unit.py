@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.cli.agent import agent_unit
 from podkeep.cli.runtime import runtime_unit
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry, Part, quoted
@@ -50,6 +51,26 @@ def test_the_unit_of_a_runtime_that_hides_mounts_needs_no_drop_in(pin: Path, ser
     unit = execstart.read("podkeep.service", [Part(path="podkeep.service", text=text)])
     assert service in unit.names("Requires") & unit.names("After")
     assert units.drop_in(unit, Entry(pin=pin)) == ""
+
+
+@pytest.mark.requirement("M12")
+@pytest.mark.parametrize(
+    ("pin", "service"), [(DEFAULT_PIN, "container-mount-namespace.service"), (KUBENS_PIN, "kubens.service")]
+)
+def test_the_unit_of_an_agent_that_hides_mounts_needs_no_drop_in(pin: Path, service: str, tmp_path: Path) -> None:
+    name, text = "podkeep-agent.service", agent_unit(["/opt/podkeep"], ["--config", "/etc/p.toml"], pin)
+    assert f"ExecStart=/opt/podkeep --config /etc/p.toml agent --mount-namespace={pin}\n" in text
+    unit = execstart.read(name, [Part(path=name, text=text)])
+    assert service in unit.names("Requires") & unit.names("After")
+    assert "podkeep.service" in unit.names("After")
+    assert units.drop_in(unit, Entry(pin=pin)) == ""
+    file = tmp_path / "podkeep-agent.service"
+    # systemd looks for the program, and for what the unit requires.
+    file.write_text(text.replace("/opt/podkeep", "/bin/true").replace(f"Requires={service}\n", ""))
+    done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False)
+    said = [line for line in done.stderr.splitlines() if "podkeep-agent" in line]
+    assert (done.returncode, said) == (0, []), done.stderr
+    assert "mount-namespace" not in agent_unit(["/opt/podkeep"], [], None)
 
 
 @pytest.mark.requirement("M16")

@@ -168,7 +168,7 @@ def test_kinds_of_sub_paths(kind: int, files: bool, good: bool) -> None:
     assert ("image_volume_files" in caught.value.hint) == (kind == stat.S_IFREG)
 
 
-@pytest.mark.requirement("V79")
+@pytest.mark.requirement("V77", "V79")
 def test_labels_of_two_pods_with_one_image() -> None:
     def options(level: str, *, enabled: bool) -> str:
         labels = selinux.container_labels(

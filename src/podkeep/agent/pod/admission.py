@@ -35,6 +35,7 @@ from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
+from podkeep.base import rfc3339
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import PodUID, parse_pod_uid
@@ -90,7 +91,7 @@ def with_identity(pod: Pod) -> Pod:
         metadata=msgspec.structs.replace(
             metadata,
             uid=metadata.uid or str(uuid.uuid4()),
-            creation_timestamp=metadata.creation_timestamp or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            creation_timestamp=metadata.creation_timestamp or rfc3339.of_seconds(time.time()),
         ),
     )
 

@@ -132,7 +132,8 @@ class IdRange:
             return ""
         whole = Block(first=self.first, length=min(self.end, NO_ID) - self.first)
         left_out = whole.length // self.length - left
-        return f"{left_out} blocks are left out, as {subordinate_ids.holders(self.granted_in(whole))}"
+        blocks = "block is" if left_out == 1 else "blocks are"
+        return f"{left_out} {blocks} left out, as {subordinate_ids.holders(self.granted_in(whole))}"
 
 
 def default_range(max_pods: int, length: int = UNIT) -> IdRange:
@@ -293,15 +294,15 @@ def record(pods: Path, uid: str) -> Block | IdMap | None:
     """
     file = pods / uid / FILE_NAME
     try:
-        return _read(file)
+        return read(file)
     except OSError as error:
         raise _unreadable(uid, file, error.strerror or str(error)) from error
     except PodkeepError as error:
         raise _unreadable(uid, file, error.message) from error
 
 
-def _read(file: Path) -> Block | IdMap | None:
-    """Return what a file records; nothing if it is not there.
+def read(file: Path) -> Block | IdMap | None:
+    """Return what a ``userns`` file records; nothing if it is not there.
 
     :raises DataLoss: if it is no record.
     :raises OSError: if it cannot be read.
@@ -328,7 +329,7 @@ def _of_others(pods: Path) -> Iterator[Block]:
     """Yield each block that another agent has recorded; what it cannot read either is no block."""
     for _, file in files(pods):
         try:
-            found = _read(file)
+            found = read(file)
         except (OSError, PodkeepError) as error:
             log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
             continue

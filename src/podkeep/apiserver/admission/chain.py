@@ -23,13 +23,14 @@ ORDER = (
     "PersistentVolumeClaimResize",
     "RuntimeClass",
     "ClassResources",
+    "ImageVolumes",
     "ClassQuota",
     "ResourceQuota",
 )
 """The plugins that there may be (kube-apiserver: ``AllOrderedPlugins``). Quotas are last: what they count is final."""
 OFF = frozenset({"AlwaysPullImages"})
 """Those that count only if they are asked for."""
-ALWAYS = frozenset({"ClassResources"})
+ALWAYS = frozenset({"ClassResources", "ImageVolumes"})
 """Those that are rules of validation, which nobody can switch off."""
 
 

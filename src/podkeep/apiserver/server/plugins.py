@@ -12,6 +12,7 @@ from podkeep.apiserver.admission.chain import Chain, chain
 from podkeep.apiserver.admission.classes import ClassResources
 from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
 from podkeep.apiserver.admission.image_policy import ImagePolicy
+from podkeep.apiserver.admission.image_volumes import ImageVolumes
 from podkeep.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
 from podkeep.apiserver.admission.node_restriction import NodeRestriction
 from podkeep.apiserver.admission.pod_security import PodSecurity, configuration
@@ -30,6 +31,7 @@ from podkeep.apiserver.controllers.pod_garbage import PodGarbage
 from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
+from podkeep.apiserver.controllers.taint_eviction import TaintEviction
 from podkeep.apiserver.controllers.volume_binder import VolumeBinder
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.services.service_allocation import Ranges
@@ -57,6 +59,7 @@ def admission(config: Config, store: Store, lister: StoreLister, access: Access,
         "DefaultStorageClass": DefaultStorageClass(lister),
         "PersistentVolumeClaimResize": PersistentVolumeClaimResize(lister),
         "ClassResources": ClassResources(gates),
+        "ImageVolumes": ImageVolumes(gates),
         **limits.plugins(lister, gates),
     }
     chosen = chain(plugins, config.api.enable_admission_plugins, config.api.disable_admission_plugins)
@@ -82,5 +85,6 @@ def controllers(
         QuotaStatus(QuotaLedger(lister), gates),
         RoleAggregation(),
         Scheduler(gates),
+        TaintEviction(),
         VolumeBinder(),
     ]

@@ -150,6 +150,11 @@ class Containers:
             raise _name_taken(key, container_id)
         return container_id
 
+    def is_virtual_machine(self, sandbox: Sandbox) -> bool:
+        """Return whether a sandbox is a virtual machine, made without a user namespace."""
+        without = sandbox.config.namespaces.userns is None
+        return without and self._sandboxes.is_virtual_machine(sandbox.config.handler)
+
     def give_up(self, sandbox_id: SandboxID) -> None:
         """Have creations in a sandbox that is to be stopped end soon."""
         self._creations.give_up(sandbox_id)

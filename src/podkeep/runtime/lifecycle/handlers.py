@@ -2,7 +2,8 @@
 
 Owns: the table from the configuration and the probe of user namespaces. A handler's word is not trusted (Debian's runc
 1.1.5 reads ``mounts[].uidMappings`` and ignores it): the probe has it create a container with an idmapped mount and
-looks at the owner that the mounted file has inside.
+looks at the owner that the mounted file has inside. A handler of virtual machines is taken at the configuration's
+word: it counts as one with user namespaces, since the machine does what they are for, and is given none.
 """
 
 from __future__ import annotations
@@ -92,6 +93,7 @@ class HandlerTable:
                 options=config.options,
                 annotations=config.annotations,
                 privileged_without_host_devices=config.privileged_without_host_devices,
+                is_virtual_machine=config.kind == "vm",
             )
             drivers[handler.name] = Driver(handler=handler, conmon=conmon, systemd_cgroup=systemd_cgroup)
         return cls(drivers, HandlerName(default))
@@ -108,6 +110,11 @@ class HandlerTable:
                 hint=f"configured: {', '.join(sorted(self._drivers))} (runtime.handlers)",
             )
         return driver
+
+    def is_virtual_machine(self, name: HandlerName) -> bool:
+        """Return whether a handler's pods are virtual machines; false for one that is not configured."""
+        driver = self._drivers.get(name or self.default)
+        return driver is not None and driver.handler.is_virtual_machine
 
     def features_of(self, name: HandlerName) -> Features:
         """Return what the probe found out about a handler."""
@@ -143,9 +150,14 @@ class HandlerTable:
             driver.handler.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             why_not = why_writable = ""
             try:
-                _require_passage(probe.layout.root)
-                _require_passage(probe.layout.run)
-                probe.check_idmap(driver)
+                if driver.handler.is_virtual_machine:
+                    log.info("handler %s runs virtual machines: pods have no user namespace beside them", name)
+                elif probe.why_no_rootfs:
+                    raise FailedPrecondition(probe.why_no_rootfs)
+                else:
+                    _require_passage(probe.layout.root)
+                    _require_passage(probe.layout.run)
+                    probe.check_idmap(driver)
             except (PodkeepError, OSError) as error:
                 why_not = str(error)
                 log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
@@ -183,6 +195,8 @@ class Probe:
     cgroups: Cgroups
     cgroup_parent: str
     program: str
+    why_no_rootfs: str = ""
+    """Why images cannot be given the owners of a pod, whatever the handler; empty if they can."""
 
     def check_idmap(self, driver: Driver) -> None:
         """Have a container created with an idmapped mount, and check from outside whose the mounted file is.

@@ -91,6 +91,8 @@ class Recovery:
             _attempt(f"container {container.id}", partial(self._check_container, container))
         for sandbox in self.state.sandboxes():
             _attempt(f"sandbox {sandbox.id}", partial(self._check_sandbox, sandbox, rebooted=rebooted))
+        used = [item.id for item in self.state.containers()]
+        _attempt("copies of images for user namespaces", partial(self.containers.layers.trees.recover, used))
         _attempt("directories without a record", self._sweep)
         if self.state.boot != boot:
             self.state.note_boot(boot)
@@ -131,7 +133,7 @@ class Recovery:
         self.state.set_container(container.id, without_classes(container.status), ending=True)
 
     def _take_back_update(self, container: Container) -> Container:
-        """Give a container the limits it had before an update that nobody finished."""
+        """Give a container the limits it had before an update that was not finished."""
         sandbox = self.state.sandbox(container.sandbox_id)
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
         if self.cgroups.exists(cgroup):

@@ -23,7 +23,7 @@ from podkeep.base.errors import (
     PodkeepError,
     refused,
 )
-from podkeep.base.ids import SandboxID, new_id
+from podkeep.base.ids import HandlerName, SandboxID, new_id
 from podkeep.base.singleflight import SingleFlight
 from podkeep.base.tasks import Tasks
 from podkeep.base.threads import working_for
@@ -142,6 +142,10 @@ class Sandboxes:
             return self._handlers.driver(sandbox.config.handler)
         except NotFound as error:
             raise FailedPrecondition(f"pod sandbox {sandbox.id}: {error.message}", hint=error.hint) from error
+
+    def is_virtual_machine(self, handler: HandlerName) -> bool:
+        """Return whether sandboxes of that handler are virtual machines, which have no user namespace."""
+        return self._handlers.is_virtual_machine(handler)
 
     def require_idmap(self, sandbox: Sandbox) -> None:
         """Check that the sandbox's runtime handler does not ignore the mappings of a mount.

@@ -98,6 +98,8 @@ class Handler:
     options: tuple[str, ...] = ()
     annotations: tuple[str, ...] = ()
     privileged_without_host_devices: bool = False
+    is_virtual_machine: bool = False
+    """Whether pods are virtual machines; those are given no user namespace (KEP-127, non-goals of the CRI changes)."""
 
     def passed_annotations(self, *sources: Mapping[str, str]) -> dict[str, str]:
         """Return the annotations that the OCI runtime gets to see; of two with one name that of the later source."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
@@ -22,6 +22,7 @@ from podkeep.runtime.rpc.convert.class_resources import class_names
 from podkeep.runtime.rpc.convert.container import asking_annotations, container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
+from podkeep.runtime.rpc.convert.namespaces import container_without_user_namespace
 from podkeep.runtime.rpc.convert.resources import resources_message, resources_record
 from podkeep.runtime.rpc.encoded import Encoded
 
@@ -59,8 +60,11 @@ class ContainerRpc:
         if not request.pod_sandbox_id:
             raise InvalidArgument("pod_sandbox_id is required")
         sandbox = self._state.sandbox(request.pod_sandbox_id)
+        asked = request.config
+        if self._containers.is_virtual_machine(sandbox):
+            asked = container_without_user_namespace(asked)
         # On a thread: it looks at paths, and a file system need not answer.
-        config = await asyncio.to_thread(container_config, request.config, sandbox.config)
+        config = await asyncio.to_thread(container_config, asked, sandbox.config)
         self._classes.catalog.check_annotations(asking_annotations(request.config, sandbox.config))
         return api.CreateContainerResponse(container_id=await self._containers.create(sandbox, config))
 
@@ -87,7 +91,8 @@ class ContainerRpc:
             yield api.StreamContainersResponse(containers=items)
 
     def _chosen(self, wanted: api.ContainerFilter) -> Sequence[Container]:
-        return [item for item in self._state.containers() if _selected(item, wanted)]
+        labels = dict(wanted.label_selector)  # a map of protobuf takes longer for each look into it
+        return [item for item in self._state.containers() if _selected(item, wanted, labels)]
 
     async def status(self, request: api.ContainerStatusRequest) -> api.ContainerStatusResponse:
         container = self._state.container(_required(request.container_id))
@@ -180,14 +185,14 @@ def _required(text: str) -> str:
     return text
 
 
-def _selected(container: Container, chosen: api.ContainerFilter) -> bool:
+def _selected(container: Container, chosen: api.ContainerFilter, labels: Mapping[str, str]) -> bool:
     if not container.status.state.shown or not container.id.startswith(chosen.id):
         return False
     if not container.sandbox_id.startswith(chosen.pod_sandbox_id):
         return False
     if chosen.HasField("state") and _STATES[container.status.state] != chosen.state.state:
         return False
-    return labels_match(container.config.labels, chosen.label_selector)
+    return labels_match(container.config.labels, labels)
 
 
 def _requested_image(container: Container) -> api.ImageSpec:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import msgspec
 
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.lifecycle.containers import Containers
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes, check_namespaces
@@ -17,7 +18,7 @@ from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.chunks import LIST_BYTES, in_chunks
 from podkeep.runtime.rpc.container import status_message as container_status_message
 from podkeep.runtime.rpc.convert.labels import labels_match
-from podkeep.runtime.rpc.convert.namespaces import namespace_message
+from podkeep.runtime.rpc.convert.namespaces import namespace_message, sandbox_without_user_namespace
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config
 from podkeep.runtime.rpc.convert.sandbox_update import changed_classes
@@ -44,9 +45,10 @@ class SandboxRpc:
         self._items = Encoded(_item)
 
     async def run(self, request: api.RunPodSandboxRequest) -> api.RunPodSandboxResponse:
-        config = sandbox_config(
-            request.config, request.runtime_handler, default_cgroup_parent=self._default_cgroup_parent
-        )
+        asked = request.config
+        if self._sandboxes.is_virtual_machine(HandlerName(request.runtime_handler)):
+            asked = sandbox_without_user_namespace(asked)
+        config = sandbox_config(asked, request.runtime_handler, default_cgroup_parent=self._default_cgroup_parent)
         check_namespaces(config)
         return api.RunPodSandboxResponse(pod_sandbox_id=await self._sandboxes.run(config))
 
@@ -69,7 +71,8 @@ class SandboxRpc:
             yield api.StreamPodSandboxesResponse(pod_sandboxes=items)
 
     def _chosen(self, wanted: api.PodSandboxFilter) -> Sequence[Sandbox]:
-        return [item for item in self._state.sandboxes() if _selected(item, wanted)]
+        labels = dict(wanted.label_selector)  # a map of protobuf takes longer for each look into it
+        return [item for item in self._state.sandboxes() if _selected(item, wanted, labels)]
 
     async def update(self, request: api.UpdatePodSandboxResourcesRequest) -> api.UpdatePodSandboxResourcesResponse:
         text = _required(request.pod_sandbox_id)
@@ -116,12 +119,12 @@ def _required(text: str) -> str:
     return text
 
 
-def _selected(sandbox: Sandbox, chosen: api.PodSandboxFilter) -> bool:
+def _selected(sandbox: Sandbox, chosen: api.PodSandboxFilter, labels: Mapping[str, str]) -> bool:
     if not sandbox.status.state.shown or not sandbox.id.startswith(chosen.id):
         return False
     if chosen.HasField("state") and _state(sandbox) != chosen.state.state:
         return False
-    return labels_match(sandbox.config.labels, chosen.label_selector)
+    return labels_match(sandbox.config.labels, labels)
 
 
 def _state(sandbox: Sandbox) -> api.PodSandboxState.ValueType:

@@ -12,6 +12,7 @@ from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.chain import ALWAYS, OFF, ORDER, Chain, chain
 from podkeep.apiserver.admission.classes import ClassResources
 from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
+from podkeep.apiserver.admission.image_volumes import ImageVolumes
 from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.meta.status import StatusError
@@ -87,6 +88,43 @@ def test_with_the_gate_off_new_classes_are_refused_and_old_ones_kept(field: str)
     told = admit(plugin, attributes("pods", copy.deepcopy(value), value))
     assert told.value == value
     admit(ClassResources(), attributes("pods", value))
+
+
+# Image volumes
+
+
+def with_sub_path(field: str, containers: str = "containers", kind: str = "image") -> dict[str, Any]:
+    volumes = [{"name": "data", kind: {"reference": "r"}}, {"name": "other", "emptyDir": {}}]
+    mounts = [{"name": "other", "mountPath": "/o", field: "dir"}, {"name": "data", "mountPath": "/d", field: "dir"}]
+    return pod(volumes=volumes, **{containers: [{"name": "a", "volumeMounts": mounts}]})
+
+
+@pytest.mark.requirement("V9")
+@pytest.mark.parametrize("field", ["subPath", "subPathExpr"])
+@pytest.mark.parametrize("containers", ["containers", "initContainers", "ephemeralContainers"])
+def test_at_the_alpha_stage_image_volumes_have_no_sub_paths(field: str, containers: str) -> None:
+    plugin, value = ImageVolumes(FeatureGates(given={"ImageVolumeSubPaths": False})), with_sub_path(field, containers)
+    with pytest.raises(StatusError) as caught:
+        admit(plugin, attributes("pods", value))
+    assert (caught.value.code, caught.value.reason) == (422, "Invalid")
+    assert caught.value.message == (
+        f'Pod "web" is invalid: spec.{containers}[0].volumeMounts[1].{field}: Invalid value: "dir":'
+        " not allowed in image volume sources"
+    )
+    admit(plugin, attributes("pods", value, value))
+    admit(plugin, attributes("pods", None, value, operation=Operation.DELETE))
+    admit(plugin, attributes("pods", with_sub_path(field, containers, "configMap")))
+    admit(ImageVolumes(), attributes("pods", value))
+
+
+@pytest.mark.requirement("V9")
+def test_at_the_alpha_stage_templates_have_no_sub_paths_either() -> None:
+    plugin = ImageVolumes(FeatureGates(given={"ImageVolumeSubPaths": False}))
+    value = {"metadata": {"name": "web"}, "spec": {"template": with_sub_path("subPath")}}
+    with pytest.raises(
+        StatusError, match=r"spec\.template\.spec\.containers\[0\]\.volumeMounts\[1\]\.subPath: Invalid"
+    ):
+        admit(plugin, attributes("deployments", value))
 
 
 # Tolerations and taints

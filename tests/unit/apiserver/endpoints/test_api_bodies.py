@@ -177,6 +177,18 @@ def test_a_deployment_as_protobuf_is_what_the_same_client_sends_as_json() -> Non
     }
 
 
+@pytest.mark.requirement("V1", "V2", "V3", "V6")
+def test_image_volumes_as_protobuf() -> None:
+    """Tag 30 of VolumeSource: ``reference`` is its first field, ``pullPolicy`` its second (k8s.io/api: core/v1)."""
+    volume = _message((1, "data"), (2, _message((30, _message((1, "example.com/data:1"), (2, "Always"))))))
+    raw = _message((1, _message((1, "web"))), (2, _message((1, volume), (2, _message((1, "main"))))))
+    found = bodies.decode_object(
+        _unknown("v1", "Pod", raw), PROTOBUF, Kind("", "v1", "Pod"), FieldValidation.STRICT, []
+    )
+    image = {"reference": "example.com/data:1", "pullPolicy": "Always"}
+    assert found["spec"]["volumes"] == [{"name": "data", "image": image}]
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [

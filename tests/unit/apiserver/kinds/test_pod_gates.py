@@ -78,7 +78,7 @@ def test_host_users_of_new_pods(tmp_path: Path, given: dict[str, bool], enabled:
     run(tmp_path, steps, {"UserNamespacesSupport": enabled})
 
 
-@pytest.mark.requirement("Q61", "U104", "U6", "V13")
+@pytest.mark.requirement("Q61", "U104", "U6", "V13", "V93")
 @pytest.mark.parametrize("gate", sorted(fields.gate.name for fields in GATED))
 def test_stored_pods_keep_what_they_have(tmp_path: Path, gate: str) -> None:
     changes = DROPPED.get(gate, {"spec.volumes": [IMAGE]})
@@ -113,7 +113,7 @@ def test_a_gate_that_is_off_does_not_let_a_field_in(tmp_path: Path, gate: str) -
     run(tmp_path, steps, {gate: False})
 
 
-@pytest.mark.requirement("V12")
+@pytest.mark.requirement("V12", "V93")
 def test_an_image_volume_does_not_become_an_empty_directory(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store) -> None:
         given = pod(volumes=[IMAGE])
@@ -151,4 +151,4 @@ def test_templates_lose_the_same_fields() -> None:
 
 def test_defaults_are_those_of_kubernetes() -> None:
     on = {gate.name for gate in feature_gates.KNOWN if gate.default}
-    assert on == {"ClassResources", "ImageVolume", "UserNamespacesSupport"}
+    assert on == {"ClassResources", "ImageVolume", "ImageVolumeSubPaths", "UserNamespacesSupport"}

@@ -46,6 +46,27 @@ def namespace_message(options: records.NamespaceOptions) -> api.NamespaceOption:
     return result
 
 
+def sandbox_without_user_namespace(config: api.PodSandboxConfig) -> api.PodSandboxConfig:
+    """Return the request for a sandbox that is a virtual machine: what it says of a user namespace is passed over."""
+    result = api.PodSandboxConfig()
+    result.CopyFrom(config)
+    if config.linux.security_context.HasField("namespace_options"):
+        result.linux.security_context.namespace_options.ClearField("userns_options")
+    return result
+
+
+def container_without_user_namespace(config: api.ContainerConfig) -> api.ContainerConfig:
+    """Return the request for a container in a virtual machine, without user namespace and mappings of mounts."""
+    result = api.ContainerConfig()
+    result.CopyFrom(config)
+    if config.linux.security_context.HasField("namespace_options"):
+        result.linux.security_context.namespace_options.ClearField("userns_options")
+    for mount in result.mounts:
+        mount.ClearField("uidMappings")
+        mount.ClearField("gidMappings")
+    return result
+
+
 def mapping_messages(mappings: Iterable[IdMapping]) -> list[api.IDMapping]:
     """Return CRI's form of ID mappings."""
     return [api.IDMapping(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in mappings]

@@ -35,15 +35,15 @@ from support.running_node import RunningNode
 SOCKET = "podkeep-isolation"
 
 
-def attacker(image: str, name: str, programs: Path, disk: str, **spec: Any) -> dict[str, Any]:
+def attacker(image: str, name: str, machine: Machine, **spec: Any) -> dict[str, Any]:
     """Return a privileged pod with the machine's Python, which makes its attacks and stays."""
-    paths = {"usr": "/usr", "lib": "/lib", "lib64": "/lib64", "programs": str(programs)}
+    paths = {"usr": "/usr", "lib": "/lib", "lib64": "/lib64", "programs": str(machine.programs)}
     volumes = [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()]
     container = {
         "name": "main",
         "image": image,
         "command": ["/usr/bin/python3", "/programs/attacks.py", "--stay"],
-        "env": [{"name": "DISK", "value": disk}],
+        "env": [{"name": "DISK", "value": machine.disk.path}, {"name": "KEY", "value": machine.key}],
         "securityContext": {"privileged": True},
         "volumeMounts": [mount(f"/{name}", name, readOnly=True) for name in paths],
     }
@@ -92,6 +92,7 @@ class Machine:
     private: Path
     others: Path
     runtime: Path
+    key: str
 
 
 @pytest.fixture
@@ -105,10 +106,17 @@ def attacked(open_directory: Path, tmp_path: Path) -> Iterator[Machine]:
         file.chmod(0o600)
         os.chown(file, user, user)
     shutil.copy(shutil.which("crun") or "", runtime)
-    with loop_device(tmp_path) as disk, root_key(b"podkeep-isolation", b"secret"), roots_socket():
+    key = f"podkeep-{directory.name}"  # the keyring is shared by all tests that run at the time
+    with loop_device(tmp_path) as disk, root_key(key.encode(), b"secret"), roots_socket():
         subprocess.run(["mkfs.ext4", "-q", disk.path], check=True)
         yield Machine(
-            programs=directory / "programs", disk=disk, secret=secret, private=private, others=others, runtime=runtime
+            programs=directory / "programs",
+            disk=disk,
+            secret=secret,
+            private=private,
+            others=others,
+            runtime=runtime,
+            key=key,
         )
 
 
@@ -143,9 +151,7 @@ def attacks_of_escaped(node: RunningNode, machine: Machine, pid: int, other: int
 
 def attacks(node: RunningNode, image: str, machine: Machine, **spec: Any) -> dict[str, str]:
     """Make all attacks from one pod, with another one beside it; return how they ended."""
-    node.apply(
-        attacker(image, "attacker", machine.programs, machine.disk.path, **spec), victim(image, "victim", **spec)
-    )
+    node.apply(attacker(image, "attacker", machine, **spec), victim(image, "victim", **spec))
     node.running("victim")
     found = attacks_of_pod(node, "attacker")
     pid, other = (host_pid(node, image, name) for name in ("attacker", "victim"))
@@ -184,7 +190,7 @@ def made(node: RunningNode, image: str, machine: Machine, who: Who) -> dict[str,
     return found
 
 
-@pytest.mark.requirement("U87", "U88", "U89", "U90", "U123")
+@pytest.mark.requirement("U87", "U88", "U89", "U90", "U123", "U125")
 def test_attacks(own_node: RunningNode, image: str, attacked: Machine) -> None:
     """What root of the machine may do, root of a pod may not; and nothing has changed by the attempts."""
     with own_node as node:

@@ -100,9 +100,9 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(name="trace other", what="trace a process of another pod, as the same user", by=By.ESCAPED),
     _file("list other's root", "look into the file system of another pod, by `/proc/PID/root`"),
     _file("read other's file", "read a file of another pod, as the same user", node=DONE, note=SAME_USERS),
-    Attack(
-        name="find_key", what="read a key of root's in its keyring", pod="ENOKEY", note="keyrings are a namespace's"
-    ),
+    _file("list pods", "read tokens and Secrets of other pods, in the agent's directory"),
+    _file("reach runtime's socket", "ask the runtime to do something, by its socket"),
+    Attack(name="find_key", what="read a key of root's in its keyring", pod="ENOKEY"),
     _file("connect socket", "connect to an abstract socket that takes root's connections alone (CVE-2020-15257)"),
     Attack(name="join", what="join the machine's mount namespace by a leaked descriptor", by=By.ESCAPED),
     Attack(name="load_module", what="load a module from memory", root="ENOEXEC", **_MODULES),

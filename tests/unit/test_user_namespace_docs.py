@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-TEXT = " ".join((Path(__file__).parents[2] / "docs" / "user-namespaces.md").read_text().split()).replace("> ", "")
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = " ".join((DOCS / "user-namespaces.md").read_text().split()).replace("> ", "")
 
 
 @pytest.mark.requirement("U19")

@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 # RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 """Go's names of the kernel's names that differ."""
+_BLOCKS = "each pod with a user namespace has a block of its own"
 _LOOPBACK = "127.0.0.1"
 _ANYWHERE = ("192.0.2.1", 9)
 
@@ -148,12 +149,14 @@ def _one_mapping(config: Config, gates: FeatureGates) -> IdMap | None:
     :raises InvalidArgument: if the mapping cannot be.
     """
     given = mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
-    is_on = gates.enabled(ONE_USER_MAPPING)
-    if is_on != (given is not None):
-        missing = "agent.uid_mapping and agent.gid_mapping" if is_on else f"feature gate {ONE_USER_MAPPING.name}"
-        have = f"feature gate {ONE_USER_MAPPING.name}" if is_on else "agent.uid_mapping and agent.gid_mapping"
-        log.warning("%s does nothing without %s: each pod with a user namespace has a block of its own", have, missing)
-    return given if is_on else None
+    gate = f"feature gate {ONE_USER_MAPPING.name}"
+    if gates.enabled(ONE_USER_MAPPING):
+        if given is None:
+            log.warning("%s does nothing without agent.uid_mapping and agent.gid_mapping: %s", gate, _BLOCKS)
+        return given
+    if given is not None:
+        log.warning("agent.uid_mapping and agent.gid_mapping do nothing without %s: %s", gate, _BLOCKS)
+    return None
 
 
 def _pull_limits(config: Config) -> PullLimits:

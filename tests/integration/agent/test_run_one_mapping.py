@@ -30,4 +30,4 @@ def test_pods_have_the_mapping_unless_they_cannot(runner: Runner, image: str) ->
     assert [line.split() for line in shares.stdout.splitlines()] == [["0", "0", "4294967295"]] * 2
     assert shares.stderr.count("the pod shares the user namespace of the node") == 1
     assert "in one of its own: hostPID." in shares.stderr
-    assert own.stderr == ""
+    assert "the pod shares" not in own.stderr

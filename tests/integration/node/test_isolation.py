@@ -35,15 +35,15 @@ from support.running_node import RunningNode
 SOCKET = "podkeep-isolation"
 
 
-def attacker(image: str, name: str, programs: Path, disk: str, **spec: Any) -> dict[str, Any]:
+def attacker(image: str, name: str, machine: Machine, **spec: Any) -> dict[str, Any]:
     """Return a privileged pod with the machine's Python, which makes its attacks and stays."""
-    paths = {"usr": "/usr", "lib": "/lib", "lib64": "/lib64", "programs": str(programs)}
+    paths = {"usr": "/usr", "lib": "/lib", "lib64": "/lib64", "programs": str(machine.programs)}
     volumes = [{"name": name, "hostPath": {"path": path}} for name, path in paths.items()]
     container = {
         "name": "main",
         "image": image,
         "command": ["/usr/bin/python3", "/programs/attacks.py", "--stay"],
-        "env": [{"name": "DISK", "value": disk}],
+        "env": [{"name": "DISK", "value": machine.disk.path}, {"name": "KEY", "value": machine.key}],
         "securityContext": {"privileged": True},
         "volumeMounts": [mount(f"/{name}", name, readOnly=True) for name in paths],
     }
@@ -92,6 +92,7 @@ class Machine:
     private: Path
     others: Path
     runtime: Path
+    key: str
 
 
 @pytest.fixture
@@ -105,10 +106,17 @@ def attacked(open_directory: Path, tmp_path: Path) -> Iterator[Machine]:
         file.chmod(0o600)
         os.chown(file, user, user)
     shutil.copy(shutil.which("crun") or "", runtime)
-    with loop_device(tmp_path) as disk, root_key(b"podkeep-isolation", b"secret"), roots_socket():
+    key = f"podkeep-{directory.name}"  # the keyring is shared by all tests that run at the time
+    with loop_device(tmp_path) as disk, root_key(key.encode(), b"secret"), roots_socket():
         subprocess.run(["mkfs.ext4", "-q", disk.path], check=True)
         yield Machine(
-            programs=directory / "programs", disk=disk, secret=secret, private=private, others=others, runtime=runtime
+            programs=directory / "programs",
+            disk=disk,
+            secret=secret,
+            private=private,
+            others=others,
+            runtime=runtime,
+            key=key,
         )
 
 
@@ -120,13 +128,14 @@ def attacks_of_pod(node: RunningNode, name: str) -> dict[str, str]:
     return found
 
 
-def attacks_of_escaped(machine: Machine, pid: int, other: int) -> dict[str, str]:
+def attacks_of_escaped(node: RunningNode, machine: Machine, pid: int, other: int) -> dict[str, str]:
     """Return how the attacks of an escaped process ended.
 
     :param pid: the container it comes from.
     :param other: the first process of another pod, which is user 1000 there.
     """
     as_root = {"secret": machine.secret, "runtime": machine.runtime, "release_agent": RELEASE_AGENT, "socket": SOCKET}
+    as_root |= {"pods": node.daemon.base / "kubelet" / "pods", "runtime's socket": node.daemon.socket}
     as_root |= {"disk": machine.disk.path, "memory": "/dev/mem", "ports": "/dev/port"}
     root = Path(f"/proc/{other}/root")
     as_user = {"other": other, "other's root": root, "other's file": machine.others, "private": machine.private}
@@ -142,14 +151,12 @@ def attacks_of_escaped(machine: Machine, pid: int, other: int) -> dict[str, str]
 
 def attacks(node: RunningNode, image: str, machine: Machine, **spec: Any) -> dict[str, str]:
     """Make all attacks from one pod, with another one beside it; return how they ended."""
-    node.apply(
-        attacker(image, "attacker", machine.programs, machine.disk.path, **spec), victim(image, "victim", **spec)
-    )
+    node.apply(attacker(image, "attacker", machine, **spec), victim(image, "victim", **spec))
     node.running("victim")
     found = attacks_of_pod(node, "attacker")
     pid, other = (host_pid(node, image, name) for name in ("attacker", "victim"))
     node.until(Path(f"/proc/{other}/root/tmp/mine").exists, "the victim's file")
-    return found | attacks_of_escaped(machine, pid, other)
+    return found | attacks_of_escaped(node, machine, pid, other)
 
 
 def wrong(who: Who, found: dict[str, str]) -> list[str]:
@@ -162,27 +169,28 @@ def wrong(who: Who, found: dict[str, str]) -> list[str]:
     ]
 
 
-def state_of(machine: Machine) -> list[object]:
-    """Return what the attacks are about, on the machine."""
+def state_of(machine: Machine, base: Path) -> list[object]:
+    """Return what the attacks are about, on the machine; what the node has mounted below its directory is its own."""
     settings = [Path("/proc/sys/kernel/core_pattern"), Path("/proc/sys/vm/swappiness"), Path(RELEASE_AGENT)]
     files = (machine.secret, machine.private, machine.runtime, *(file for file in settings if file.exists()))
     contents = [file.read_bytes() for file in files]
-    return [contents, Path("/proc/swaps").read_text(), mountinfo.read()]
+    mounted = [item.mount_point for item in mountinfo.read() if not item.mount_point.startswith(str(base))]
+    return [contents, Path("/proc/swaps").read_text(), mounted]
 
 
 def made(node: RunningNode, image: str, machine: Machine, who: Who) -> dict[str, str]:
     """Make all attacks as somebody, keep how they ended, and remove the pods; the machine is as it was."""
-    before = state_of(machine)
+    before = state_of(machine, node.daemon.base)
     found = attacks(node, image, machine, hostUsers=who is Who.ROOT)
     isolation.keep(who, found)
     for name in ("attacker", "victim"):
         node.delete(name)
         node.gone(name)
-    assert state_of(machine) == before
+    assert state_of(machine, node.daemon.base) == before
     return found
 
 
-@pytest.mark.requirement("U87", "U88", "U89", "U90", "U123")
+@pytest.mark.requirement("U87", "U88", "U89", "U90", "U123", "U125")
 def test_attacks(own_node: RunningNode, image: str, attacked: Machine) -> None:
     """What root of the machine may do, root of a pod may not; and nothing has changed by the attempts."""
     with own_node as node:

@@ -22,7 +22,6 @@ from pathlib import Path
 from outcomes import call, check, libc, outcome
 
 ADJ_FREQUENCY, ADJ_SETOFFSET = 0x2, 0x100
-KEY = b"podkeep-isolation"
 USER_KEYRING, PROCESS_KEYRING = -4, -2
 KEYCTL_LINK, KEYCTL_SEARCH, KEYCTL_READ = 8, 10, 11
 
@@ -147,7 +146,7 @@ def open_by_handle() -> None:
 
 def find_key() -> None:
     """Read the key that the machine's root keeps in its keyring."""
-    key = call(250, KEYCTL_SEARCH, USER_KEYRING, b"user", KEY, 0)
+    key = call(250, KEYCTL_SEARCH, USER_KEYRING, b"user", os.environ["KEY"].encode(), 0)
     call(250, KEYCTL_LINK, USER_KEYRING, PROCESS_KEYRING)  # a key is read by whoever has its keyring
     content = ctypes.create_string_buffer(16)
     if call(250, KEYCTL_READ, key, content, 16) != len(b"secret"):

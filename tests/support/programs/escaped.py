@@ -113,6 +113,12 @@ class Escaped:
             if client.recv(1) != b"y":
                 raise PermissionError(13, os.strerror(13))
 
+    def reach(self) -> None:
+        """Connect to a socket that is a file."""
+        os.fchdir(self.root)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(self.target.lstrip("/"))
+
     def join(self) -> None:
         """Join the machine's mount namespace."""
         check(libc.setns(self.mounts, NEW_MOUNTS))
@@ -136,6 +142,7 @@ def main() -> None:
         escaped.signal,
         escaped.trace,
         escaped.connect,
+        escaped.reach,
         escaped.join,
         escaped.reboot,
     )

@@ -78,7 +78,7 @@ def test_a_pod_with_an_init_container_a_sidecar_and_probes(machine: RunningNode,
 
 
 def test_a_container_that_ends_is_started_again(machine: RunningNode, node: Node) -> None:
-    machine.apply(pod(shell(node, f"echo this is attempt $(date +%s%N); {FOREVER}")))
+    machine.apply(pod(shell(node, f"echo this is attempt $(cat /proc/sys/kernel/random/uuid); {FOREVER}")))
     before = machine.running("web")
     said = machine.api.kubectl("logs", "web")
     machine.api.kubectl("exec", "web", "--", "sh", "-c", "kill -TERM 1")

@@ -277,11 +277,13 @@ def _settled_processes(run: str) -> tuple[str, ...]:
     """Return the names of processes with a path below ``run`` among their arguments, when nothing is under way.
 
     The first process of a container that was just started is crun until it executes its program; crun, executed from a
-    descriptor, is named by its number.
+    descriptor, is named by its number. Who executes a program between two looks has crun's arguments and its own name.
     """
 
     def named() -> tuple[str, ...]:
-        return tuple(sorted(_name(item.pid) for item in processes.find_by_argument(f"{run}/")))
+        found = [(item, _name(item.pid)) for item in processes.find_by_argument(f"{run}/")]
+        still = set(processes.find_by_argument(f"{run}/"))
+        return tuple(sorted(name for item, name in found if item in still))
 
     return _settled(named, str.isdigit)
 

@@ -20,6 +20,7 @@ NEEDS_ROOT = frozenset(
         "agent/test_agent_poddirs.py",
         "agent/test_agent_volumes.py",
         "agent/test_empty_dir.py",
+        "agent/test_getsubids.py",
         "agent/test_hostile_volumes.py",
         "agent/test_pod_volumes.py",
         "cli/test_classes.py",

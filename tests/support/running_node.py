@@ -42,6 +42,7 @@ class RunningNode:
         """Variables of the agent's own."""
         self.log: list[str] = []
         """What the agents wrote."""
+        self._reader: threading.Thread | None = None
 
     def __enter__(self) -> RunningNode:
         try:
@@ -83,8 +84,9 @@ class RunningNode:
         if self.agent is not None:
             self.agent.send_signal(number)
             self.agent.wait(TIMEOUT_S)
-            self._reader.join(TIMEOUT_S)
-            self.agent = None
+            if self._reader is not None:
+                self._reader.join(TIMEOUT_S)
+            self.agent = self._reader = None
 
     def end(self) -> None:
         """End everything; what runs in containers is killed."""

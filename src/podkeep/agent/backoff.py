@@ -84,7 +84,7 @@ class PullBackOff:
         return "" if failed is None else failed.why
 
     def failed(self, key: str, now: float, why: str) -> None:
-        """Note a failure. One that nobody tried again for long is forgotten, as are those of pods that are gone."""
+        """Note a failure. One that was not tried again for long is forgotten, as are those of pods that are gone."""
         kept = {other: item for other, item in self._failed.items() if now - item.at <= HEALTHY_AFTER}
         last = kept.get(key)
         delay = INITIAL if last is None else min(last.delay * 2, MAXIMUM)

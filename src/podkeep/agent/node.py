@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 
 from podkeep.agent import runtime_calls
@@ -25,6 +26,7 @@ from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
+from podkeep.agent.user_namespaces import getsubids
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import FeatureGates
@@ -53,7 +55,8 @@ class Node:
     config: Config
     gates: FeatureGates
     dirs: PodDirs
-    id_range: IdRange
+    id_range: Callable[[], IdRange]
+    """The host IDs that pods may have; the first time it is called it asks for them, which blocks."""
     name: str
     host_ips: tuple[str, ...]
     memory: int
@@ -91,6 +94,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         feature gate is not known, more is reserved than the machine has, or a setting is out of range.
     """
     config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
+    default_range(config.agent.max_pods, config.agent.user_namespaces.ids_per_pod)
     addresses, metrics = host_ips(), AgentMetrics()
     client.observe = runtime_calls.observer(metrics)
     plugins = CredentialPlugins.of(config.agent)
@@ -116,7 +120,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         config=config,
         gates=feature_gates.read(config.agent.feature_gates, "agent"),
         dirs=dirs,
-        id_range=default_range(config.agent.max_pods),
+        id_range=cache(partial(getsubids.id_range, config.agent)),
         name=node_name(config),
         host_ips=addresses,
         memory=memory,

@@ -229,7 +229,7 @@ class PodDirs:
             return False
 
     def reclaim_empty(self, is_wanted: Callable[[str], bool]) -> list[PodUID]:
-        """Remove the directories that nobody keeps anything in, and return whose they were.
+        """Remove the directories of pods that are gone, and return whose they were.
 
         The caller holds the lock of the agent's root, under which others make such directories.
         """

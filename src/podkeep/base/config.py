@@ -244,6 +244,25 @@ class CrashLoopBackOffConfig(_Section, frozen=True, forbid_unknown_fields=True, 
         return self.max_container_restart_period
 
 
+class UserNamespacesConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[agent.user_namespaces]``: IDs of pods with a user namespace of their own (kubelet: userNamespaces)."""
+
+    ids_per_pod: int = 65536
+    """How many users and groups such a pod has: a multiple of 65536 (kubelet: idsPerPod)."""
+
+    def length(self) -> int:
+        """Return ``ids_per_pod``.
+
+        :raises InvalidArgument: if it is out of range, or not a multiple of 65536.
+        """
+        if not 0 < self.ids_per_pod < 1 << 31 or self.ids_per_pod % 65536:
+            raise InvalidArgument(
+                f"agent.user_namespaces.ids_per_pod: {self.ids_per_pod} is not a multiple of 65536 up to 2147418112",
+                hint="use 65536, or 131072 for pods with users up to 131071",
+            )
+        return self.ids_per_pod
+
+
 class ShutdownGracePeriod(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An entry of ``[agent] shutdown_grace_period_by_pod_priority``: pods of this priority, up to the next entry's."""
 
@@ -308,6 +327,7 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Seconds within which the runtime has to answer, but for pulls (kubelet: runtimeRequestTimeout)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    user_namespaces: UserNamespacesConfig = UserNamespacesConfig()
     serialize_image_pulls: bool = False
     """Pull one image at a time (kubelet: serializeImagePulls, there the default)."""
     max_parallel_image_pulls: int = 0
@@ -925,6 +945,7 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
             f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
         )
     yield from problems_of(config.agent.log_max_bytes)
+    yield from problems_of(config.agent.user_namespaces.length)
     yield from problems_of(config.runtime.log_limit)
     if config.agent.container_log_max_files < 2:
         yield InvalidArgument(

@@ -56,6 +56,7 @@ VERBS = {
     "runtime": Verb("podkeep.cli.runtime", "Serve the CRI socket."),
     "status": Verb("podkeep.cli.status", "Say how this node is: daemons, pods, and what is wrong."),
     "top": Verb("podkeep.cli.pods.top", "Show what pods use of CPU and memory."),
+    "userns": Verb("podkeep.cli.userns.command", "List and check the user IDs of pods."),
     "wait": Verb("podkeep.cli.objects.wait", "Wait until a condition of objects holds."),
 }
 

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
+
+from podkeep.base import rfc3339
 
 MAX_KEYS = 4096
 """Of each cache: those that were not used for the longest time go."""
@@ -177,8 +178,8 @@ def body(event: RecordedEvent, component: str, host: str) -> dict[str, Any]:
         "reason": occurrence.reason,
         "message": occurrence.message,
         "source": {"component": component, **({"host": host} if host else {})},
-        "firstTimestamp": stamp(event.first),
-        "lastTimestamp": stamp(event.last),
+        "firstTimestamp": rfc3339.of_seconds(event.first),
+        "lastTimestamp": rfc3339.of_seconds(event.last),
         "count": event.count,
         "type": occurrence.type,
         "eventTime": None,
@@ -191,11 +192,6 @@ def change(event: RecordedEvent) -> dict[str, Any]:
     """Return the patch of an event that happened again."""
     return {
         "message": event.occurrence.message,
-        "lastTimestamp": stamp(event.last),
+        "lastTimestamp": rfc3339.of_seconds(event.last),
         "count": event.count,
     }
-
-
-def stamp(seconds: float) -> str:
-    """Return seconds since 1970 as Kubernetes writes a time."""
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -13,13 +13,12 @@ import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from podkeep.base import spawn
+from podkeep.base import rfc3339, spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.client.settings import ExecPlugin, Pem, Settings
 
@@ -190,7 +189,7 @@ def _until(granted: _ExecStatus) -> float:
     if granted.expiration_timestamp is None:
         return float("inf")
     try:
-        return datetime.fromisoformat(granted.expiration_timestamp).timestamp()
+        return rfc3339.seconds(granted.expiration_timestamp)
     except ValueError:
         return float("inf")
 

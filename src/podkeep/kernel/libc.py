@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import os
 from ctypes import POINTER, c_char, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong
 from enum import IntFlag
 from typing import Any
@@ -56,6 +57,12 @@ class _Statx(ctypes.Structure):
         ("mount_id", c_uint64),
         ("after", c_char * 104),
     )
+
+
+class _Passwd(ctypes.Structure):
+    """``struct passwd`` of getpwnam(3), as far as it is read here; it is smaller than this everywhere."""
+
+    _fields_ = (("name", c_char_p), ("password", c_char_p), ("uid", c_uint), ("gid", c_uint), ("after", c_char * 64))
 
 
 class _Statfs(ctypes.Structure):
@@ -104,6 +111,12 @@ _fsmount = _declare_number(c_int, c_uint, c_uint)
 _mount_setattr = _declare_number(c_int, c_char_p, c_uint, POINTER(MountAttrArgument), c_size_t)
 
 
+_getpwnam_r = _declare("getpwnam_r", c_char_p, POINTER(_Passwd), c_char_p, c_size_t, POINTER(POINTER(_Passwd)))
+
+_NO_SUCH_USER = frozenset({0, errno.ENOENT, errno.ESRCH})
+_MAX_PASSWD_BYTES = 1 << 20
+
+
 def _checked(result: int, call: str, hint: str) -> int:
     if result == -1:
         raise KernelCallError(call, ctypes.get_errno(), hint=hint)
@@ -134,6 +147,25 @@ def malloc_trim() -> None:
     if function is not None:
         function.argtypes, function.restype = (c_size_t,), c_int
         function(0)
+
+
+def user_id(name: bytes) -> int | None:
+    """Return the UID of a user by getpwnam_r(3); None: there is none.
+
+    :raises OSError: if it cannot be told.
+    """
+    entry, size = _Passwd(), 1 << 10
+    while True:
+        found, buffer = POINTER(_Passwd)(), ctypes.create_string_buffer(size)
+        number = _getpwnam_r(name, entry, buffer, size, found)
+        if number != errno.ERANGE or size >= _MAX_PASSWD_BYTES:
+            break
+        size *= 4
+    if found:
+        return int(entry.uid)
+    if number in _NO_SUCH_USER:
+        return None
+    raise OSError(number, os.strerror(number), os.fsdecode(name))
 
 
 def umount2(target: bytes, flags: int, hint: str = "") -> None:

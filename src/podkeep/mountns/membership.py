@@ -282,7 +282,7 @@ def _refused(place: NamespaceRef, text: str, hint: str = "") -> FailedPreconditi
 
 
 def leave(membership: Membership) -> None:
-    """Let go of the namespace when this process ends: one that was made on demand is removed if nobody needs it.
+    """Let go of the namespace when this process ends: one that was made on demand is removed if it is unused.
 
     The process stays where it is, and may have threads. A failure is logged: nothing that follows depends on it.
     """

@@ -47,7 +47,7 @@ def test_step_by_step(node: RunningNode, image: str, tmp_path: Path) -> None:
     document["spec"]["nodeName"] = node.name
     file.write_text(yaml.safe_dump(document))
     node.apply(runs(image, "plain"))
-    apply, mapped, find, _ = (block.replace("own.yaml", str(file)) for block in blocks("console"))
+    apply, mapped, find, *_ = (block.replace("own.yaml", str(file)) for block in blocks("console"))
     for line in apply.splitlines():
         node.api.kubectl(*shlex.split(line)[1:])
     assert is_block(node.api.kubectl(*shlex.split(mapped)[1:]).split())

@@ -216,7 +216,7 @@ def test_a_pod_whose_sandbox_is_being_made_keeps_its_directory_and_its_ids(tmp_p
             first.release()  # as when its process is killed while it waits for RunPodSandbox
             second = await admit(renamed(make(hostUsers=False)), node)
             assert node.dirs.all() == sorted([first.uid, second.uid])
-            assert first.userns_start != second.userns_start
+            assert first.user_namespace != second.user_namespace
             removal = asyncio.ensure_future(remove_pod_state(node.client, node.dirs, node.config, first.uid))
             for _ in range(2):
                 asked.clear()

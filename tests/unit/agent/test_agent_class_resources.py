@@ -125,7 +125,7 @@ def test_a_pods_own_classes_come_from_its_field_alone() -> None:
 @pytest.mark.requirement("Q53")
 def test_the_sandbox_carries_the_pods_classes_and_no_field_without() -> None:
     def config(classes: dict[str, str]) -> api_pb2.PodSandboxConfig:
-        plan = SandboxPlan(userns_start=None, dns=ResolvConf(), cgroup_root="/p", pod_logs="/l", classes=classes)
+        plan = SandboxPlan(user_namespace=None, dns=ResolvConf(), cgroup_root="/p", pod_logs="/l", classes=classes)
         return sandbox_config(make(), plan)
 
     message = config({"blockio": "slow"})

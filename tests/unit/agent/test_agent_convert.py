@@ -13,6 +13,8 @@ from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
 from podkeep.agent.convert.security import ImageUser, SeccompPolicy
 from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources.qos import linux_resources
+from podkeep.agent.user_namespaces.blocks import Block
+from podkeep.agent.user_namespaces.model import PodUserNamespace, of_block
 from podkeep.agent.volumes.images import policies
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
@@ -35,9 +37,16 @@ def make(spec: dict[str, Any] | None = None, container: dict[str, Any] | None = 
     return pod
 
 
+def own(start: int | None) -> PodUserNamespace | None:
+    return None if start is None else of_block(Block(first=start))
+
+
 def sandbox(pod: Pod, start: int | None = None) -> api_pb2.PodSandboxConfig:
     plan = SandboxPlan(
-        userns_start=start, dns=ResolvConf(servers=("10.0.0.1",)), cgroup_root="/podkeep", pod_logs="/var/log/pods"
+        user_namespace=own(start),
+        dns=ResolvConf(servers=("10.0.0.1",)),
+        cgroup_root="/podkeep",
+        pod_logs="/var/log/pods",
     )
     return sandbox_config(pod, plan)
 
@@ -53,7 +62,7 @@ def container(pod: Pod, start: int | None = None, **plan: Any) -> api_pb2.Contai
             PlannedMount(host_path=Path("/pods/hosts"), container_path="/etc/hosts"),
         ],
         "resources": linux_resources(pod, pod.spec.containers[0], 8 << 30),
-        "userns_start": start,
+        "user_namespace": own(start),
         "seccomp": SeccompPolicy(root="/seccomp"),
     } | plan
     return container_config(pod, pod.spec.containers[0], ContainerPlan(**wanted))

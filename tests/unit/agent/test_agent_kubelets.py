@@ -57,10 +57,10 @@ def test_blocks_that_others_hold_are_not_given_out_but_a_pods_own_stays(tmp_path
     own, others = tmp_path / "own", tmp_path / "others"
     for pods, uid, start in ((own, "a", 65536), (others, "k1", 65536), (others, "k2", 131072)):
         (pods / uid).mkdir(parents=True)
-        (pods / uid / "userns").write_bytes(userns.render(start))
+        (pods / uid / "userns").write_bytes(userns.render(userns.Block(first=start)))
     (others / "bad").mkdir()
     (others / "bad/userns").write_bytes(b"garbage")
     (own / "new").mkdir()
     # Two that hold the same block, because a kubelet does not look at ours, are no reason to start no pod at all.
-    assert userns.allocate(own, "a", userns.default_range(3), [others]) == 65536
-    assert userns.allocate(own, "new", userns.default_range(3), [others, tmp_path / "missing"]) == 3 * 65536
+    assert userns.allocate(own, "a", userns.default_range(3), [others]).first == 65536
+    assert userns.allocate(own, "new", userns.default_range(3), [others, tmp_path / "missing"]).first == 3 * 65536

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.agent.user_namespaces.blocks import BLOCK_LENGTH, Blocks, IdRange, default_range
+from podkeep.agent.user_namespaces.blocks import UNIT, Block, Blocks, IdRange, default_range
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import DataLoss, InvalidArgument, ResourceExhausted
 
@@ -35,8 +36,11 @@ def add_pod(pods: Path, uid: str, content: bytes | None = None) -> None:
 @pytest.mark.requirement("U33")
 def test_the_record_is_the_kubelets() -> None:
     mapping = [{"hostId": 131072, "containerId": 0, "length": 65536}]
-    assert json.loads(userns.render(131072)) == {"uidMappings": mapping, "gidMappings": mapping}
-    assert userns.parse(userns.render(131072)) == 131072
+    block = Block(first=131072)
+    assert json.loads(userns.render(block)) == {"uidMappings": mapping, "gidMappings": mapping}
+    assert userns.parse(userns.render(block)) == block
+    longer = Block(first=196608, length=196608)
+    assert userns.parse(userns.render(longer)) == longer
 
 
 @pytest.mark.requirement("U45")
@@ -54,7 +58,14 @@ def test_the_record_is_the_kubelets() -> None:
         (record((65536, 0, 65536), gids=[(131072, 0, 65536)]), "GID and UID mappings should be identical."),
         (record((65536, 1, 65536)), "UID 0 must be mapped"),
         (record((65536, 0, 65535)), "wrong user namespace length 65535"),
-        (record((65536, 0, 131072)), "wrong user namespace length 131072"),
+        (record((65536, 0, 65537)), "wrong user namespace length 65537"),
+        (record((65536, 0, 0)), "wrong user namespace length 0"),
+        (record((65536, 0, -65536)), "wrong user namespace length -65536"),
+        (record((65536, 0, 131072)), "wrong user namespace offset specified 65536"),
+        (record((0, 0, 131072)), "id 0 is out of range"),
+        (record((1 << 31, 0, 1 << 31)), f"id {1 << 31} is out of range"),
+        (record((65536, 0, 1 << 70)), "wrong user namespace offset specified 65536"),
+        (b" " * 70000, "invalid user namespace mappings file"),
         (record((65537, 0, 65536)), "wrong user namespace offset specified 65537"),
         (record((0, 0, 65536)), "id 0 is out of range"),
         (record((2**32 - 65536, 0, 65536)), f"id {2**32 - 65536} is out of range"),
@@ -70,28 +81,28 @@ def test_what_is_no_record(data: bytes, message: str) -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_record_or_data_loss(data: bytes) -> None:
     try:
-        start = userns.parse(data)
+        block = userns.parse(data)
     except DataLoss:
         return
-    assert start % BLOCK_LENGTH == 0
+    assert block.first % UNIT == block.length % UNIT == 0
 
 
 @pytest.mark.requirement("U45")
 def test_a_block_belongs_to_one_pod_and_a_pod_has_one_block() -> None:
     blocks = Blocks(default_range(3))
-    blocks.record("a", 65536)
-    blocks.record("a", 65536)
+    blocks.record("a", Block(first=65536))
+    blocks.record("a", Block(first=65536))
     with pytest.raises(DataLoss, match='range picked for pod "b" already taken'):
-        blocks.record("b", 65536)
+        blocks.record("b", Block(first=65536))
     with pytest.raises(DataLoss, match='different user namespace range already used by pod "a"'):
-        blocks.record("a", 131072)
+        blocks.record("a", Block(first=131072))
 
 
 @pytest.mark.requirement("U31", "U36")
 def test_three_pods_get_the_first_three_blocks_above_the_hosts_ids() -> None:
     blocks = Blocks(default_range(3))
-    assert [blocks.allocate(uid) for uid in "abc"] == [65536, 131072, 196608]
-    assert blocks.allocate("a") == 65536
+    assert [blocks.allocate(uid).first for uid in "abc"] == [65536, 131072, 196608]
+    assert blocks.allocate("a") == Block(first=65536, length=65536)
 
 
 @pytest.mark.requirement("U42")
@@ -111,7 +122,7 @@ def test_more_blocks_than_the_id_space_has_are_refused() -> None:
         default_range(70000)
     assert caught.value.hint == "set agent.max_pods to at most 65534"
     starts = list(default_range(65534).starts())
-    assert starts[-1] + BLOCK_LENGTH - 1 < 2**32 - 1
+    assert starts[-1] + UNIT - 1 < 2**32 - 1
     with pytest.raises(InvalidArgument):
         default_range(65535)
 
@@ -119,8 +130,8 @@ def test_more_blocks_than_the_id_space_has_are_refused() -> None:
 @pytest.mark.requirement("U37")
 def test_without_configuration_there_are_blocks_for_110_pods() -> None:
     blocks = Blocks(default_range(AgentConfig().max_pods))
-    starts = [blocks.allocate(str(number)) for number in range(110)]
-    assert starts == [BLOCK_LENGTH * number for number in range(1, 111)]
+    starts = [blocks.allocate(str(number)).first for number in range(110)]
+    assert starts == [UNIT * number for number in range(1, 111)]
     with pytest.raises(ResourceExhausted):
         blocks.allocate("one more")
 
@@ -128,7 +139,7 @@ def test_without_configuration_there_are_blocks_for_110_pods() -> None:
 @pytest.mark.parametrize(("first", "message"), [(65537, "is not a multiple of"), (0, "must be greater or equal to")])
 def test_a_range_starts_at_a_block_of_its_own(first: int, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        IdRange(first=first, blocks=1)
+        IdRange(first=first, blocks=1, wanted=1)
 
 
 @pytest.mark.requirement("U32", "U35", "U41")
@@ -138,7 +149,7 @@ def test_a_range_starts_at_a_block_of_its_own(first: int, message: str) -> None:
     st.lists(st.tuples(st.booleans(), st.integers(0, 15)), max_size=80),
 )
 def test_live_blocks_never_overlap_and_stay_inside(first: int, size: int, steps: list[tuple[bool, int]]) -> None:
-    id_range = IdRange(first=first * BLOCK_LENGTH, blocks=size)
+    id_range = IdRange(first=first * UNIT, blocks=size, wanted=size)
     blocks = Blocks(id_range)
     for allocate, pod in steps:
         if allocate:
@@ -148,18 +159,18 @@ def test_live_blocks_never_overlap_and_stay_inside(first: int, size: int, steps:
                 assert len(blocks.held()) == size
         else:
             blocks.release(str(pod))
-        starts = list(blocks.held().values())
-        assert len(set(starts)) == len(starts) <= size
-        assert all(start in id_range for start in starts)
+        held = list(blocks.held().values())
+        assert len(set(held)) == len(held) <= size
+        assert all(block in id_range for block in held)
 
 
 @pytest.mark.requirement("U34")
 def test_recorded_blocks_are_reserved_by_the_next_process(tmp_path: Path) -> None:
-    add_pod(tmp_path, "a", userns.render(65536))
+    add_pod(tmp_path, "a", userns.render(Block(first=65536)))
     add_pod(tmp_path, "b")
-    assert userns.allocate(tmp_path, "b", default_range(3)) == 131072
-    assert userns.parse((tmp_path / "b" / "userns").read_bytes()) == 131072
-    assert userns.allocate(tmp_path, "a", default_range(3)) == 65536
+    assert userns.allocate(tmp_path, "b", default_range(3)).first == 131072
+    assert userns.parse((tmp_path / "b" / "userns").read_bytes()).first == 131072
+    assert userns.allocate(tmp_path, "a", default_range(3)).first == 65536
 
 
 @pytest.mark.requirement("U35")
@@ -167,16 +178,65 @@ def test_a_released_block_is_used_again(tmp_path: Path) -> None:
     for number in range(20):
         uid = f"pod{number}"
         add_pod(tmp_path, uid)
-        assert userns.allocate(tmp_path, uid, default_range(1)) == 65536
+        assert userns.allocate(tmp_path, uid, default_range(1)).first == 65536
         userns.release(tmp_path, uid)
         assert not (tmp_path / uid / "userns").exists()
 
 
 def test_a_block_outside_of_the_range_does_not_stop_other_pods(tmp_path: Path) -> None:
-    add_pod(tmp_path, "old", userns.render(9 * 65536))
+    add_pod(tmp_path, "old", userns.render(Block(first=9 * 65536)))
     add_pod(tmp_path, "new")
-    assert userns.allocate(tmp_path, "new", default_range(2)) == 65536
-    assert userns.allocate(tmp_path, "old", default_range(2)) == 9 * 65536
+    assert userns.allocate(tmp_path, "new", default_range(2)).first == 65536
+    assert userns.allocate(tmp_path, "old", default_range(2)).first == 9 * 65536
+
+
+@pytest.mark.requirement("U34")
+def test_blocks_of_other_lengths_keep_what_they_have(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The setting was another one when their pods were made: no new block has one of their IDs."""
+    add_pod(tmp_path, "short", userns.render(Block(first=3 * UNIT)))
+    add_pod(tmp_path, "long", userns.render(Block(first=8 * UNIT, length=4 * UNIT)))
+    found = []
+    for uid in ("a", "b", "c"):
+        add_pod(tmp_path, uid)
+        found.append(userns.allocate(tmp_path, uid, default_range(9, 2 * UNIT)))
+    assert [(block.first // UNIT, block.length // UNIT) for block in found] == [(4, 2), (6, 2), (12, 2)]
+    assert userns.allocate(tmp_path, "short", default_range(9, 2 * UNIT)) == Block(first=3 * UNIT)
+    assert userns.allocate(tmp_path, "long", default_range(9)) == Block(first=8 * UNIT, length=4 * UNIT)
+    assert "pod short keeps the IDs 196608-262143, which are outside of the configured range" in caplog.text
+
+
+@pytest.mark.requirement("U45")
+def test_overlapping_blocks_of_other_lengths_are_no_records(tmp_path: Path) -> None:
+    add_pod(tmp_path, "a", userns.render(Block(first=4 * UNIT, length=4 * UNIT)))
+    add_pod(tmp_path, "b", userns.render(Block(first=7 * UNIT)))
+    with pytest.raises(DataLoss, match='range picked for pod "b" already taken by pod "a"'):
+        userns.read_all(tmp_path, default_range(3))
+
+
+@pytest.mark.requirement("U37")
+def test_longer_blocks_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        default_range(32767, 2 * UNIT)
+    assert caught.value.hint == "set agent.max_pods to at most 32766"
+    assert list(default_range(32766, 2 * UNIT).starts())[-1] == (1 << 32) - 4 * UNIT
+
+
+@pytest.mark.requirement("U43")
+@pytest.mark.parametrize("kind", ["directory", "pipe", "huge", "loop"])
+def test_a_record_that_is_no_small_file_is_read_no_further(tmp_path: Path, kind: str) -> None:
+    add_pod(tmp_path, "bad")
+    file = tmp_path / "bad" / "userns"
+    if kind == "directory":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    elif kind == "loop":
+        file.symlink_to(file)
+    else:
+        with file.open("wb") as opened:
+            opened.truncate(1 << 40)
+    with pytest.raises(DataLoss, match="user namespace of pod bad"):
+        userns.read_all(tmp_path, default_range(3))
 
 
 @pytest.mark.requirement("U43")
@@ -196,7 +256,7 @@ def test_a_record_that_cannot_be_written_takes_nothing(tmp_path: Path) -> None:
     (tmp_path / "gone").mkdir()
     with pytest.raises(OSError):
         userns.allocate(tmp_path, "missing", default_range(1))
-    assert userns.allocate(tmp_path, "gone", default_range(1)) == 65536
+    assert userns.allocate(tmp_path, "gone", default_range(1)).first == 65536
 
 
 PROGRAM = Path(__file__).with_name("programs") / "allocate.py"
@@ -220,4 +280,4 @@ def test_processes_that_allocate_at_the_same_time_get_different_blocks(tmp_path:
     starts = [int(line) for program in programs for line in program.communicate(timeout=60)[0].split()]
     assert [program.returncode for program in programs] == [0] * 4
     assert len(starts) == len(set(starts)) == 110
-    assert all(start % BLOCK_LENGTH == 0 for start in starts)
+    assert all(start % UNIT == 0 for start in starts)

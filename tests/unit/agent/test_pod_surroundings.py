@@ -20,6 +20,8 @@ from podkeep.agent.network.addresses import by_family
 from podkeep.agent.network.dns import ClusterDns, ResolvConf, pod_dns
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.resources.qos import linux_resources
+from podkeep.agent.user_namespaces.blocks import Block
+from podkeep.agent.user_namespaces.model import of_block
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
@@ -289,7 +291,7 @@ def test_variables_of_files_are_read_below_their_volume_alone(tmp_path: Path) ->
 
 
 def sandbox(pod: Pod, **plan: Any) -> api_pb2.PodSandboxConfig:
-    base = {"userns_start": None, "dns": NODE, "cgroup_root": "/podkeep", "pod_logs": "/logs"}
+    base = {"user_namespace": None, "dns": NODE, "cgroup_root": "/podkeep", "pod_logs": "/logs"}
     return sandbox_config(pod, SandboxPlan(**(base | plan)))
 
 
@@ -302,7 +304,7 @@ def config(pod: Pod, **plan: Any) -> api_pb2.ContainerConfig:
         "environment": {},
         "mounts": (),
         "resources": linux_resources(pod, container, 8 << 30),
-        "userns_start": None,
+        "user_namespace": None,
         "seccomp": SeccompPolicy(root="/root/seccomp"),
     }
     return container_config(pod, container, ContainerPlan(**(base | plan)))
@@ -367,7 +369,7 @@ def test_other_security_settings() -> None:
     level = {"user": "u", "role": "r", "type": "t", "level": "s0:c1,c2"}
     context = {"supplementalGroups": [5], "supplementalGroupsPolicy": "Strict", "seLinuxOptions": level}
     pod = make({"securityContext": {"procMount": "Unmasked"}}, securityContext=context, hostUsers=False)
-    found = security(pod, userns_start=65536, groups=[7])
+    found = security(pod, user_namespace=of_block(Block(first=65536)), groups=[7])
     assert (list(found.masked_paths), list(found.readonly_paths)) == ([], [])
     assert found.supplemental_groups_policy == api_pb2.SupplementalGroupsPolicy.Strict
     assert list(found.supplemental_groups) == [5, 7]

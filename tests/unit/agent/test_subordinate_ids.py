@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.agent.user_namespaces import subordinate_ids
-from podkeep.agent.user_namespaces.blocks import BLOCK_LENGTH, Blocks, default_range
+from podkeep.agent.user_namespaces.blocks import UNIT, Block, Blocks, default_range
 from podkeep.agent.user_namespaces.subordinate_ids import Granted, parse
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
 from podkeep.kernel.mount import mounts
@@ -36,7 +36,7 @@ root:1100000:65536\r
 
 root:00000000000000000000000000000000000000000000000000000000000000000000001000000:7
 root:1200000:5"""
-FIRST_POD, SECOND_POD = BLOCK_LENGTH, 2 * BLOCK_LENGTH
+FIRST_POD, SECOND_POD = UNIT, 2 * UNIT
 
 
 def alice(first: int, count: int) -> Granted:
@@ -78,8 +78,8 @@ def test_any_text_has_ranges_or_none(text: str) -> None:
         ([alice(FIRST_POD - 1, 1)], [1, 2, 3]),
         ([alice(FIRST_POD - 1, 2)], [2, 3, 4]),
         ([alice(SECOND_POD, 1)], [1, 3, 4]),
-        ([alice(SECOND_POD + BLOCK_LENGTH - 1, 1)], [1, 3, 4]),
-        ([alice(SECOND_POD + BLOCK_LENGTH, 1)], [1, 2, 4]),
+        ([alice(SECOND_POD + UNIT - 1, 1)], [1, 3, 4]),
+        ([alice(SECOND_POD + UNIT, 1)], [1, 2, 4]),
         ([alice(65536, 4294836224 - 65536)], [65534]),
         ([alice(0, 1 << 32)], []),
         ([alice(0, 1 << 64)], []),
@@ -87,7 +87,7 @@ def test_any_text_has_ranges_or_none(text: str) -> None:
     ],
 )
 def test_blocks_with_an_id_that_a_user_has_are_left_out(granted: list[Granted], starts: list[int]) -> None:
-    assert list(default_range(3).without(granted).starts()) == [number * BLOCK_LENGTH for number in starts]
+    assert list(default_range(3).without(granted).starts()) == [number * UNIT for number in starts]
 
 
 @pytest.mark.requirement("U32", "U37", "U41")
@@ -102,13 +102,13 @@ def test_no_block_overlaps_a_users_range_and_there_are_as_many_as_fit(
     id_range = default_range(pods).without(granted)
     starts = list(id_range.starts())
     assert starts == sorted(set(starts))
-    assert all(start >= BLOCK_LENGTH and start + BLOCK_LENGTH < 1 << 32 for start in starts)
-    assert not any(item.overlaps(start, BLOCK_LENGTH) for item in granted for start in starts)
+    assert all(start >= UNIT and start + UNIT < 1 << 32 for start in starts)
+    assert not any(item.overlaps(start, UNIT) for item in granted for start in starts)
     assert len(starts) == pods or id_range.shortage()
     if id_range.shortage():
         assert all(
-            number * BLOCK_LENGTH in id_range or id_range.granted_in(number * BLOCK_LENGTH)
-            for number in range(1, 65535, 97)
+            block in id_range or id_range.granted_in(block)
+            for block in (Block(first=number * UNIT) for number in range(1, 65535, 97))
         )
 
 
@@ -120,8 +120,8 @@ def test_many_large_ranges_are_no_work_for_each_block() -> None:
 
 @pytest.mark.requirement("U41", "U42")
 def test_no_block_that_users_leave() -> None:
-    blocks = Blocks(default_range(2).without([alice(0, 65534 * BLOCK_LENGTH)]))
-    assert blocks.allocate("a") == 65534 * BLOCK_LENGTH
+    blocks = Blocks(default_range(2).without([alice(0, 65534 * UNIT)]))
+    assert blocks.allocate("a") == Block(first=65534 * UNIT)
     with pytest.raises(ResourceExhausted) as caught:
         blocks.allocate("b")
     assert caught.value.message.endswith("could not find an empty slot to allocate a user namespace")
@@ -134,11 +134,11 @@ def test_no_block_that_users_leave() -> None:
 def test_a_pod_keeps_a_block_that_a_user_was_given_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for uid in ("old", "new"):
         (tmp_path / uid).mkdir()
-    assert userns.allocate(tmp_path, "old", default_range(3)) == FIRST_POD
+    assert userns.allocate(tmp_path, "old", default_range(3)).first == FIRST_POD
     granted = [alice(100000, 65536)]
-    assert userns.allocate(tmp_path, "new", default_range(3).without(granted)) == 3 * BLOCK_LENGTH
-    assert userns.allocate(tmp_path, "old", default_range(3).without(granted)) == FIRST_POD
-    assert "pod old keeps the IDs from 65536 on until it is removed" in caplog.text
+    assert userns.allocate(tmp_path, "new", default_range(3).without(granted)).first == 3 * UNIT
+    assert userns.allocate(tmp_path, "old", default_range(3).without(granted)).first == FIRST_POD
+    assert "pod old keeps the IDs 65536-131071 until it is removed" in caplog.text
     assert "/etc/subuid gives IDs to alice" in caplog.text
 
 

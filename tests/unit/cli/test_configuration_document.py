@@ -35,6 +35,7 @@ SECTIONS: dict[str, type[msgspec.Struct]] = {
     "[agent.authorization]": config.AuthorizationConfig,
     "[agent.authorization.webhook]": config.AccessWebhookConfig,
     "[agent.crash_loop_back_off]": config.CrashLoopBackOffConfig,
+    "[agent.user_namespaces]": config.UserNamespacesConfig,
     "[node]": config.NodeConfig,
     "[streaming]": config.StreamingConfig,
     "[api.admission]": config.AdmissionConfig,

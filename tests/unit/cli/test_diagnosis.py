@@ -45,9 +45,17 @@ def test_user_namespaces(limit: int | None, level: Level) -> None:
 @pytest.mark.parametrize(
     ("count", "level", "detail"),
     [
-        (65536, Level.OK, "3 blocks of 65536"),
-        (65532 * 65536, Level.WARNING, "2 blocks of 65536; 65532 blocks are left out, as /etc/subuid gives IDs to bob"),
-        (1 << 32, Level.MISSING, "0 blocks of 65536; 65534 blocks are left out, as /etc/subuid gives IDs to bob"),
+        (65536, Level.OK, "3 blocks of 65536 from 65536 on"),
+        (
+            65532 * 65536,
+            Level.WARNING,
+            "2 blocks of 65536 from 65536 on; 65532 blocks are left out, as /etc/subuid gives IDs to bob",
+        ),
+        (
+            1 << 32,
+            Level.MISSING,
+            "0 blocks of 65536 from 65536 on; 65534 blocks are left out, as /etc/subuid gives IDs to bob",
+        ),
     ],
 )
 def test_user_ids_that_users_leave_to_pods(count: int, level: Level, detail: str) -> None:

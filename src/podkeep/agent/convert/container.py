@@ -15,6 +15,7 @@ from podkeep.agent.convert.security import ImageUser, SeccompPolicy, container_s
 from podkeep.agent.environment.variables import expand_all
 from podkeep.agent.resources import class_messages as class_resources
 from podkeep.agent.resources.qos import LinuxResources
+from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2
@@ -65,7 +66,7 @@ class PlannedDevice:
 class ContainerPlan:
     """What the node adds to a container when it asks for it.
 
-    ``image_ref`` is what PullImage or ImageStatus returned; ``userns_start`` as in the sandbox's plan.
+    ``image_ref`` is what PullImage or ImageStatus returned; ``user_namespace`` as in the sandbox's plan.
     """
 
     attempt: int
@@ -74,7 +75,7 @@ class ContainerPlan:
     environment: Mapping[str, str]
     mounts: Sequence[PlannedMount]
     resources: LinuxResources
-    userns_start: int | None
+    user_namespace: PodUserNamespace | None
     seccomp: SeccompPolicy
     devices: Sequence[PlannedDevice] = ()
     groups: Sequence[int] = ()
@@ -92,7 +93,7 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
 
     :raises InvalidArgument: if the container must not run as root and would, or asks for what cannot be had.
     """
-    namespaces = namespace_options(pod.spec, plan.userns_start, plan.target_id)
+    namespaces = namespace_options(pod.spec, plan.user_namespace, plan.target_id)
     resources = plan.resources
     return api_pb2.ContainerConfig(
         metadata=api_pb2.ContainerMetadata(name=container.name, attempt=plan.attempt),
@@ -144,7 +145,12 @@ def _handler(pod: Pod, plan: ContainerPlan) -> str:
 
 
 def _mount(mount: PlannedMount, pod: Pod, plan: ContainerPlan) -> api_pb2.Mount:
-    """Every mount of a pod with its own user namespace carries the pod's mapping (KEP-127, handling of volumes)."""
+    """Every mount of a pod whose volumes are idmapped carries the pod's mapping (KEP-127, handling of volumes).
+
+    Images need none of it: the runtime maps them as it maps the root file system.
+    """
+    own = plan.user_namespace
+    id_map = own.id_map if own is not None and own.idmapped_volumes else None
     image = None
     if mount.image is not None:
         image = api_pb2.ImageSpec(
@@ -162,8 +168,8 @@ def _mount(mount: PlannedMount, pod: Pod, plan: ContainerPlan) -> api_pb2.Mount:
         recursive_read_only=mount.recursive_read_only,
         selinux_relabel=mount.selinux_relabel,
         propagation=_PROPAGATION[mount.propagation],
-        uidMappings=id_mappings(plan.userns_start),
-        gidMappings=id_mappings(plan.userns_start),
+        uidMappings=[] if id_map is None else id_mappings(id_map.uids),
+        gidMappings=[] if id_map is None else id_mappings(id_map.gids),
     )
 
 

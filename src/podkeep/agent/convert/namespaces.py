@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from podkeep.agent.user_namespaces.blocks import BLOCK_LENGTH
+from collections.abc import Sequence
+
+from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.pod import PodSpec
 from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.namespace.idmap import IdMapping
 
 
-def namespace_options(spec: PodSpec, userns_start: int | None, target_id: str = "") -> api_pb2.NamespaceOption:
+def namespace_options(
+    spec: PodSpec, user_namespace: PodUserNamespace | None, target_id: str = ""
+) -> api_pb2.NamespaceOption:
     """Return the namespaces of a pod, or of one of its containers.
 
-    :param userns_start: first host ID of the pod's block; ``None`` if it shares the node's user namespace.
+    :param user_namespace: the pod's own; ``None`` if it shares the node's.
     :param target_id: of an ephemeral container, the container whose processes it sees.
     """
     pid = api_pb2.NODE if spec.host_pid else api_pb2.POD if spec.share_process_namespace else api_pb2.CONTAINER
@@ -20,20 +25,20 @@ def namespace_options(spec: PodSpec, userns_start: int | None, target_id: str = 
         ipc=api_pb2.NODE if spec.host_ipc else api_pb2.POD,
         pid=pid,
         target_id=target_id,
-        userns_options=user_namespace(userns_start),
+        userns_options=_options(user_namespace),
     )
 
 
-def user_namespace(start: int | None) -> api_pb2.UserNamespace:
+def _options(user_namespace: PodUserNamespace | None) -> api_pb2.UserNamespace:
     """Return the user namespace of a pod; sharing the node's is said explicitly (KEP-127, CRI changes)."""
-    if start is None:
+    if user_namespace is None:
         return api_pb2.UserNamespace(mode=api_pb2.NODE)
-    mapping = id_mappings(start)
-    return api_pb2.UserNamespace(mode=api_pb2.POD, uids=mapping, gids=mapping)
+    id_map = user_namespace.id_map
+    return api_pb2.UserNamespace(mode=api_pb2.POD, uids=id_mappings(id_map.uids), gids=id_mappings(id_map.gids))
 
 
-def id_mappings(start: int | None) -> list[api_pb2.IDMapping]:
-    """Return the mapping of a pod's block, for a user namespace or a mount; empty without one."""
-    if start is None:
-        return []
-    return [api_pb2.IDMapping(host_id=start, container_id=0, length=BLOCK_LENGTH)]
+def id_mappings(mappings: Sequence[IdMapping]) -> list[api_pb2.IDMapping]:
+    """Return one side of a mapping, for a user namespace or a mount."""
+    return [
+        api_pb2.IDMapping(host_id=item.host_id, container_id=item.container_id, length=item.length) for item in mappings
+    ]

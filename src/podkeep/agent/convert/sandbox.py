@@ -12,6 +12,7 @@ from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources import cgroup_names, qos, requests
 from podkeep.agent.resources import class_messages as class_resources
 from podkeep.agent.resources.requests import is_sidecar
+from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2
 
@@ -20,12 +21,10 @@ _PROTOCOLS = {"TCP": api_pb2.TCP, "UDP": api_pb2.UDP, "SCTP": api_pb2.SCTP}
 
 @dataclass(frozen=True, kw_only=True)
 class SandboxPlan:
-    """What the node adds to a Pod when it asks for its sandbox.
+    """What the node adds to a Pod when it asks for its sandbox."""
 
-    ``userns_start`` is the first host ID of the pod's block, ``None`` without a user namespace of its own.
-    """
-
-    userns_start: int | None
+    user_namespace: PodUserNamespace | None
+    """The pod's own; ``None``: it shares the node's."""
     dns: ResolvConf
     cgroup_root: str
     pod_logs: str
@@ -56,7 +55,7 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
         class_resources=class_resources.of_pod(plan.classes),
         linux=api_pb2.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_names.of_pod(plan.cgroup_root, pod),
-            security_context=sandbox_security(pod, namespace_options(spec, plan.userns_start)),
+            security_context=sandbox_security(pod, namespace_options(spec, plan.user_namespace)),
             sysctls={} if security is None else {s.name.replace("/", "."): s.value for s in security.sysctls},
             resources=_resources(requests.pod_requests(pod, overhead=False), requests.pod_limits(pod, overhead=False)),
             overhead=_resources(requests.amounts(spec.overhead), requests.amounts(spec.overhead)),

@@ -59,6 +59,7 @@ from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
+from podkeep.kernel.process import lsm
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class _Size:
         return cls(
             capacity=capacity,
             allocatable=allocatable.allocatable(capacity, config.agent),
-            app_armor=machine.has_app_armor(),
+            app_armor=lsm.apparmor_enabled(),
         )
 
 
@@ -154,10 +155,11 @@ async def _serve(
 def _require_blocks(node: Node) -> None:
     """Check that the blocks of IDs of all pods are known, so that none is given twice; with the gate off none is given.
 
+    :raises FailedPrecondition: if the range that they are of cannot be retrieved.
     :raises DataLoss: naming the pod whose record cannot be read.
     """
     if node.gates.enabled(USER_NAMESPACES):
-        blocks.read_all(node.dirs.pods, node.id_range.without(subordinate_ids.read()))
+        blocks.read_all(node.dirs.pods, node.id_range().without(subordinate_ids.read()))
 
 
 class _Here:

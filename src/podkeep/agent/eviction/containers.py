@@ -90,7 +90,7 @@ class ContainerGarbage:
                 log.warning("garbage collection of containers: %s", error)
 
     async def remove_unused(self) -> None:
-        """Remove everything that nobody needs, containers of pods that have ended among it: disk is scarce.
+        """Remove every container that is not needed, also of pods that have ended: the disk is full.
 
         :raises PodkeepError: if the runtime does not answer.
         """
@@ -140,7 +140,7 @@ class ContainerGarbage:
             log.warning("garbage collection of containers: %s", error.message)
 
     def _remove_logs(self, in_runtime: set[str]) -> None:
-        """Remove logs of pods of which nothing else is left, and of which nobody knows."""
+        """Remove logs of pods of which nothing else is left."""
         try:
             entries = os.listdir(self._logs)
         except FileNotFoundError:

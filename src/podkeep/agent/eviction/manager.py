@@ -4,7 +4,7 @@
                 ▼                                                                        │
     observe ──▶ conditions ──▶ local storage: pods beyond their own limits are ended ────┤
                                    ▼                                                     │
-                     a threshold is due: containers and images that nobody uses go ──────┤
+                     a threshold is due: ended containers and unused images go ──────────┤
                                    ▼ not enough                                          │
                      the pod that uses most beyond its request is ended ─────────────────┘
 
@@ -71,7 +71,7 @@ class Events(Protocol):
 
 
 Reclaim = Callable[[], Awaitable[object]]
-"""Removes from a disk what nobody uses: ended containers, or images."""
+"""Removes from a disk what is not used: ended containers, or images."""
 
 
 class EvictionManager:
@@ -227,7 +227,7 @@ class EvictionManager:
         return []
 
     async def _reclaim_of_node(self, signal: str) -> bool:
-        """Remove what nobody uses from the disk of a signal; return whether that was enough."""
+        """Remove what is not used from the disk of a signal; return whether that was enough."""
         functions = self._functions(signal)
         if not functions:
             return False

@@ -12,7 +12,6 @@ import json
 import logging
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
 from podkeep.agent.eviction import shutdown_plan
@@ -20,7 +19,7 @@ from podkeep.agent.eviction.logind import Logind
 from podkeep.agent.eviction.manager import Events, Pods
 from podkeep.agent.metrics import SHUTDOWN_END, SHUTDOWN_START
 from podkeep.api.pod import Pod
-from podkeep.base import atomicfile
+from podkeep.base import atomicfile, rfc3339
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import PodkeepError
 from podkeep.base.metrics import Metrics
@@ -138,4 +137,4 @@ class GracefulShutdown:
 
 
 def _time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ") if seconds else ""
+    return rfc3339.of_seconds(seconds) if seconds else ""

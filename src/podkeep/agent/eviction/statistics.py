@@ -21,18 +21,19 @@ from podkeep.agent.convert import names
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
 from podkeep.agent.poddirs import PodDirs
-from podkeep.agent.resources import cgroup_names, machine
+from podkeep.agent.resources import cgroup_names
 from podkeep.agent.resources import thresholds as signals
 from podkeep.agent.resources.thresholds import Observation, Observations
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup import cgroup_stats, systemd
 from podkeep.kernel.cgroup.cgroups import detect
 from podkeep.kernel.files import tree_size
+from podkeep.kernel.process import totals
 
 _MEASURE_S, _LEAST_S, _ALL_S = 20.0, 1.0, 60.0
 """How long the files of one pod are counted: of many, each has its share of a minute, a second at least. What was not
@@ -105,9 +106,11 @@ class Statistics:
 
     def _observe(self) -> Observations:
         found: dict[str, Observation] = {}
-        memory = _memory()
-        if memory is not None:
-            found[signals.MEMORY] = memory
+        with suppress(Internal):
+            if (memory := memory_available(totals.memory())) is not None:
+                found[signals.MEMORY] = memory
+            most = totals.max_tasks()
+            found[signals.PIDS] = Observation(available=most - totals.tasks(), capacity=most)
         pods = self._cgroups.usage(self._pods_cgroup)
         if pods is not None and pods.memory.limit is not None:
             limit, used = pods.memory.limit, pods.memory.working_set
@@ -118,10 +121,6 @@ class Statistics:
             (self._layers, signals.CONTAINERFS, signals.CONTAINERFS_INODES),
         ):
             found |= _filesystem(path, disk, inodes)
-        tasks = _tasks()
-        if tasks is not None:
-            most = machine.max_processes()
-            found[signals.PIDS] = Observation(available=most - tasks, capacity=most)
         return found
 
     def _pods(
@@ -186,31 +185,11 @@ class _Counting(NamedTuple):
         return DiskUse() if found is None else DiskUse(found.used_bytes, found.inodes, hidden=found.too_deep)
 
 
-def memory_available(text: str) -> Observation | None:
-    """Return the memory of a machine, from its /proc/meminfo: what is free, and page cache that nobody looks at."""
-    found = {}
-    for line in text.splitlines():
-        key, _, rest = line.partition(":")
-        with suppress(ValueError, IndexError):
-            found[key] = int(rest.split()[0]) << 10
+def memory_available(found: Mapping[str, int]) -> Observation | None:
+    """Return the memory of a machine, from its /proc/meminfo in bytes: what is free, and inactive page cache."""
     if "MemTotal" not in found or "MemFree" not in found:
         return None
     return Observation(available=found["MemFree"] + found.get("Inactive(file)", 0), capacity=found["MemTotal"])
-
-
-def _memory() -> Observation | None:
-    try:
-        return memory_available(Path("/proc/meminfo").read_text(encoding="ascii"))
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _tasks() -> int | None:
-    """Return how many processes and threads there are (proc(5), loadavg)."""
-    try:
-        return int(Path("/proc/loadavg").read_text(encoding="ascii").split()[3].partition("/")[2])
-    except (OSError, ValueError, IndexError):
-        return None
 
 
 def _filesystem(path: str, disk: str, inodes: str) -> dict[str, Observation]:

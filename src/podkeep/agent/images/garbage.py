@@ -196,7 +196,7 @@ class ImageGarbage:
                 raise FailedPrecondition(message)
 
     async def remove_unused(self) -> Reclaimed:
-        """Remove every image that nobody uses, for a node that is out of disk space.
+        """Remove every unused image, for a node that is out of disk space.
 
         :raises PodkeepError: if the runtime does not answer, or some could not be removed.
         """
@@ -356,7 +356,7 @@ def is_used(key: Key, used: Collection[Key]) -> bool:
 
 
 def removable(records: dict[Key, ImageRecord], used: Collection[Key]) -> list[ImageRecord]:
-    """Return the images that nobody uses, that used longest ago first; pure."""
+    """Return the unused images, that used longest ago first; pure."""
     free = [record for key, record in records.items() if not record.pinned and not is_used(key, used)]
     return sorted(free, key=lambda record: (record.last_used, record.first_seen, record.id))
 

@@ -8,7 +8,7 @@ was not pulled by an agent: it is preloaded.
     pulled/<hash of the image ID>   by repository: for every pod of the node, or for who has one of these credentials
 
 Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
-that nobody may rely on. Blocking; several agents may share the directory.
+that may not be relied on. Blocking; several agents may share the directory.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ class Images:
             return await self._ensure(wanted, pod)
         finally:
             self._wanted[wanted.image] -= 1
-            self._wanted += Counter()  # without those that nobody wants
+            self._wanted += Counter()  # without those that are not wanted any more
 
     async def _ensure(self, wanted: Wanted, pod: PodPull) -> LocalImage:
         image = wanted.image

@@ -91,7 +91,7 @@ class _ManagedPod:
         return self.status or self.pod.status
 
     def is_to_go(self) -> bool:
-        """Whether the pod is to be removed from the node: nobody wants it, or its deletion was asked for."""
+        """Whether the pod is to be removed from the node: no source has it, or its deletion was asked for."""
         return not self.wanted or self.pod.metadata.deletion_timestamp is not None
 
     def grace(self) -> int:
@@ -306,7 +306,7 @@ class PodManager:
             managed.over.set()
 
     async def _forgotten(self, managed: _ManagedPod) -> None:
-        """Wait until nobody wants a pod that is gone; one whose deletion nobody asked for begins anew."""
+        """Wait until no source has a pod that is gone; one whose deletion was not asked for begins anew."""
         uid = managed.pod.metadata.uid
         if managed.wanted and managed.pod.metadata.deletion_timestamp is not None:
             self._statuses.finish(managed.pod)

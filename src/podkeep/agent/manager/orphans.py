@@ -1,4 +1,4 @@
-"""Pods that are on the node though nobody wants them: of the runtime, and directories without a pod there.
+"""Orphaned pods: those of the runtime that no source has, and directories without a pod there.
 
 They are left by an agent that ended between the deletion of an object and the removal of the pod, or while the API
 forgot. Only pods of an agent are removed: others' sandboxes, and pods that ``podkeep run`` has, are left alone.
@@ -30,7 +30,7 @@ DEFAULT_GRACE_S = 30
 
 @dataclass(frozen=True, kw_only=True)
 class Orphans:
-    """Removes what nobody wants.
+    """Removes orphaned pods.
 
     :ivar is_wanted: says of a UID whether somebody looks after that pod.
     """
@@ -44,7 +44,7 @@ class Orphans:
             try:
                 await self.look()
             except PodkeepError as error:
-                log.debug("pods that nobody wants are not known now: %s", error)
+                log.debug("orphaned pods are not known now: %s", error)
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
@@ -58,9 +58,9 @@ class Orphans:
             try:
                 if await self._remove(uid):
                     self.node.metrics.add(ORPHANED_RUNTIME_PODS)
-                    log.info("removed pod %s, which nobody wants any more", uid)
+                    log.info("removed orphaned pod %s", uid)
             except (PodkeepError, OSError) as error:
-                log.warning("pod %s, which nobody wants any more, cannot be removed: %s", uid, error)
+                log.warning("orphaned pod %s cannot be removed: %s", uid, error)
 
         async with self.node.dirs.held():
             empty = await asyncio.to_thread(self.node.dirs.reclaim_empty, self.is_wanted)

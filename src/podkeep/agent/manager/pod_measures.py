@@ -8,13 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from podkeep.agent import metrics as names
 from podkeep.agent.events import Event
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
+from podkeep.base import rfc3339
 
 _NEW = frozenset({"", "Pending"})
 _PULLING, _PULLED = "Pulling", "Pulled"
@@ -129,6 +129,6 @@ def _init_seconds(status: PodStatus) -> float:
 
 def _seconds(text: str | None) -> float:
     try:
-        return datetime.fromisoformat(text).timestamp() if text else 0.0
+        return rfc3339.seconds(text) if text else 0.0
     except ValueError:
         return 0.0

@@ -21,14 +21,16 @@ from podkeep.agent.node_status.lease import NodeLease
 from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.node_status.status import SPREAD, Facts, Report, fields, report, with_missing
 from podkeep.api.feature_gates import CLASS_RESOURCES
+from podkeep.base import rfc3339
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
-from podkeep.client.correlation import Reference, stamp
+from podkeep.client.correlation import Reference
 from podkeep.client.errors import ApiError
 from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
 from podkeep.client.resources import NODES
+from podkeep.kernel.process import procfs
 
 log = logging.getLogger(__name__)
 
@@ -191,7 +193,7 @@ class NodeReporter:
         facts = await self._facts()
         try:
             if settings.register:
-                made = report(facts, {}, {}, now=stamp(time.time()), due=True)
+                made = report(facts, {}, {}, now=rfc3339.of_seconds(time.time()), due=True)
                 status = {key: value for key, value in fields(facts).items() if value is not None}
                 status["conditions"] = list(made.conditions.values)
                 node = registration.new_node(settings.name, settings.labels, settings.taints, status)
@@ -222,7 +224,7 @@ class NodeReporter:
 
     def _note_reboot(self, node: Mapping[str, Any]) -> None:
         before = ((node.get("status") or {}).get("nodeInfo") or {}).get("bootID", "")
-        now = system.boot_id()
+        now = procfs.boot_id()
         if before and before != now:
             name = self._settings.name
             message = f"Node {name} has been rebooted, boot id: {now}"
@@ -261,7 +263,7 @@ class NodeReporter:
             if not self.node:
                 self._know(await self._client.get(NODES, self._settings.name))
             due = time.monotonic() >= self._reported + self._settings.report_s + self._delay
-            decided = report(facts, self.node, self._sent, now=stamp(time.time()), due=due)
+            decided = report(facts, self.node, self._sent, now=rfc3339.of_seconds(time.time()), due=due)
             if decided.patch is not None:
                 await self._write(decided, decided.patch)
         except PodkeepError as error:

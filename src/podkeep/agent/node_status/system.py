@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import podkeep
+from podkeep.kernel.process import procfs, totals
 
 KUBERNETES = "1.36.0"
 """The version of Kubernetes whose kubelet this agent is like."""
@@ -27,7 +28,7 @@ def node_info(runtime: str, architecture: str) -> dict[str, Any]:
     info: dict[str, Any] = {
         "machineID": _text("/etc/machine-id") or _text("/var/lib/dbus/machine-id"),
         "systemUUID": _text("/sys/class/dmi/id/product_uuid") or _text("/etc/machine-id"),
-        "bootID": boot_id(),
+        "bootID": procfs.boot_id(),
         "kernelVersion": os.uname().release,
         "osImage": _os_image(_text("/etc/os-release")),
         "containerRuntimeVersion": runtime,
@@ -36,14 +37,9 @@ def node_info(runtime: str, architecture: str) -> dict[str, Any]:
         "operatingSystem": "linux",
         "architecture": architecture,
     }
-    if swap := _swap(_text("/proc/meminfo")):
+    if swap := totals.memory().get("SwapTotal", 0):
         info["swap"] = {"capacity": swap}
     return info
-
-
-def boot_id() -> str:
-    """Return what differs after each start of the kernel."""
-    return _text("/proc/sys/kernel/random/boot_id")
 
 
 def _text(path: str) -> str:
@@ -61,11 +57,3 @@ def _os_image(text: str) -> str:
         if key == "PRETTY_NAME":
             return value.strip().strip("\"'")
     return "Linux"
-
-
-def _swap(text: str) -> int:
-    """Return bytes of swap, as /proc/meminfo has it."""
-    for line in text.splitlines():
-        if line.startswith("SwapTotal:"):
-            return int(line.split()[1]) << 10
-    return 0

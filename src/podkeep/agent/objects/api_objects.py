@@ -19,7 +19,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, Generic, TypeVar
 
 from podkeep.agent.objects import references
@@ -29,6 +28,7 @@ from podkeep.agent.objects.sources import Claim, Key, Sources, TokenKey, failure
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
+from podkeep.base import rfc3339
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
@@ -411,7 +411,7 @@ def token_of(made: Mapping[str, Any], asked: int, jitter: float) -> _Token:
     """
     seconds = made.get("spec", {}).get("expirationSeconds") or asked
     status = made["status"]
-    expires = datetime.fromisoformat(status["expirationTimestamp"]).timestamp()
+    expires = rfc3339.seconds(status["expirationTimestamp"])
     issued = expires - seconds
     refresh = min(issued + MAX_TOKEN_S, expires - (1 - TOKEN_SHARE) * seconds) - jitter * TOKEN_JITTER_S
     return _Token(text=status["token"], refresh=refresh, expires=expires)

@@ -27,8 +27,10 @@ from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
 from podkeep.agent.resources.node_selection import selects
 from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.agent.user_namespaces import subordinate_ids
+from podkeep.agent.user_namespaces.model import PodUserNamespace, of_block
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
+from podkeep.base import rfc3339
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import PodUID, parse_pod_uid
@@ -44,12 +46,12 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Admitted:
-    """A pod that this process runs. ``lock`` is a descriptor that holds it; ``userns_start`` its first host ID."""
+    """A pod that this process runs. ``lock`` is a descriptor that holds it; ``user_namespace`` is its own, if any."""
 
     uid: PodUID
     directory: PodDir
     lock: int
-    userns_start: int | None
+    user_namespace: PodUserNamespace | None
 
     def release(self) -> None:
         """Give up the pod's lock; its state stays."""
@@ -64,7 +66,7 @@ def with_identity(pod: Pod) -> Pod:
         metadata=msgspec.structs.replace(
             metadata,
             uid=metadata.uid or str(uuid.uuid4()),
-            creation_timestamp=metadata.creation_timestamp or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            creation_timestamp=metadata.creation_timestamp or rfc3339.of_seconds(time.time()),
         ),
     )
 
@@ -99,14 +101,14 @@ async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
         lock = node.dirs.own(uid)
         try:
             others = kubelets.pod_directories(node.config, found)
-            start = await _to_its_end(partial(_prepare, pod, node, identity, others, managed=adopt))
+            own = await _to_its_end(partial(_prepare, pod, node, identity, others, managed=adopt))
         except BaseException as error:
             os.close(lock)
             await _to_its_end(partial(_undo, node, uid))
             if (failure := _failure(error)) is not None:
                 raise failure from error
             raise
-    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
+    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own)
 
 
 def _require_node(pod: Pod, node: Node) -> None:
@@ -138,13 +140,13 @@ async def _adopt(pod: Pod, node: Node) -> Admitted:
     async with node.dirs.held():
         lock = node.dirs.own(uid)
         try:
-            start = await _to_its_end(partial(_resume, pod, node, others))
+            own = await _to_its_end(partial(_resume, pod, node, others))
         except BaseException as error:
             os.close(lock)
             if (failure := _failure(error)) is not None:
                 raise failure from error
             raise
-    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, userns_start=start)
+    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own)
 
 
 def _failure(error: BaseException) -> StepFailed | None:
@@ -154,27 +156,29 @@ def _failure(error: BaseException) -> StepFailed | None:
     return StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) if isinstance(error, OSError) else None
 
 
-def _prepare(pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool) -> int | None:
+def _prepare(
+    pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool
+) -> PodUserNamespace | None:
     node.dirs.identify(parse_pod_uid(pod.metadata.uid), identity, managed=managed)
     return _resume(pod, node, others)
 
 
-def _resume(pod: Pod, node: Node, others: Sequence[Path]) -> int | None:
-    """Make what is not there yet of a pod's cgroup and IDs; return the first of these."""
+def _resume(pod: Pod, node: Node, others: Sequence[Path]) -> PodUserNamespace | None:
+    """Make what is not there yet of a pod's cgroup and IDs; return the user namespace that it has for itself."""
     uid = parse_pod_uid(pod.metadata.uid)
     podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
     if pod.spec.host_users is not False:
         return None
     if not node.gates.enabled(USER_NAMESPACES):
         # Only a pod that was taken on while the gate was on comes here: it keeps what it has.
-        start = userns.recorded(node.dirs.pods, uid)
-        if start is None:
+        kept = userns.recorded(node.dirs.pods, uid)
+        if kept is None:
             raise FailedPrecondition(_GATE_IS_OFF, hint=_SWITCH_ON)
-        return start
-    id_range = node.id_range.without(subordinate_ids.read())
-    start = userns.allocate(node.dirs.pods, uid, id_range, others)
+        return of_block(kept)
+    id_range = node.id_range().without(subordinate_ids.read())
+    block = userns.allocate(node.dirs.pods, uid, id_range, others)
     reach("agent.userns.recorded")
-    return start
+    return of_block(block)
 
 
 def _undo(node: Node, uid: PodUID) -> None:

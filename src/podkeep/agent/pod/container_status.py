@@ -14,7 +14,7 @@ import msgspec
 from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.pod.plan import reported, restarting_all
 from podkeep.agent.pod.restarts import RESTARTING_ALL, is_sidecar, restarts_after
-from podkeep.agent.pod.status_facts import StatusFacts, time_text
+from podkeep.agent.pod.status_facts import StatusFacts
 from podkeep.agent.probes.model import NO_PROBES
 from podkeep.agent.resources.requests import binary
 from podkeep.api.containers import Container, ResourceRequirements, VolumeMount
@@ -30,7 +30,7 @@ from podkeep.api.status import (
     VolumeMountStatus,
     VolumeStatus,
 )
-from podkeep.base import quantity
+from podkeep.base import quantity, rfc3339
 
 CONTAINER_CREATING = "ContainerCreating"
 POD_INITIALIZING = "PodInitializing"
@@ -235,7 +235,7 @@ class ContainerStatuses:
 
     def _converted(self, view: ContainerView, before: ContainerStatus | None) -> ContainerState:
         if view.state is State.RUNNING:
-            return ContainerState(running=ContainerStateRunning(started_at=time_text(view.started_at)))
+            return ContainerState(running=ContainerStateRunning(started_at=rfc3339.of_nanoseconds(view.started_at)))
         if view.state is State.EXITED:
             return ContainerState(terminated=self._terminated(view))
         if view.state is State.UNKNOWN and before is not None and before.state.running is not None:
@@ -250,8 +250,8 @@ class ContainerStatuses:
             exit_code=view.exit_code,
             reason=view.reason or ("Completed" if view.exit_code == 0 else "Error"),
             message=": ".join(words).encode()[: self._max_message].decode(errors="ignore"),
-            started_at=time_text(view.started_at),
-            finished_at=time_text(view.finished_at),
+            started_at=rfc3339.of_nanoseconds(view.started_at),
+            finished_at=rfc3339.of_nanoseconds(view.finished_at),
             container_id=self._id(view),
         )
 

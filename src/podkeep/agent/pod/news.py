@@ -20,7 +20,7 @@ _POLL_S = 0.1
 """Pause between looks at a runtime that sends no events."""
 _RECONNECT_S = 1.0
 _LOOK_AGAIN_S = 10.0
-"""Seconds after which one who follows the events looks again even when there is no news."""
+"""Seconds after which one who follows the events looks again without one."""
 
 
 class News:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,7 +132,7 @@ class Starter:
         :raises StepFailed: with reason FailedMount; the files are then what they were.
         """
         await self._refresh()
-        await asyncio.to_thread(self._of(admitted).refresh, self._pod, self._sources, surroundings(self._node))
+        await asyncio.to_thread(self._of(admitted).refresh, self._pod, self._sources, self._around(admitted))
 
     async def update_classes(self, sandbox: SandboxView, admitted: Admitted) -> None:
         """Give a sandbox that runs the classes that the pod as a whole asks for by now.
@@ -207,7 +207,7 @@ class Starter:
         classes = class_resources.of_pod(self._pod, self._node.gates, offers)
         class_resources.require_reported(classes, offers)
         plan = SandboxPlan(
-            userns_start=admitted.userns_start,
+            user_namespace=admitted.user_namespace,
             dns=self._dns().conf,
             cgroup_root=cgroup_names.root(self._node.config),
             pod_logs=self._node.config.agent.pod_logs,
@@ -226,7 +226,10 @@ class Starter:
 
         :raises MountFailed: if some are not ready.
         """
-        return await asyncio.to_thread(self._of(admitted).set_up, self._pod, self._sources, surroundings(self._node))
+        return await asyncio.to_thread(self._of(admitted).set_up, self._pod, self._sources, self._around(admitted))
+
+    def _around(self, admitted: Admitted) -> Surroundings:
+        return replace(surroundings(self._node), user_namespace=admitted.user_namespace)
 
     def _of(self, admitted: Admitted) -> PodVolumes:
         if self._pod_volumes is None:
@@ -267,7 +270,7 @@ class Starter:
                     self._node.page_sizes,
                     cfs_quota=self._node.config.agent.cpu_cfs_quota,
                 ),
-                userns_start=admitted.userns_start,
+                user_namespace=admitted.user_namespace,
                 classes=classes,
                 seccomp=SeccompPolicy(root=agent.seccomp_root(), is_default=agent.seccomp_default),
                 devices=[

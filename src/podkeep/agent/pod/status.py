@@ -12,15 +12,15 @@ from podkeep.agent.pod.container_status import ContainerStatuses
 from podkeep.agent.pod.phase import at_its_end, phase
 from podkeep.agent.pod.plan import as_container
 from podkeep.agent.pod.restarts import is_sidecar
-from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of, time_text
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting
 from podkeep.agent.resources import requests
 from podkeep.agent.resources.qos import qos_class
 from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import HostIP, PodCondition, PodIP, PodPhase, PodStatus
-from podkeep.base import quantity
+from podkeep.base import quantity, rfc3339
 
-__all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected", "seconds_of"]
+__all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected"]
 
 _ENDS = frozenset({"Succeeded", "Failed"})
 
@@ -41,7 +41,7 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
         host_ips=tuple(HostIP(ip=address) for address in facts.host_ips),
         pod_ip=next(iter(ips), ""),
         pod_ips=tuple(PodIP(ip=address) for address in ips),
-        start_time=previous.start_time or time_text(int(facts.since * 1e9)),
+        start_time=previous.start_time or rfc3339.of_nanoseconds(int(facts.since * 1e9)),
         init_container_statuses=inits,
         container_statuses=mains,
         ephemeral_container_statuses=ephemeral,
@@ -57,7 +57,7 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
     if facts.finished and not _anything_runs(observed):
         status = at_its_end(pod, status)
     found = conditions(pod, observed, status, previous, _own_conditions(facts, previous, status))
-    now = time_text(int((facts.now or facts.since) * 1e9))
+    now = rfc3339.of_nanoseconds(int((facts.now or facts.since) * 1e9))
     return msgspec.structs.replace(status, conditions=with_times(found, previous, now))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from podkeep.agent.observed import Confinement, ContainerView
 from podkeep.agent.probes.model import ProbeResult
@@ -55,19 +54,3 @@ class StatusFacts:
     recursive_read_only: bool = False
     runtime: str = RUNTIME_NAME
     confinement: Confinement | None = None
-
-
-_LATEST = 253_402_300_799 * 10**9
-"""The last moment that RFC 3339 can say, which a runtime's clock may be beyond: the end of the year 9999."""
-
-
-def time_text(nanoseconds: int) -> str | None:
-    """Return a time as the API writes it, or ``None`` for never."""
-    if not 0 < nanoseconds <= _LATEST:
-        return None
-    return datetime.fromtimestamp(nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds_of(text: str | None) -> float | None:
-    """Return a time of the API in seconds since 1970; ``None`` if there is none."""
-    return None if text is None else datetime.fromisoformat(text.upper().replace("Z", "+00:00")).timestamp()

@@ -24,7 +24,7 @@ from podkeep.kernel.files.removal import remove_tree
 log = logging.getLogger(__name__)
 
 _TIMEOUT_S = 30.0
-"""How long the runtime may take to finish a sandbox that nobody waits for any more."""
+"""How long the runtime may take to finish a sandbox whose caller has gone."""
 _STEP_S = 0.05
 
 

@@ -50,7 +50,7 @@ from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, dec
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status import exit_code, pod_status
-from podkeep.agent.pod.status_facts import StatusFacts, Waiting, seconds_of
+from podkeep.agent.pod.status_facts import StatusFacts, Waiting
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
 from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
 from podkeep.agent.pod.waiting import WaitingContainers
@@ -58,6 +58,7 @@ from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
+from podkeep.base import rfc3339
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
@@ -74,7 +75,7 @@ _END_PAUSE = 0.2
 _END_AGAIN = 2.0
 """Seconds after which an agent tries again to end a pod while the runtime is away."""
 _LOOK_AGAIN = 10.0
-"""Seconds after which the pod is looked at even when there is no news."""
+"""Seconds after which the pod is looked at without an event."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
 _REMOVAL_S = 0.2
@@ -142,7 +143,7 @@ class PodWorker:
         self._admitted: Admitted | None = None
         self._grace: int | None = None
         self._end_deadline: float | None = None
-        self._since = seconds_of(pod.status.start_time) or time.time()
+        self._since = rfc3339.seconds(pod.status.start_time) if pod.status.start_time else time.time()
         self._end: Finish | None = None
         self._asked: Finish | None = None
         self._conditions: tuple[PodCondition, ...] = ()

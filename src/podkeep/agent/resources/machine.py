@@ -8,12 +8,11 @@ from pathlib import Path
 
 from podkeep.agent.resources import requests
 from podkeep.agent.resources.qos import page_size
+from podkeep.kernel.process import totals
 
 PID = "pid"
 """Processes and threads: a resource of the node that is not in its status."""
 _HUGE_PAGES = Path("/sys/kernel/mm/hugepages")
-_PROC = Path("/proc")
-_APPARMOR = Path("/sys/module/apparmor/parameters/enabled")
 
 
 def capacity(root: Path, max_pods: int) -> dict[str, int]:
@@ -26,30 +25,13 @@ def capacity(root: Path, max_pods: int) -> dict[str, int]:
         requests.MEMORY: os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
         requests.EPHEMERAL_STORAGE: _storage(root),
         requests.PODS: max_pods,
-        PID: max_processes(),
+        PID: totals.max_tasks(),
     } | {f"{requests.HUGE_PAGES}{requests.binary(size)}": size * pages for size, pages in sorted(_huge_pages().items())}
 
 
 def page_sizes() -> tuple[str, ...]:
     """Return the sizes of huge pages, as the kernel and CRI write them: ``2MB``."""
     return tuple(page_size(str(size)) for size in sorted(_huge_pages()))
-
-
-def has_app_armor() -> bool:
-    """Return whether the kernel enforces AppArmor profiles."""
-    try:
-        return _APPARMOR.read_text().startswith("Y")
-    except OSError:
-        return False
-
-
-def max_processes() -> int:
-    """Return how many processes and threads there can be."""
-    limits = [1 << 22]
-    for name in ("pid_max", "threads-max"):
-        with suppress(OSError, ValueError):
-            limits.append(int((_PROC / "sys/kernel" / name).read_text()))
-    return min(limits)
 
 
 def _huge_pages() -> dict[int, int]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.base.errors import Internal
 from podkeep.kernel.cgroup import cgroup_files
 from podkeep.kernel.cgroup.cgroup_files import Psi
 from podkeep.kernel.network import netdev
 from podkeep.kernel.network.netdev import Interface
+from podkeep.kernel.process import totals
 
 _IGNORED = ("lo", "veth", "docker", "nerdctl", "cbr")
 """Beginnings of the names of interfaces that are pods' or of none (cAdvisor: isIgnoredDevice)."""
@@ -48,13 +48,13 @@ def read(proc: Path = PROC) -> NodeUsage:
 
     :raises Internal: if the kernel's texts are none that are known.
     """
-    memory, events = _table(_text(proc / "meminfo")), _table(_text(proc / "vmstat"))
+    memory, events = totals.memory(proc), totals.table(totals.text(proc / "vmstat"))
     total, free = memory["MemTotal"], memory["MemFree"]
     usage = total - free
     working_set = max(0, usage - memory.get("Inactive(file)", 0))
     swap = memory.get("SwapTotal", 0)
     return NodeUsage(
-        cpu_ns=_cpu_ns(_text(proc / "stat")),
+        cpu_ns=_cpu_ns(totals.text(proc / "stat")),
         usage=usage,
         working_set=working_set,
         available=max(0, total - working_set),
@@ -63,32 +63,25 @@ def read(proc: Path = PROC) -> NodeUsage:
         major_page_faults=events.get("pgmajfault", 0),
         swap_usage=swap - memory.get("SwapFree", 0),
         swap_available=memory.get("SwapFree", 0),
-        interfaces=tuple(item for item in netdev.parse(_text(proc / "net/dev")) if not item.name.startswith(_IGNORED)),
+        interfaces=tuple(
+            item for item in netdev.parse(totals.text(proc / "net/dev")) if not item.name.startswith(_IGNORED)
+        ),
         pressure=_pressure(proc),
-        processes=int(_text(proc / "loadavg").split()[3].partition("/")[2]),
-        max_processes=min(int(_text(proc / f"sys/kernel/{name}")) for name in ("pid_max", "threads-max")),
+        processes=totals.tasks(proc),
+        max_processes=totals.max_tasks(proc),
     )
 
 
 def boot_time(proc: Path = PROC) -> float:
     """Return when the machine was booted, in seconds since 1970."""
-    return next((float(line.split()[1]) for line in _text(proc / "stat").splitlines() if line.startswith("btime")), 0.0)
+    return next(
+        (float(line.split()[1]) for line in totals.text(proc / "stat").splitlines() if line.startswith("btime")), 0.0
+    )
 
 
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError as error:
-        raise Internal(f"{path} cannot be read: {error.strerror}") from error
-
-
-def _table(text: str) -> dict[str, int]:
-    """Return names and numbers, those in kB as bytes."""
-    found = {}
-    for line in text.splitlines():
-        name, number, *unit = line.split()
-        found[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
-    return found
+def _interfaces(proc: Path) -> tuple[Interface, ...]:
+    found = netdev.parse(totals.text(proc / "net/dev"))
+    return tuple(item for item in found if not item.name.startswith(_IGNORED))
 
 
 def _cpu_ns(stat: str) -> int:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from podkeep.agent.convert.names import CONTAINER_NAME
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
+from podkeep.base import rfc3339
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -76,6 +77,6 @@ async def running(client: CriClient) -> bytes:
 async def checkpoint_file(directory: str, pod: Pod, container: str) -> str:
     """Return where a checkpoint of a container goes (kubelet: CheckpointContainer); the directory is made."""
     await asyncio.to_thread(Path(directory).mkdir, mode=0o700, parents=True, exist_ok=True)
-    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    now = rfc3339.of_seconds(time.time())
     name = f"checkpoint-{pod.metadata.name}_{pod.metadata.namespace}-{container}-{now}.tar"
     return str(Path(directory) / name)

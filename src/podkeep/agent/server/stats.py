@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from podkeep.agent.server.node_usage import NodeUsage
+from podkeep.base import rfc3339
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup.cgroup_files import Psi
 from podkeep.kernel.cgroup.cgroup_stats import Usage
@@ -77,7 +77,7 @@ class Moment:
         self.nanoseconds = nanoseconds
 
     def __str__(self) -> str:
-        return datetime.fromtimestamp(self.nanoseconds // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339.of_seconds(self.nanoseconds // 10**9)
 
 
 def encode(value: Any) -> bytes:

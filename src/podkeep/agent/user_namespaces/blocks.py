@@ -1,7 +1,8 @@
-"""Which host IDs each pod's user namespace gets: blocks of 65536, recorded in the pod's directory.
+"""Which host IDs each pod's user namespace gets: blocks of one length, recorded in the pod's directory.
 
 Owns: the file ``userns`` in a pod directory (the kubelet's format), and the rule that blocks of live pods never
-overlap, also between several processes, nor what /etc/subuid and /etc/subgid give to users (``subordinate_ids``).
+overlap, whatever length they have and also between several processes, nor what /etc/subuid and /etc/subgid give to
+users (``subordinate_ids``).
 Does not own: pod directories (``poddirs``); the user namespace itself, which the runtime makes from the mapping it is
 given (KEP-127: the runtime never picks mappings).
 """
@@ -13,7 +14,6 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import accumulate, islice
 from pathlib import Path
 
 import msgspec
@@ -22,55 +22,95 @@ from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)
 
-BLOCK_LENGTH = 65536
-"""IDs per pod; container IDs 0 to 65535 (KEP-127, support for pods)."""
+UNIT = 65536
+"""Blocks are of a multiple of so many IDs (KubeletConfiguration, userNamespaces.idsPerPod); 65536 by default."""
 FILE_NAME = "userns"
-_NO_ID = (1 << 32) - 1
+MAX_BYTES = 1 << 16
+"""Of a ``userns`` file; a record of ours has less than 200."""
+NO_ID = (1 << 32) - 1
 """``(uid_t) -1`` is no ID: the kernel refuses a mapping that reaches it."""
+_NOTHING = (NO_ID, NO_ID + 1)
+"""A series of units that is beyond all there are."""
 
 
-_ALL_BLOCKS = _NO_ID // BLOCK_LENGTH
-"""How many blocks there are that do not reach ``_NO_ID``."""
+@dataclass(frozen=True, kw_only=True, order=True)
+class Block:
+    """``length`` host IDs from ``first`` on, of users and of groups: those of one pod, from its ID 0 on."""
+
+    first: int
+    length: int = UNIT
+
+    def __str__(self) -> str:
+        return f"{self.first}-{self.first + self.length - 1}"
+
+    def overlaps(self, other: Block) -> bool:
+        """Say whether the two have an ID in common."""
+        return self.first < other.first + other.length and other.first < self.first + self.length
+
+    def units(self) -> range:
+        """Return the numbers of the units it has an ID of."""
+        return range(self.first // UNIT, (self.first + self.length - 1) // UNIT + 1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdRange:
-    """The host IDs this node may give to pods: ``blocks`` blocks from ``first`` on.
+    """The host IDs this node may give to pods: ``blocks`` blocks of ``length`` IDs from ``first`` on, below ``end``.
 
-    Blocks with an ID that is ``granted`` to a user are left out, and as many further ones are taken, up to the last.
+    Blocks with an ID that is ``granted`` to a user are left out, and as many further ones are taken, as far as there
+    are any. ``wanted``: how many pods are to have one at a time.
     """
 
     first: int
     blocks: int
+    wanted: int
+    length: int = UNIT
+    end: int = NO_ID
     granted: tuple[Granted, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.first % BLOCK_LENGTH:
-            raise InvalidArgument(f"kubelet user assigned ID {self.first} is not a multiple of {BLOCK_LENGTH}")
-        if self.first < BLOCK_LENGTH:
-            raise InvalidArgument(f"kubelet user assigned ID {self.first} must be greater or equal to {BLOCK_LENGTH}")
-        if self.first + self.blocks * BLOCK_LENGTH > _NO_ID:
-            most = (_NO_ID - self.first) // BLOCK_LENGTH
+        if self.first % self.length:
+            raise InvalidArgument(f"kubelet user assigned ID {self.first} is not a multiple of {self.length}")
+        if self.first < self.length:
+            raise InvalidArgument(f"kubelet user assigned ID {self.first} must be greater or equal to {self.length}")
+        if self.first + self.blocks * self.length > self.end:
+            most = (self.end - self.first) // self.length
             raise InvalidArgument(
-                f"{self.blocks} blocks of {BLOCK_LENGTH} IDs from {self.first} on do not fit into 32 bits",
+                f"{self.blocks} blocks of {self.length} IDs from {self.first} on do not fit into 32 bits",
                 hint=f"set agent.max_pods to at most {most}",
             )
 
     def starts(self) -> Iterator[int]:
         """Yield the first host ID of every block, in ascending order; fewer than ``blocks`` if users have the rest."""
-        changes = [0] * (_ALL_BLOCKS + 1)
-        for item in self.granted:
-            changes[min(item.first // BLOCK_LENGTH, _ALL_BLOCKS)] += 1
-            changes[min((item.first + item.count - 1) // BLOCK_LENGTH + 1, _ALL_BLOCKS)] -= 1
-        free = (number for number, ranges in enumerate(accumulate(changes[:-1])) if ranges == 0)
-        above = (number * BLOCK_LENGTH for number in free if number * BLOCK_LENGTH >= self.first)
-        return islice(above, self.blocks)
+        step, at, last = self.length // UNIT, self.first // UNIT, min(self.end, NO_ID) // UNIT
+        left, taken = self.blocks, iter(self._taken)
+        first, beyond = next(taken, _NOTHING)
+        while left and at + step <= last:
+            if beyond <= at:
+                first, beyond = next(taken, _NOTHING)
+            elif first < at + step:
+                at += -(-(beyond - at) // step) * step
+            else:
+                yield at * UNIT
+                at, left = at + step, left - 1
 
-    def __contains__(self, start: object) -> bool:
-        return start in self._starts
+    @cached_property
+    def _taken(self) -> list[tuple[int, int]]:
+        """The units that users have an ID of: the first of each series, and the first one behind it, ascending."""
+        ranges = sorted((item.first // UNIT, (item.first + item.count - 1) // UNIT + 1) for item in self.granted)
+        merged: list[tuple[int, int]] = []
+        for first, beyond in ranges:
+            if merged and first <= merged[-1][1]:
+                merged[-1] = merged[-1][0], max(merged[-1][1], beyond)
+            else:
+                merged.append((first, beyond))
+        return merged
+
+    def __contains__(self, block: object) -> bool:
+        return isinstance(block, Block) and block.length == self.length and block.first in self._starts
 
     @cached_property
     def _starts(self) -> frozenset[int]:
@@ -80,26 +120,27 @@ class IdRange:
         """Return this range without the blocks that have an ID of ``granted``."""
         return replace(self, granted=(*self.granted, *granted))
 
-    def granted_in(self, start: int, count: int = BLOCK_LENGTH) -> list[Granted]:
-        """Return what of ``count`` IDs from ``start`` on is granted to users."""
-        return [item for item in self.granted if item.overlaps(start, count)]
+    def granted_in(self, block: Block) -> list[Granted]:
+        """Return what of the IDs of a block is granted to users."""
+        return [item for item in self.granted if item.overlaps(block.first, block.length)]
 
     def shortage(self) -> str:
-        """Return how many blocks are left out and who has them, if there are fewer than ``blocks``; else nothing."""
+        """Return how many blocks are left out and who has them, if there are fewer than wanted; else nothing."""
         left = len(self._starts)
-        if left == self.blocks:
+        if left >= self.wanted:
             return ""
-        left_out = _ALL_BLOCKS - self.first // BLOCK_LENGTH - left
-        granted = self.granted_in(self.first, _NO_ID - self.first)
-        return f"{left_out} blocks are left out, as {subordinate_ids.holders(granted)}"
+        whole = Block(first=self.first, length=min(self.end, NO_ID) - self.first)
+        left_out = whole.length // self.length - left
+        blocks = "block is" if left_out == 1 else "blocks are"
+        return f"{left_out} {blocks} left out, as {subordinate_ids.holders(self.granted_in(whole))}"
 
 
-def default_range(max_pods: int) -> IdRange:
-    """Return the range used without configuration: 0 to 65535 stays the host's, then a block for each pod.
+def default_range(max_pods: int, length: int = UNIT) -> IdRange:
+    """Return the range used without configuration: the first ``length`` IDs stay the host's, then a block for each pod.
 
     :raises InvalidArgument: if that many blocks do not fit into the 32-bit ID space (KEP-127, configuration of ranges).
     """
-    return IdRange(first=BLOCK_LENGTH, blocks=max_pods)
+    return IdRange(first=length, blocks=max_pods, length=length, wanted=max_pods)
 
 
 class _Mapping(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
@@ -113,8 +154,8 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_
     gid_mappings: tuple[_Mapping, ...] = ()
 
 
-def parse(data: bytes) -> int:
-    """Return the first host ID of the block that a ``userns`` file records.
+def parse(data: bytes) -> Block:
+    """Return the block that a ``userns`` file records, of any length that a node may give.
 
     :raises DataLoss: saying what is wrong with the record.
     """
@@ -131,18 +172,18 @@ def parse(data: bytes) -> int:
     (mapping,) = record.uid_mappings
     if mapping.container_id != 0:
         raise DataLoss("invalid user namespace configuration: UID 0 must be mapped")
-    if mapping.length != BLOCK_LENGTH:
+    if mapping.length < UNIT or mapping.length % UNIT:
         raise DataLoss(f"wrong user namespace length {mapping.length}")
-    if mapping.host_id % BLOCK_LENGTH:
+    if mapping.host_id % mapping.length:
         raise DataLoss(f"wrong user namespace offset specified {mapping.host_id}")
-    if not BLOCK_LENGTH <= mapping.host_id <= _NO_ID - BLOCK_LENGTH:
+    if not mapping.length <= mapping.host_id <= NO_ID - mapping.length:
         raise DataLoss(f"id {mapping.host_id} is out of range")
-    return mapping.host_id
+    return Block(first=mapping.host_id, length=mapping.length)
 
 
-def render(start: int) -> bytes:
-    """Return the content of a ``userns`` file for the block that starts at host ID ``start``."""
-    mapping = (_Mapping(host_id=start, container_id=0, length=BLOCK_LENGTH),)
+def render(block: Block) -> bytes:
+    """Return the content of a ``userns`` file for ``block``."""
+    mapping = (_Mapping(host_id=block.first, container_id=0, length=block.length),)
     return msgspec.json.encode(_Record(uid_mappings=mapping, gid_mappings=mapping))
 
 
@@ -151,36 +192,38 @@ class Blocks:
 
     def __init__(self, id_range: IdRange) -> None:
         self._range = id_range
-        self._by_start: dict[int, str] = {}
-        self._by_pod: dict[str, int] = {}
-        self._reserved: set[int] = set()
+        self._by_pod: dict[str, Block] = {}
+        self._units: dict[int, str] = {}
+        """Whose each unit is; that of another agent's pod is nobody's."""
 
-    def record(self, uid: str, start: int) -> None:
-        """Note that pod ``uid`` holds the block at ``start``.
+    def record(self, uid: str, block: Block) -> None:
+        """Note that pod ``uid`` holds ``block``.
 
-        A block outside of the range, left from an earlier configuration, is noted too: it can collide with nothing
-        inside, and must not keep other pods from running.
+        A block outside of the range or of another length, left from an earlier configuration, is noted too: it keeps
+        what it has, and must not keep other pods from running.
 
-        :raises DataLoss: if the pod holds another block, or the block belongs to another pod.
+        :raises DataLoss: if the pod holds another block, or an ID of the block belongs to another pod.
         """
         held = self._by_pod.get(uid)
-        if held is not None and held != start:
+        if held is not None and held != block:
             raise DataLoss(f'different user namespace range already used by pod "{uid}"')
-        if self._by_start.get(start, uid) != uid:
-            raise DataLoss(f'range picked for pod "{uid}" already taken by pod "{self._by_start[start]}"')
-        if granted := self._range.granted_in(start):
+        for unit in block.units():
+            if (owner := self._units.get(unit, uid)) not in ("", uid):
+                raise DataLoss(f'range picked for pod "{uid}" already taken by pod "{owner}"')
+        if granted := self._range.granted_in(block):
             who = subordinate_ids.holders(granted)
-            log.warning("pod %s keeps the IDs from %d on until it is removed, but they overlap: %s", uid, start, who)
-        elif start not in self._range:
-            log.warning("pod %s keeps the IDs from %d on, which are outside of the configured range", uid, start)
-        self._by_start[start] = uid
-        self._by_pod[uid] = start
+            log.warning("pod %s keeps the IDs %s until it is removed, but they overlap: %s", uid, block, who)
+        elif block not in self._range:
+            log.warning("pod %s keeps the IDs %s, which are outside of the configured range", uid, block)
+        self._units.update(dict.fromkeys(block.units(), uid))
+        self._by_pod[uid] = block
 
-    def reserve(self, start: int) -> None:
-        """Note that another agent's pod holds the block at ``start``; a pod of ours that has it keeps it."""
-        self._reserved.add(start)
+    def reserve(self, block: Block) -> None:
+        """Note that another agent's pod holds ``block``; a pod of ours that has it keeps it."""
+        for unit in block.units():
+            self._units.setdefault(unit, "")
 
-    def allocate(self, uid: str) -> int:
+    def allocate(self, uid: str) -> Block:
         """Return the block of pod ``uid``: the one it holds, or the first free one.
 
         :raises ResourceExhausted: if no block is free.
@@ -188,9 +231,10 @@ class Blocks:
         if uid in self._by_pod:
             return self._by_pod[uid]
         for start in self._range.starts():
-            if start not in self._by_start and start not in self._reserved:
-                self.record(uid, start)
-                return start
+            block = Block(first=start, length=self._range.length)
+            if self._units.keys().isdisjoint(block.units()):
+                self.record(uid, block)
+                return block
         shortage = self._range.shortage()
         raise ResourceExhausted(
             "can't allocate user namespace: could not find an empty slot to allocate a user namespace",
@@ -200,12 +244,13 @@ class Blocks:
 
     def release(self, uid: str) -> None:
         """Forget pod ``uid``; nothing happens if it holds no block."""
-        start = self._by_pod.pop(uid, None)
-        if start is not None:
-            del self._by_start[start]
+        block = self._by_pod.pop(uid, None)
+        if block is not None:
+            for unit in block.units():
+                del self._units[unit]
 
-    def held(self) -> Mapping[str, int]:
-        """Return the first host ID of each pod's block."""
+    def held(self) -> Mapping[str, Block]:
+        """Return each pod's block."""
         return dict(self._by_pod)
 
 
@@ -215,44 +260,64 @@ def read_all(pods: Path, id_range: IdRange) -> Blocks:
     :raises DataLoss: naming pod and file, if a record cannot be read or contradicts another one.
     """
     blocks = Blocks(id_range)
-    for uid, file in _files(pods):
-        start = recorded(pods, uid)
-        if start is None:
+    for uid, file in files(pods):
+        block = recorded(pods, uid)
+        if block is None:
             continue
         try:
-            blocks.record(uid, start)
+            blocks.record(uid, block)
         except PodkeepError as error:
             raise _unreadable(uid, file, error.message) from error
     return blocks
 
 
-def recorded(pods: Path, uid: str) -> int | None:
-    """Return the first host ID of the block of pod ``uid``, and nothing if it has none; other pods' are not read.
+def recorded(pods: Path, uid: str) -> Block | None:
+    """Return the block of pod ``uid``, and nothing if it has none; other pods' are not read.
 
     :raises DataLoss: naming pod and file, if its record cannot be read.
     """
     file = pods / uid / FILE_NAME
     try:
-        return parse(file.read_bytes())
-    except (FileNotFoundError, NotADirectoryError):
-        return None
+        return read(file)
     except OSError as error:
         raise _unreadable(uid, file, error.strerror or str(error)) from error
     except PodkeepError as error:
         raise _unreadable(uid, file, error.message) from error
 
 
-def _starts(pods: Path) -> Iterator[int]:
-    """Yield the first host ID of each block that another agent has recorded; what it cannot read either is no block."""
-    for _, file in _files(pods):
+def read(file: Path) -> Block | None:
+    """Return what a ``userns`` file records; nothing if it is not there.
+
+    :raises DataLoss: if it is no record.
+    :raises OSError: if it cannot be read.
+    """
+    try:
+        fd = openat.open_named_regular(file)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if fd is None:
+        raise DataLoss("invalid user namespace mappings file: it is not a regular file")
+    with openat.closing(fd):
+        data = openat.read_bytes(fd, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise DataLoss(f"invalid user namespace mappings file: it has more than {MAX_BYTES} bytes")
+    return parse(data)
+
+
+def _of_others(pods: Path) -> Iterator[Block]:
+    """Yield each block that another agent has recorded; what it cannot read either is no block."""
+    for _, file in files(pods):
         try:
-            yield parse(file.read_bytes())
+            block = read(file)
         except (OSError, PodkeepError) as error:
-            if file.exists():
-                log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
+            log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
+            continue
+        if block is not None:
+            yield block
 
 
-def _files(pods: Path) -> list[tuple[str, Path]]:
+def files(pods: Path) -> list[tuple[str, Path]]:
+    """Return each pod's UID and where its record is if it has one, by the pod directories under ``pods``."""
     try:
         return [(uid, pods / uid / FILE_NAME) for uid in sorted(os.listdir(pods))]
     except FileNotFoundError:
@@ -262,12 +327,12 @@ def _files(pods: Path) -> list[tuple[str, Path]]:
 def _unreadable(uid: str, file: Path, why: str) -> DataLoss:
     return DataLoss(
         f"user namespace of pod {uid}: {file}: {why}",
-        hint=f"remove the pod with `podkeep rm`, or the file if no container of the pod runs: rm {file}",
+        hint=f"`podkeep userns check --repair` puts the file aside, if no container of the pod runs: rm {file}",
     )
 
 
-def allocate(pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = ()) -> int:
-    """Return the first host ID of the block of pod ``uid``, recorded on disk before this returns.
+def allocate(pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = ()) -> Block:
+    """Return the block of pod ``uid``, recorded on disk before this returns.
 
     The caller holds the lock of ``poddirs`` and has made the pod's directory.
 
@@ -278,15 +343,22 @@ def allocate(pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = (
     """
     blocks = read_all(pods, id_range)
     for directory in others:
-        for start in _starts(directory):
-            blocks.reserve(start)
-    start = blocks.allocate(uid)
-    file = pods / uid / FILE_NAME
-    if not file.exists():
-        atomicfile.write(file, render(start), mode=0o600)
-        # The directory itself must survive a power cut with its file.
-        atomicfile.sync_directory(pods)
-    return start
+        for block in _of_others(directory):
+            blocks.reserve(block)
+    block = blocks.allocate(uid)
+    if not (pods / uid / FILE_NAME).exists():
+        write(pods, uid, block)
+    return block
+
+
+def write(pods: Path, uid: str, block: Block) -> None:
+    """Record that ``block`` is that of pod ``uid``, on disk before this returns.
+
+    :raises OSError: if it cannot be written.
+    """
+    atomicfile.write(pods / uid / FILE_NAME, render(block), mode=0o600)
+    # The directory itself must survive a power cut with its file.
+    atomicfile.sync_directory(pods)
 
 
 def release(pods: Path, uid: str) -> None:

@@ -2,18 +2,20 @@
 
 Whoever has a range may map it into a user namespace of his own (newuidmap(1)) and is every ID in it there: a pod with
 one of these IDs is his. Owns: what the two files mean. Does not own: other sources of such ranges, which
-nsswitch.conf(5) may name (``subid``); which blocks pods get (``userns``).
+nsswitch.conf(5) may name (``subid``); the range of user ``kubelet`` (``getsubids``); which blocks pods get
+(``blocks``).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.printable import listed, printable
+from podkeep.kernel.process import users
 
 FILES = ("/etc/subuid", "/etc/subgid")
 KUBELET = "kubelet"
@@ -39,15 +41,17 @@ class Granted:
         return self.first < first + count and first < self.first + self.count
 
 
-def parse(text: str, file: str) -> list[Granted]:
+def parse(text: str, file: str, own: Collection[str] = (KUBELET,)) -> list[Granted]:
     """Return the ranges in the text of a file that others than the kubelet's user have. Pure.
 
     Lines are read as shadow's programs read them, which pass over those that they do not understand.
+
+    :param own: what the kubelet's user is called in the file: by name, and by number.
     """
     found = []
     for line in text.split("\n"):
         user, *numbers = line.split(":")
-        if not user or user.startswith("#") or user == KUBELET or len(numbers) < 2:
+        if not user or user.startswith("#") or user in own or len(numbers) < 2:
             continue
         first, count = map(_number, numbers[:2])
         if first is not None and count:
@@ -59,9 +63,10 @@ def read(files: Sequence[str] = FILES) -> tuple[Granted, ...]:
     """Return the ranges that ``files`` give to others than the kubelet's user; a file that is missing gives none.
 
     :raises FailedPrecondition: if a file is larger than :data:`MAX_BYTES`.
-    :raises OSError: if one is there and cannot be read.
+    :raises OSError: if one is there and cannot be read, or it cannot be told who user ``kubelet`` is.
     """
     found = []
+    own = None
     for file in files:
         try:
             with Path(file).open("rb") as opened:
@@ -73,8 +78,14 @@ def read(files: Sequence[str] = FILES) -> tuple[Granted, ...]:
                 f"{file} has more than {MAX_BYTES} bytes: it cannot be told which IDs it gives to users",
                 hint="take out the lines of users that are gone",
             )
-        found += parse(data.decode(errors="replace"), file)
+        own = own or _own_names()
+        found += parse(data.decode(errors="replace"), file, own)
     return tuple(found)
+
+
+def _own_names() -> tuple[str, ...]:
+    uid = users.user_id(KUBELET)
+    return (KUBELET,) if uid is None else (KUBELET, str(uid))
 
 
 def holders(granted: Sequence[Granted]) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir
+from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims, empty_dir, host_path, ownership, projection
 from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed
 from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, payload
@@ -61,13 +62,17 @@ class MountedVolume:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What volumes have to know of the node: name, labels, and ``allocatable``, what it has for pods by resource."""
+    """What volumes have to know of the node: name, labels, and ``allocatable``, what it has for pods by resource.
+
+    And of the pod's place on it: ``user_namespace``, the pod's own; ``None`` if it shares the node's.
+    """
 
     node_name: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     images: bool = True
     """Whether volumes may be images (feature gate ImageVolume)."""
+    user_namespace: PodUserNamespace | None = None
 
 
 def set_up(

@@ -11,7 +11,6 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from podkeep.apiserver.auth.tokens import TokenUser
 from podkeep.apiserver.auth.user import User, service_account_groups, service_account_name
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import metadata
+from podkeep.base import rfc3339
 
 LEEWAY_SECONDS = 60
 """By which the clocks of two machines may differ."""
@@ -231,7 +231,7 @@ def _check_bound(bound: Bound, lister: Lister, deleted_before: float) -> None:
 
 def _is_deleted(value: Mapping[str, Any], before: float) -> bool:
     deleted = metadata(value).get("deletionTimestamp", "")
-    return bool(deleted) and datetime.fromisoformat(deleted).timestamp() < before
+    return bool(deleted) and rfc3339.seconds(deleted) < before
 
 
 def _user(claims: Claims) -> User:

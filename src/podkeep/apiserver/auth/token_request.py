@@ -12,6 +12,7 @@ from podkeep.apiserver.auth.service_account_tokens import Binding, Ref, ServiceA
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, bad_request, conflict, invalid, not_found
+from podkeep.base import rfc3339
 
 GROUP = "authentication.k8s.io"
 DEFAULT_SECONDS = 3600
@@ -58,7 +59,7 @@ def request_token(
     spec["audiences"] = spec.get("audiences") or list(tokens.audiences)
     seconds = spec.setdefault("expirationSeconds", DEFAULT_SECONDS)
     now = now.astimezone(UTC).replace(microsecond=0)
-    fields |= {"name": name, "namespace": namespace, "uid": uid, "creationTimestamp": _rfc3339(now)}
+    fields |= {"name": name, "namespace": namespace, "uid": uid, "creationTimestamp": rfc3339.of(now)}
     value.pop("status", None)
     _validate(seconds, errors)
     if errors.found:
@@ -72,7 +73,7 @@ def request_token(
         raise bad_request(f"the token would be longer than {jwt.MAX_CHARACTERS} characters: name fewer audiences")
     value["status"] = {
         "token": token,
-        "expirationTimestamp": _rfc3339(now + timedelta(seconds=seconds)),
+        "expirationTimestamp": rfc3339.of(now + timedelta(seconds=seconds)),
     }
     return value
 
@@ -129,7 +130,3 @@ def _node(name: str, lister: Lister) -> Ref | None:
         return None
     found = lister.get("nodes", "", name)
     return Ref(name, metadata(found)["uid"] if found else "")
-
-
-def _rfc3339(moment: datetime) -> str:
-    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}Z"

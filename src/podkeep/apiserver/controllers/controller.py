@@ -14,6 +14,7 @@ from podkeep.apiserver.auth.user import AUTHENTICATED, User, service_account_gro
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.storage.records import Event, EventType, Key
+from podkeep.base import rfc3339
 
 Item: TypeAlias = Hashable
 """What a controller looks at in one turn: mostly a key of the store."""
@@ -171,11 +172,6 @@ def service_account(name: str) -> User:
     return User(name=service_account_name(_NAMESPACE, name), groups=groups)
 
 
-def rfc3339(moment: datetime) -> str:
-    """Return a time as objects have it, in whole seconds."""
-    return f"{moment:%Y-%m-%dT%H:%M:%SZ}"
-
-
 def revised(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:
     """Return a patch that is for this revision of an object alone."""
     found = value["metadata"]
@@ -193,7 +189,7 @@ def with_condition(
     if all(old.get(name, "") == text for name, text in condition.items()):
         return None
     same = old.get("status") == condition["status"]
-    since = old.get("lastTransitionTime") if same and old.get("lastTransitionTime") else rfc3339(now)
+    since = old.get("lastTransitionTime") if same and old.get("lastTransitionTime") else rfc3339.of(now)
     new = {**old, **condition, "lastTransitionTime": since}
     if place is None:
         found.append(new)

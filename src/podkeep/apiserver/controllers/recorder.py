@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from podkeep.apiserver.controllers.controller import Create, Patch, Write, revised, rfc3339
+from podkeep.apiserver.controllers.controller import Create, Patch, Write, revised
 from podkeep.apiserver.controllers.event_expiry import EVENTS
 from podkeep.apiserver.meta.lister import Lister
+from podkeep.base import rfc3339
 
 MAX_MESSAGE = 1024
 """Characters of an event's message (pkg/apis/core/validation: ``NoteLengthLimit``)."""
@@ -34,7 +35,7 @@ def event(pod: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> 
     metadata = pod["metadata"]
     namespace, name = metadata["namespace"], name_of(pod, told)
     if (old := lister.get(EVENTS, namespace, name)) is not None:
-        patch = {"count": old.get("count", 0) + 1, "lastTimestamp": rfc3339(now)}
+        patch = {"count": old.get("count", 0) + 1, "lastTimestamp": rfc3339.of(now)}
         return Patch(resource=EVENTS, namespace=namespace, name=name, patch=revised(old, patch))
     value = {
         "metadata": {"name": name, "namespace": namespace},
@@ -53,8 +54,8 @@ def event(pod: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> 
         "source": {"component": told.component},
         "reportingComponent": told.component,
         "reportingInstance": told.component,
-        "firstTimestamp": rfc3339(now),
-        "lastTimestamp": rfc3339(now),
+        "firstTimestamp": rfc3339.of(now),
+        "lastTimestamp": rfc3339.of(now),
         "count": 1,
     }
     return Create(resource=EVENTS, namespace=namespace, value=value)

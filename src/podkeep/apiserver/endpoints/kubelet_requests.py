@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +15,7 @@ from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, bad_request, invalid
+from podkeep.base import rfc3339
 
 _LISTS = ("initContainers", "containers", "ephemeralContainers")
 """In the order in which their names are listed."""
@@ -83,7 +84,7 @@ def _moment(text: str) -> str:
     try:
         moment = datetime.fromisoformat(text)
         if moment.tzinfo is not None and "T" in text.upper():
-            return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            return rfc3339.of(moment)
     except (ValueError, OverflowError):
         pass
     raise bad_request(f'parsing time "{text[:80]}" as "2006-01-02T15:04:05Z07:00": cannot parse it')

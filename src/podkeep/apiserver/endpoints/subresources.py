@@ -30,6 +30,7 @@ from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
 from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.schema.table import Kind, kubernetes
+from podkeep.base import rfc3339
 from podkeep.http.messages import Response
 
 ATTEMPTS = 5
@@ -166,7 +167,7 @@ class Subresources:
         """Note a disruption in a budget."""
         budgets = Target(self._resource(_BUDGETS), target.namespace, name, "status")
         for attempt in range(ATTEMPTS):
-            now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = rfc3339.of(datetime.now(UTC))
             new = evictions.charged(self._object(budgets), target.name, now)
             try:
                 await self.registry.update(budgets, new, request)

@@ -44,6 +44,7 @@ from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Store
+from podkeep.base import rfc3339
 from podkeep.base.errors import PodkeepError
 
 MAX_OBJECT_BYTES = 1_536 << 10
@@ -458,7 +459,7 @@ class Registry:
         end = _later(begun, seconds)
         if end < self._now():
             end, seconds = self._now(), min(seconds, 1)
-        fields["deletionTimestamp"], fields["deletionGracePeriodSeconds"] = _rfc3339(end), seconds
+        fields["deletionTimestamp"], fields["deletionGracePeriodSeconds"] = rfc3339.of(end), seconds
 
     def _check_preconditions(self, target: Target, stored: Stored, old: Object, options: DeleteOptions) -> None:
         uid = metadata(old)["uid"]
@@ -533,7 +534,7 @@ class Registry:
         return Write(request.field_manager, resource.struct, version, self._time(), target.subresource, ignored)
 
     def _time(self, after: int = 0) -> str:
-        return _rfc3339(_later(self._now(), after))
+        return rfc3339.of(_later(self._now(), after))
 
     def _validate(self, target: Target, value: Object, errors: FieldErrors) -> None:
         """Add the rules of all metadata to the errors that were found, and raise them."""
@@ -584,11 +585,6 @@ def _kept_apart(target: Target, old: Object, new: Object) -> Object:
         status = {"status": copy(old["status"])} if "status" in old else {}
         return {name: item for name, item in new.items() if name != "status"} | status
     return new
-
-
-def _rfc3339(moment: datetime) -> str:
-    moment = moment.astimezone(UTC)
-    return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}Z"  # %Y is not padded
 
 
 def _later(moment: datetime, seconds: int) -> datetime:

@@ -10,7 +10,6 @@ import dataclasses
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import PurePath
 from typing import Any, TypeVar
 
@@ -89,13 +88,6 @@ def aligned(rows: Iterable[Sequence[str]], gap: int = 3) -> list[str]:
     return [
         (" " * gap).join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in shown
     ]
-
-
-def rfc3339(nanoseconds: int) -> str | None:
-    """Return a time, in nanoseconds since 1970, as ``2024-05-01T12:00:00Z``; ``None`` for 0, which is not known."""
-    if not nanoseconds:
-        return None
-    return datetime.fromtimestamp(nanoseconds // 10**9, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def since(nanoseconds: int) -> str:

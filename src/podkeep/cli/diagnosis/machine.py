@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from podkeep.agent import kubelets
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.agent.user_namespaces import subordinate_ids
+from podkeep.agent.user_namespaces import getsubids, subordinate_ids
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.diagnosis import finding, known_holes
@@ -26,7 +26,7 @@ from podkeep.runtime.oci import apparmor_loader
 
 if TYPE_CHECKING:
     from podkeep.agent.kubelets import Kubelet
-    from podkeep.base.config import Config
+    from podkeep.base.config import AgentConfig, Config
 
 IDMAPPED_OVERLAY = (5, 19)
 """Overlay takes idmapped layers."""
@@ -46,7 +46,7 @@ def examine(config: Config) -> list[Finding]:
         kernel(os.uname().release),
         *known_holes.of_kernel(os.uname().release, os.uname().version),
         user_namespaces(_number("/proc/sys/user/max_user_namespaces"), config.agent.max_pods),
-        _user_ids(config.agent.max_pods),
+        _user_ids(config.agent),
         _cgroups(),
         *_cgroup_moves(config),
         forwarding(_number("/proc/sys/net/ipv4/ip_forward")),
@@ -131,9 +131,9 @@ def user_namespaces(limit: int | None, pods: int) -> Finding:
     return report(name, str(limit), why=why, fix=f"sysctl -w {name}={max(pods, 15000)}")
 
 
-def _user_ids(pods: int) -> Finding:
+def _user_ids(agent: AgentConfig) -> Finding:
     try:
-        return user_ids(userns.default_range(pods).without(subordinate_ids.read()))
+        return user_ids(getsubids.id_range(agent).without(subordinate_ids.read()))
     except (PodkeepError, OSError) as error:
         return finding.failed(_USER_IDS, error, why="no pod with hostUsers: false gets IDs")
 
@@ -141,12 +141,12 @@ def _user_ids(pods: int) -> Finding:
 def user_ids(id_range: userns.IdRange) -> Finding:
     """Judge how many blocks of IDs users leave to pods."""
     blocks = sum(1 for _ in id_range.starts())
-    shown = f"{blocks} blocks of {userns.BLOCK_LENGTH}"
+    shown = f"{blocks} blocks of {id_range.length} from {id_range.first} on"
     shortage = id_range.shortage()
     if not shortage:
         return finding.ok(_USER_IDS, shown)
     report = finding.warning if blocks else finding.missing
-    why = f"each pod with hostUsers: false needs one for itself, and agent.max_pods is {id_range.blocks}"
+    why = f"each pod with hostUsers: false needs one for itself, and agent.max_pods is {id_range.wanted}"
     fix = f"give users fewer IDs in {' and '.join(subordinate_ids.FILES)}"
     return report(_USER_IDS, f"{shown}; {shortage}", why=why, fix=fix)
 

@@ -12,12 +12,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from podkeep.base import rfc3339
 from podkeep.base.errors import InvalidArgument
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -207,8 +207,7 @@ def _annotations(texts: Sequence[str], *, attached: bool) -> dict[str, str]:
     """Return the manifest's annotations; of several referrers the newest is chosen, so each says when it was made."""
     result = {}
     if attached:
-        when = datetime.fromtimestamp(_epoch() or time.time(), UTC)
-        result[_CREATED] = when.strftime("%Y-%m-%dT%H:%M:%SZ")
+        result[_CREATED] = rfc3339.of_seconds(_epoch() or time.time())
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from podkeep.base import rfc3339
 from podkeep.cli.core import output
 from podkeep.cli.core.output import fields
 
@@ -31,7 +32,7 @@ def values(image: ImageDescription) -> dict[str, Any]:
     """Return an image as values for JSON, as docs/images.md describes them: sizes in bytes, times in RFC 3339."""
     return {
         **fields(image, "id", "kind", "artifact_type", "repo_tags", "repo_digests", "size", "shared_size"),
-        "pulled_at": output.rfc3339(image.pulled_at),
+        "pulled_at": rfc3339.of_nanoseconds(image.pulled_at),
         "pinned": image.pinned,
         "users": [
             {

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from podkeep.base import rfc3339
 from podkeep.base.errors import NotFound
 from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cli.core import connection, output
@@ -122,7 +123,7 @@ class PodRow:
 
     def as_json(self) -> dict[str, object]:
         """Return the row as values for JSON; times in RFC 3339."""
-        return {**asdict(self), "created_at": output.rfc3339(self.created_at)}
+        return {**asdict(self), "created_at": rfc3339.of_nanoseconds(self.created_at)}
 
 
 COLUMNS: output.Columns[PodRow] = {

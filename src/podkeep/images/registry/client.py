@@ -206,7 +206,7 @@ class Client:
         return not self._tls.keys().isdisjoint({url.netloc, f"{url.host}:{url.port}"})
 
     def close(self) -> None:
-        """Close the connections that nobody uses; the next request makes one."""
+        """Close idle connections; the next request makes one."""
         with self._lock:
             idle = [connection for kept in self._idle.values() for connection, _ in kept]
             self._idle.clear()

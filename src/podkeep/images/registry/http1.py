@@ -286,7 +286,7 @@ class Connection:
         return self._source.received == 0
 
     def release(self) -> None:
-        """Give the connection back for the next exchange, or close it if nobody wants it."""
+        """Give the connection back for the next exchange, or close it if it cannot be used again."""
         self.used = True
         if self.on_release is None:
             self.close()

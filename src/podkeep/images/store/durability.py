@@ -14,10 +14,10 @@ from pathlib import Path
 from podkeep.base.errors import PodkeepError
 from podkeep.images.store.catalog import Catalog
 from podkeep.kernel.files.openat import syncfs
+from podkeep.kernel.process import procfs
 
 log = logging.getLogger(__name__)
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _DELAY = 30.0
 """Seconds after a pull: by then the kernel has written most of it, and the pod that waited for it runs."""
 
@@ -30,7 +30,7 @@ class Durability:
         self._catalog = catalog
         self._timer: threading.Timer | None = None
         self._closed = False
-        self.boot_id = _BOOT_ID.read_text().strip()
+        self.boot_id = procfs.boot_id()
         """What a layer's record says until it is known to be on the disk (``LayerRecord.boot_id``)."""
 
     def sync_later(self) -> None:

@@ -110,7 +110,7 @@ class LayerStore:
             return held
 
     def release(self, held: Iterable[Digest]) -> None:
-        """Let go of layers that were leased or held; :meth:`collect` removes what nobody needs any more."""
+        """Let go of layers that were leased or held; :meth:`collect` removes what is not referenced any more."""
         with self._catalog.changing:
             self._leases.subtract(held)
             self._leases += Counter()  # forget those at zero

@@ -1,4 +1,4 @@
-"""Which images nobody needs, and what their removal gives back. Pure; who uses what is the caller's to know.
+"""Which images are unused, and what their removal gives back. Pure; the caller says what is in use.
 
 A pinned image stays (CRI: Image.pinned), and one that a container uses. An image is dangling when no tag leads to it
 any more: another image got the tag.

@@ -233,7 +233,7 @@ class ImageStore:
     def lowers(self, image: Image, *, userns: int | None, at_least: int = 1) -> list[int]:
         """Return detached mounts of the image's layers, top layer first, idmapped when a user namespace is given.
 
-        :param at_least: 2: with an empty tree beneath a single layer, for an overlay that nobody can write to.
+        :param at_least: 2: with an empty tree beneath a single layer, for a read-only overlay.
 
         The descriptors are the caller's to close. Blocks, for some microseconds per layer, and the first time of an
         image with directories that no entry came for until there is a tree of them (``merging``).
@@ -275,7 +275,7 @@ class ImageStore:
         return self._layers.hold(layers)
 
     def release(self, held: Iterable[Digest]) -> None:
-        """Let go of what :meth:`hold` returned, and remove what nobody needs any more. Blocks, as removing does."""
+        """Let go of what :meth:`hold` returned, and remove what is not referenced now. Blocks, as removing does."""
         self._layers.release(held)
         self._layers.collect()
 

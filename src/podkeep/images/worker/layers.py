@@ -2,7 +2,7 @@
 
 Each layer gets a thread and a process. The thread feeds the compressed bytes to the process as they arrive and hashes
 them on the way; the tree counts only when both the blob's digest and the diff ID of what came out of it are right.
-Until then it is a staging directory that nobody looks at.
+Until then it is a staging directory that is not read.
 """
 
 from __future__ import annotations

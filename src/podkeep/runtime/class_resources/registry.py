@@ -221,7 +221,7 @@ class ClassResources:
         Types and classes that the configuration does not have any more stay as they are: what runs is not ended for
         them. A change from one of them can only be finished.
 
-        :param change: the classes of a change that nobody finished.
+        :param change: the classes of a change that was not finished.
         :raises PodkeepError: the first error of a type; every type gets its turn.
         """
         in_force, failed = dict(classes), list[PodkeepError]()

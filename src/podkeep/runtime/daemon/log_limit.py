@@ -1,4 +1,4 @@
-"""A bound for logs that nobody rotates: a pod goes on when its agent was killed, and may write until the disk is full.
+"""A bound for logs that are not rotated: a pod goes on when its agent was killed, and may write until the disk is full.
 
 Owns: looking at the sizes of logs, and moving one aside that is larger than the limit, of which the newest is kept. It
 is named as a kubelet names rotated logs, so readers go on in the next and agents remove it. Rotating, in time and with

@@ -34,7 +34,7 @@ class ContainerRequest:
     volume_images: Mapping[int, Image] = field(default_factory=dict)
     """The images among its volumes, by the number of the mount."""
     given_up: threading.Event = field(default_factory=threading.Event)
-    """Set when nobody wants it any more: what takes long in its making ends."""
+    """Set when its caller has gone: what takes long in its making ends."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,7 @@ class Recovery:
         self.state.set_container(container.id, without_classes(container.status), ending=True)
 
     def _take_back_update(self, container: Container) -> Container:
-        """Give a container the limits it had before an update that nobody finished."""
+        """Give a container the limits it had before an update that was not finished."""
         sandbox = self.state.sandbox(container.sandbox_id)
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
         if self.cgroups.exists(cgroup):

@@ -165,12 +165,12 @@ class ExecProcess:
         return code if code >= 0 else 128 - code
 
     def discard(self) -> None:
-        """Close the descriptors and end the command, of which nobody knows."""
+        """Close the descriptors and end the command, whose caller has gone."""
         for fd in (self.stdin, self.stdout, self.stderr, self.terminal):
             if fd >= 0:
                 os.close(fd)
         self.kill()
-        with suppress(PodkeepError):  # that it never ran; nobody wants it to
+        with suppress(PodkeepError):  # that it never ran: its caller has gone
             self.finish()
 
     def resize(self, width: int, height: int) -> None:

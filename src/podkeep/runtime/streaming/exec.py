@@ -64,7 +64,7 @@ async def _first_size(resize: Source | None, decoder: ResizeDecoder) -> Size | N
 
 
 async def _start(start: Start, size: Size | None) -> ExecProcess:
-    """Start it; if nobody wants it any more when it has started, it is killed, and not left."""
+    """Start it; if its caller has gone when it has started, it is killed, and not left."""
     starting = asyncio.ensure_future(asyncio.to_thread(start, size))
     try:
         await finished(starting)

@@ -12,6 +12,7 @@ from podkeep.agent.eviction.statistics import memory_available
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
 from podkeep.agent.resources.thresholds import Observation, Threshold, Value
 from podkeep.api.pod import Pod
+from podkeep.kernel.process import totals
 from support.pods import container, pod, resources
 
 MI = 1 << 20
@@ -204,8 +205,8 @@ def test_limits_of_local_storage(given: Pod, use: PodUse, filesystems: Filesyste
     assert ranking.limits_storage(given) or expected is None
 
 
-def test_memory_of_a_machine_is_what_is_free_and_what_nobody_looks_at() -> None:
+def test_memory_of_a_machine_is_what_is_free_and_inactive_page_cache() -> None:
     text = "MemTotal: 1000 kB\nMemFree: 100 kB\nInactive: 300 kB\nInactive(file): 200 kB\nHugePages_Total: 0\n"
 
-    assert memory_available(text) == Observation(available=300 << 10, capacity=1000 << 10)
-    assert memory_available("") is None
+    assert memory_available(totals.table(text)) == Observation(available=300 << 10, capacity=1000 << 10)
+    assert memory_available({}) is None

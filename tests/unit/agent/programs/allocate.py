@@ -18,4 +18,4 @@ sys.stdin.readline()
 for uid in sys.argv[2:]:
     with dirs.locked():
         os.close(dirs.own(PodUID(uid)))
-        print(userns.allocate(dirs.pods, uid, userns.default_range(110)))
+        print(userns.allocate(dirs.pods, uid, userns.default_range(110)).first)

@@ -48,6 +48,7 @@ HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
             [{"priority": 1, "shutdownGracePeriodSeconds": 5}],
             {"agent.shutdown_grace_period_by_pod_priority": [{"priority": 1, "seconds": 5}]},
         ),
+        ("userNamespaces", {"idsPerPod": 131072}, {"agent.user_namespaces.ids_per_pod": 131072}),
         ("featureGates", {"ImageVolume": False}, {"agent.feature_gates": {"ImageVolume": False}}),
     ],
 )

@@ -189,7 +189,7 @@ def _check_budget(
     wanted = len(plans) + len(others) + 1
     if plans and wanted > hardware.closids:
         strangers = f", {len(others)} of others ({', '.join(others)})" if others else ""
-        remove = ", or remove control groups that nobody needs" if others else ""
+        remove = ", or remove unused control groups" if others else ""
         raise ResourceExhausted(
             f"{configuration.source}: {wanted} control groups are needed, and this machine has {hardware.closids}:"
             f" the root group, {len(plans)} classes{strangers}",

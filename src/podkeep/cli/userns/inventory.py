@@ -1,0 +1,293 @@
+"""Who has which host IDs: what records on disk say, what the runtime says, and where these contradict. Changes nothing.
+
+Owns: reading both, and the judgement (:func:`judge`, pure). Does not own: the format of records
+(``agent.user_namespaces.blocks``), repairing them (``repair``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from podkeep.agent import kubelets, poddirs
+from podkeep.agent.pod import teardown
+from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.user_namespaces import blocks, getsubids, subordinate_ids
+from podkeep.agent.user_namespaces.blocks import UNIT, Block, IdRange
+from podkeep.agent.user_namespaces.subordinate_ids import Granted
+from podkeep.base.config import Config
+from podkeep.base.errors import NotFound, PermissionDenied, PodkeepError
+from podkeep.base.ids import PodUID
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+_AT_ONCE = 32
+"""How many sandboxes the runtime is asked for side by side."""
+Kind = Literal["range", "damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorded", "differs"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """What file ``userns`` of a pod says: its block, or why it cannot be understood (``damage``).
+
+    ``dirs`` are the directories it is in, if the pod is one of this agent's.
+    """
+
+    uid: str
+    file: Path
+    block: Block | None = None
+    damage: str = ""
+    dirs: PodDirs | None = None
+    namespace: str = ""
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sandbox:
+    """A pod's user namespace as the runtime has made it: the host IDs of its users and of its groups."""
+
+    uid: str
+    namespace: str
+    name: str
+    ready: bool
+    users: tuple[Block, ...]
+    groups: tuple[Block, ...]
+
+    def block(self) -> Block | None:
+        """Return the block that it has, if that can be recorded as one."""
+        if len(self.users) != 1 or self.users != self.groups:
+            return None
+        (block,) = self.users
+        return block if block.length % UNIT == 0 and block.first % block.length == 0 and block.first else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runtime:
+    """What the runtime holds: sandboxes with a user namespace of their own, and the UIDs of all pods."""
+
+    sandboxes: tuple[Sandbox, ...]
+    pods: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """What is wrong with a pod's IDs. A warning is nothing that has to be repaired."""
+
+    kind: Kind
+    message: str
+    warning: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The IDs ``first`` to ``last`` of one pod; none of both if its record cannot be understood."""
+
+    first: int | None
+    last: int | None
+    namespace: str
+    name: str
+    uid: str
+    state: str
+    file: str
+    problems: tuple[Problem, ...]
+
+    def as_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What pods may have: the range, or why there is none; and what users have."""
+
+    id_range: IdRange | None
+    granted: tuple[Granted, ...]
+    problem: str = ""
+
+
+def limits(config: Config) -> Limits:
+    """Return what pods of this node may have; blocks."""
+    try:
+        granted = subordinate_ids.read()
+        return Limits(id_range=getsubids.id_range(config.agent).without(granted), granted=granted)
+    except PodkeepError as error:
+        return Limits(id_range=None, granted=(), problem=error.message)
+    except OSError as error:
+        return Limits(id_range=None, granted=(), problem=f"what users have cannot be read: {error}")
+
+
+def records(config: Config) -> list[Record]:
+    """Return every record on this machine: the agent's pods', and those of kubelets; blocks.
+
+    :raises PermissionDenied: if a directory cannot be read.
+    """
+    try:
+        own = [record for _, dirs in poddirs.places(config) for record in _records(dirs.pods, dirs)]
+        others = kubelets.pod_directories(config, kubelets.find(config))
+        found = own + [record for directory in others for record in _records(directory, None)]
+    except PermissionError as error:
+        raise PermissionDenied(f"{error.filename}: {error.strerror}", hint="run it as root") from error
+    # The place where pods had their directories before may be a kubelet's as well.
+    return list({os.path.realpath(record.file): record for record in reversed(found)}.values())[::-1]
+
+
+def _records(pods: Path, dirs: PodDirs | None) -> Iterator[Record]:
+    for uid, file in blocks.files(pods):
+        identity = None if dirs is None else dirs.identity(PodUID(uid))
+        block, damage = None, ""
+        try:
+            block = blocks.read(file)
+        except PodkeepError as error:
+            damage = error.message
+        except OSError as error:
+            damage = error.strerror or str(error)
+        if block is None and not damage:
+            continue
+        yield Record(
+            uid=uid,
+            file=file,
+            block=block,
+            damage=damage,
+            dirs=None if identity is None else dirs,
+            namespace="" if identity is None else identity.namespace,
+            name="" if identity is None else identity.name,
+        )
+
+
+async def ask(client: CriClient) -> Runtime:
+    """Return what the runtime holds."""
+    pods = await teardown.held_pods(client)
+    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+    at_once = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(sandbox: api_pb2.PodSandbox) -> Sandbox | None:
+        request = api_pb2.PodSandboxStatusRequest(pod_sandbox_id=sandbox.id)
+        try:
+            async with at_once:
+                answer = await client.runtime.PodSandboxStatus(request)
+        except NotFound:
+            return None
+        options = answer.status.linux.namespaces.options.userns_options
+        if options.mode != api_pb2.POD or not options.uids:
+            return None
+        return Sandbox(
+            uid=sandbox.metadata.uid,
+            namespace=sandbox.metadata.namespace,
+            name=sandbox.metadata.name,
+            ready=sandbox.state == api_pb2.SANDBOX_READY,
+            users=_blocks(options.uids),
+            groups=_blocks(options.gids),
+        )
+
+    found = await asyncio.gather(*map(one, listed.items))
+    return Runtime(
+        sandboxes=tuple(item for item in found if item is not None),
+        pods=frozenset(pods | {sandbox.metadata.uid for sandbox in listed.items}),
+    )
+
+
+def _blocks(mappings: Iterable[api_pb2.IDMapping]) -> tuple[Block, ...]:
+    return tuple(Block(first=item.host_id, length=item.length) for item in mappings)
+
+
+def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> list[Row]:
+    """Return a row for each pod with IDs of its own, in the order of these. Pure.
+
+    :param runtime: ``None``: it was not asked.
+    """
+    running = {} if runtime is None else running_by_uid(runtime)
+    rows = []
+    for record in found:
+        theirs = () if record.block is None else tuple(_overlaps(record.uid, record.block, found, running))
+        of_range = () if record.block is None else tuple(_limits(record, record.block, allowed))
+        rows.append(
+            Row(
+                first=record.block.first if record.block else None,
+                last=record.block.first + record.block.length - 1 if record.block else None,
+                namespace=record.namespace,
+                name=record.name,
+                uid=record.uid,
+                state=_state(record, runtime),
+                file=str(record.file),
+                problems=(*_of_record(record, running.get(record.uid)), *theirs, *of_range),
+            )
+        )
+    recorded = {record.uid for record in found}
+    rows += [
+        Row(
+            first=item.users[0].first,
+            last=item.users[0].first + item.users[0].length - 1,
+            namespace=item.namespace,
+            name=item.name,
+            uid=item.uid,
+            state="running" if item.ready else "stopped",
+            file="",
+            problems=(
+                Problem(
+                    kind="unrecorded", message="the agent has no record of it, and may give its IDs to another pod"
+                ),
+                *(problem for block in item.users for problem in _overlaps(item.uid, block, found, running)),
+            ),
+        )
+        for uid, item in running.items()
+        if uid not in recorded
+    ]
+    return sorted(rows, key=lambda row: (row.first is None, row.first or 0, row.uid))
+
+
+def running_by_uid(runtime: Runtime) -> dict[str, Sandbox]:
+    """Return the sandbox of each pod; of several, one that is ready."""
+    return {item.uid: item for item in sorted(runtime.sandboxes, key=lambda item: item.ready)}
+
+
+def _state(record: Record, runtime: Runtime | None) -> str:
+    if record.dirs is None and (runtime is None or record.uid not in runtime.pods):
+        return "other agent's"
+    if runtime is None:
+        return "unknown"
+    if record.uid not in runtime.pods:
+        return "not running"
+    sandbox = running_by_uid(runtime).get(record.uid)
+    return "running" if sandbox is not None and sandbox.ready else "stopped"
+
+
+def _of_record(record: Record, sandbox: Sandbox | None) -> Iterator[Problem]:
+    if record.damage:
+        yield Problem(kind="damaged", message=record.damage)
+    elif sandbox is not None and {*sandbox.users, *sandbox.groups} != {record.block}:
+        runs = ", ".join(map(str, sandbox.users))
+        yield Problem(kind="differs", message=f"it runs with the IDs {runs}, which are not those of its record")
+
+
+def _overlaps(uid: str, block: Block, found: Sequence[Record], running: Mapping[str, Sandbox]) -> Iterator[Problem]:
+    """Yield who else has an ID of a block."""
+    others: dict[str, str] = {}
+    for record in found:
+        if record.uid != uid and record.block is not None and record.block.overlaps(block):
+            others[record.uid] = _name(record)
+    for item in running.values():
+        if item.uid != uid and any(one.overlaps(block) for one in (*item.users, *item.groups)):
+            others[item.uid] = _name(item)
+    for name in others.values():
+        yield Problem(kind="overlaps-pod", message=f"pod {name} has some of these IDs, too")
+
+
+def _name(pod: Record | Sandbox) -> str:
+    return f"{pod.namespace}/{pod.name}" if pod.name else pod.uid
+
+
+def _limits(record: Record, block: Block, allowed: Limits) -> Iterator[Problem]:
+    theirs = [item for item in allowed.granted if item.overlaps(block.first, block.length)]
+    if theirs:
+        yield Problem(kind="overlaps-user", message=subordinate_ids.holders(theirs))
+    elif record.dirs is not None and allowed.id_range is not None and block not in allowed.id_range:
+        message = "it is outside of the configured range, and stays until the pod is removed"
+        yield Problem(kind="outside", message=message, warning=True)
+
+
+def wrong(rows: Collection[Row]) -> bool:
+    """Say whether something has to be repaired."""
+    return any(not problem.warning for row in rows for problem in row.problems)

@@ -14,7 +14,7 @@ SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test parity reference nested attack quick watch shell trace check proto packages requirements backed bench pins clean
+.PHONY: help setup demo test parity reference nested attack quick watch shell trace isolation check proto packages requirements backed bench pins clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ attack: ## hostile requests, archives and streams against a daemon; SECONDS= or 
 	@tools/setup test
 	PYTHONPATH=tests:src $(PYTHON) -m attack --keep .cache/attack \
 		$(if $(CASES),--cases $(CASES),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
+
+isolation: ## print the attacks of the last make test and make nested as docs/isolation.md has them; WRITE=1 writes it
+	@PYTHONPATH=tests:src $(PYTHON) -m support.isolation $(if $(WRITE),--write)
 
 quick: ## the unit tests that need no root, in 15 s at most
 	@test -x $(PYTHON) || tools/setup test

@@ -35,6 +35,7 @@ from bench import (
     pulls,
     report,
     steps,
+    userns,
 )
 from bench.api_servers import Peer
 from bench.daemons import REGISTRY, Containerd, Daemon, DaemonError, Podkeep, Registry, missing_packages, version
@@ -53,7 +54,8 @@ NESTED = "nested"
 API = "api"
 """Not one of all: it has other contenders."""
 NODE = "node"
-"""Not one of all: it is podkeep alone."""
+USERNS = "userns"
+"""Not of all either: they are podkeep alone."""
 _PS_RUNS = 10
 
 
@@ -146,7 +148,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--churn", type=int, default=24, help="pods per round of churn (default 24)")
     parser.add_argument("--alive", type=int, default=110, help="pods alive while memory is measured (default 110)")
     parser.add_argument(
-        "--part", choices=("all", *PARTS, API, NODE, NESTED), default="all", help="what to measure (default all)"
+        "--part",
+        choices=("all", *PARTS, API, NODE, USERNS, NESTED),
+        default="all",
+        help="what to measure (default all)",
     )
     parser.add_argument("--pulls", type=int, default=3, help="rounds of pulls of large images (default 3)")
     parser.add_argument("--artifact", type=int, default=5, help="GiB of the artifact, 0 for none (default 5)")
@@ -170,7 +175,8 @@ def _parser() -> argparse.ArgumentParser:
         "--peer-kube-apiserver", type=Path, metavar="PATH", help="api: a kube-apiserver to compare with"
     )
     parser.add_argument("--peer-etcd", type=Path, metavar="PATH", help="api: the etcd that it stores in")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="api, node: every value, for programs")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="api, node, userns: every value, for programs")
+    parser.add_argument("--turns", type=int, default=3, help="userns: how often many pods start at once (default 3)")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     return parser
 
@@ -190,6 +196,10 @@ def _inside(arguments: argparse.Namespace) -> int:
     if arguments.part == NODE:
         text, values = node.measure(arguments.inside / NODE, rounds=4 * arguments.rounds, alive=arguments.alive)
         return _written(NODE, text, values, arguments)
+    if arguments.part == USERNS:
+        place = arguments.inside / USERNS
+        text, values = userns.measure(place, rounds=4 * arguments.rounds, turns=arguments.turns, alive=arguments.alive)
+        return _written(USERNS, text, values, arguments)
     with Registry("registry", arguments.inside / "registry"):
         place = Place(
             work=arguments.inside,

@@ -218,7 +218,8 @@ def pod(name: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _running(directory: Path) -> Iterator[tuple[Node, float]]:
+def running(directory: Path) -> Iterator[tuple[Node, float]]:
+    """A node that runs, and the seconds until all of it served."""
     node = Node(directory)
     try:
         yield node, node.start()
@@ -227,19 +228,24 @@ def _running(directory: Path) -> Iterator[tuple[Node, float]]:
         isolation.remove_cgroups(isolation.cgroup(directory))
 
 
+def load_image(node: Node, work: Path) -> None:
+    """Load the image of :func:`pod`, from an archive that is made in ``work``."""
+    archive = work / "busybox.tar"
+    demo = [sys.executable, str(_ROOT / "tools" / "demo.py"), "--archive", str(archive)]
+    subprocess.run(demo, check=True, capture_output=True)
+    subprocess.run(node.podkeep("image", "load", str(archive)), check=True, capture_output=True)
+
+
 def measure(work: Path, *, rounds: int, alive: int) -> tuple[str, dict[str, float]]:
     """Return the table, and every value for programs: milliseconds of one pod, else seconds, KiB, parts of a core."""
     samples = Samples()
     values: dict[str, float] = {}
     load = os.getloadavg()[0]
-    with _running(work / "node") as (node, values["ready"]):
+    with running(work / "node") as (node, values["ready"]):
         values["ready cpu"] = node.cpu_s()
         time.sleep(_SETTLE_S)
         values["empty pss"] = node.pss_kib()
-        archive = work / "busybox.tar"
-        demo = [sys.executable, str(_ROOT / "tools" / "demo.py"), "--archive", str(archive)]
-        subprocess.run(demo, check=True, capture_output=True)
-        subprocess.run(node.podkeep("image", "load", str(archive)), check=True, capture_output=True)
+        load_image(node, work)
         watch = Watch(node.socket)
         used = node.cpu_s()
         for number in range(rounds):

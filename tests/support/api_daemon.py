@@ -64,6 +64,12 @@ class ApiDaemon:
             self.process = None
 
     @property
+    def pid(self) -> int:
+        """Its process, which must have been started."""
+        assert self.process is not None
+        return self.process.pid
+
+    @property
     def kubeconfig(self) -> Path:
         """The administrator's."""
         return self.root / "admin.conf"

@@ -182,9 +182,8 @@ pod_logs = "{self.base / "logs"}"
 
     def resources(self) -> Resources:
         """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""
-        assert self.process is not None
         run, root = str(self.layout.run), self.layout.root
-        mounts = [entry.mount_point for entry in mountinfo.under(run, self.process.pid)]
+        mounts = [entry.mount_point for entry in mountinfo.under(run, self.pid)]
         cgroups = Cgroups()
         bridge = f"pkt{self.token}"
         data = [*root.glob("sandboxes/*"), *root.glob("containers/*")]
@@ -199,7 +198,7 @@ pod_logs = "{self.base / "logs"}"
             processes=_settled_processes(run),
             records=self.records(),
             host_ports=host_ports(bridge),
-            held_namespaces=_settled_namespaces(self.process.pid),
+            held_namespaces=_settled_namespaces(self.pid),
         )
 
     def __enter__(self) -> Daemon:

@@ -31,9 +31,10 @@ _LOSE = "@lose-power"
 
 @dataclass(frozen=True)
 class Disk:
-    """A mounted one."""
+    """A mounted one. ``pid``: of the process that serves it."""
 
     directory: Path
+    pid: int
 
     def lose_power(self) -> None:
         """Forget what was not synced. Nobody may have a file of it open."""
@@ -50,7 +51,7 @@ def mounted(directory: Path) -> Iterator[Disk]:
         assert server.stdout is not None
         try:
             assert server.stdout.readline() == b"ready\n", f"it ended with {server.wait(TIMEOUT_S)}"
-            yield Disk(directory)
+            yield Disk(directory, server.pid)
         finally:
             mounts.unmount(directory, lazy=True)
             try:

@@ -19,6 +19,8 @@ NEEDS_ROOT = frozenset(
         "agent/test_agent_mount_namespace.py",
         "agent/test_agent_poddirs.py",
         "agent/test_agent_volumes.py",
+        "agent/test_hostile_owners.py",
+        "agent/test_single_mapping_volumes.py",
         "agent/test_empty_dir.py",
         "agent/test_getsubids.py",
         "agent/test_hostile_volumes.py",

@@ -15,7 +15,7 @@ from typing import Any
 from podkeep.kernel.mount import mountinfo
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
-from support.daemon import Daemon
+from support.daemon import Daemon, Resources
 from support.timeout import TIMEOUT_S
 
 SERVES = "runs the pods of"
@@ -87,6 +87,21 @@ class RunningNode:
             if self._reader is not None:
                 self._reader.join(TIMEOUT_S)
             self.agent = self._reader = None
+
+    def kill(self, name: str) -> None:
+        """Kill ``agent``, ``runtime``, ``api``, or all of them with ``node``, and have it started again."""
+        if name in {"agent", "node"}:
+            self.end_agent(signal.SIGKILL)
+        if name in {"runtime", "node"}:
+            self.daemon.kill()
+        if name in {"api", "node"}:
+            self.api.stop(signal.SIGKILL)
+        if name in {"runtime", "node"}:
+            self.daemon.start()
+        if name in {"api", "node"}:
+            self.api.start()
+        if name in {"agent", "node"}:
+            self.start_agent()
 
     def end(self) -> None:
         """End everything; what runs in containers is killed."""
@@ -187,6 +202,18 @@ class RunningNode:
         kubelet, logs = self.daemon.base / "kubelet", self.daemon.base / "logs"
         found = [str(path) for root in (kubelet / "pods", logs) if root.exists() for path in root.iterdir()]
         return sorted([*found, *(item.mount_point for item in mountinfo.under(kubelet, self.daemon.pid))])
+
+    def require_nothing_left(self, before: Resources) -> None:
+        """Delete all pods, and fail if something of them is left then.
+
+        :param before: what the runtime held, as after a restart.
+        """
+        for item in self.ask("GET", "/api/v1/pods")["items"]:
+            self.delete(item["metadata"]["name"], item["metadata"]["namespace"])
+        self.until(lambda: not self.ask("GET", "/api/v1/pods")["items"], "all pods gone")
+        self.until(lambda: self.left_behind() == [], f"nothing left: {self.left_behind()}")
+        after = self.daemon.resources().after_a_restart()
+        assert after == before
 
 
 def is_ready(pod: dict[str, Any]) -> bool:

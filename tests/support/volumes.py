@@ -23,9 +23,14 @@ def pod_with(
     users: Sequence[int | None] = (None,),
     mounted: bool = True,
     resources: Mapping[str, Any] | None = None,
+    also: Sequence[Mapping[str, str]] = (),
 ) -> Pod:
-    """Return a pod that mounts volumes, if ``mounted``; ``users`` are of its containers, ``c`` the first one's name."""
+    """Return a pod that mounts volumes, if ``mounted``; ``users`` are of its containers, ``c`` the first one's name.
+
+    :param also: more mounts.
+    """
     mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes] if mounted else []
+    mounts += also
     containers = [
         {
             "name": "c" if index == 0 else f"c{index}",

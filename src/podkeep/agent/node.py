@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
@@ -26,12 +27,15 @@ from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
-from podkeep.agent.user_namespaces import getsubids
+from podkeep.agent.user_namespaces import getsubids, mapping
 from podkeep.agent.user_namespaces.blocks import IdRange, default_range
 from podkeep.api import feature_gates
-from podkeep.api.feature_gates import FeatureGates
+from podkeep.api.feature_gates import ONE_USER_MAPPING, FeatureGates
 from podkeep.base.config import Config
 from podkeep.cri.client import CriClient
+from podkeep.kernel.namespace.idmap import IdMap
+
+log = logging.getLogger(__name__)
 
 # RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
@@ -57,6 +61,8 @@ class Node:
     dirs: PodDirs
     id_range: Callable[[], IdRange]
     """The host IDs that pods may have; the first time it is called it asks for them, which blocks."""
+    one_mapping: IdMap | None = None
+    """Of all pods with a user namespace; ``None``: each has a block of its own."""
     name: str
     host_ips: tuple[str, ...]
     memory: int
@@ -90,10 +96,12 @@ class Node:
 def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = None) -> Node:
     """Return the node this process runs on.
 
-    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), a
-        feature gate is not known, more is reserved than the machine has, or a setting is out of range.
+    :raises InvalidArgument: if ``agent.max_pods`` blocks of IDs do not fit (KEP-127, configuration of ranges), the
+        mapping of all pods cannot be, a feature gate is not known, more is reserved than the machine has, or a setting
+        is out of range.
     """
     config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
+    gates = feature_gates.read(config.agent.feature_gates, "agent")
     default_range(config.agent.max_pods, config.agent.user_namespaces.ids_per_pod)
     addresses, metrics = host_ips(), AgentMetrics()
     client.observe = runtime_calls.observer(metrics)
@@ -118,8 +126,9 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         probes=Probes(client, addresses, metrics),
         hooks=Hooks(client, metrics),
         config=config,
-        gates=feature_gates.read(config.agent.feature_gates, "agent"),
+        gates=gates,
         dirs=dirs,
+        one_mapping=_one_mapping(config, gates),
         id_range=cache(partial(getsubids.id_range, config.agent)),
         name=node_name(config),
         host_ips=addresses,
@@ -131,6 +140,20 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         metrics=metrics,
         allocatable=allocatable.texts(size),
     )
+
+
+def _one_mapping(config: Config, gates: FeatureGates) -> IdMap | None:
+    """Return the mapping of all pods of the node, if it has one and may use it (KEP-127 draft).
+
+    :raises InvalidArgument: if the mapping cannot be.
+    """
+    given = mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
+    is_on = gates.enabled(ONE_USER_MAPPING)
+    if is_on != (given is not None):
+        missing = "agent.uid_mapping and agent.gid_mapping" if is_on else f"feature gate {ONE_USER_MAPPING.name}"
+        have = f"feature gate {ONE_USER_MAPPING.name}" if is_on else "agent.uid_mapping and agent.gid_mapping"
+        log.warning("%s does nothing without %s: each pod with a user namespace has a block of its own", have, missing)
+    return given if is_on else None
 
 
 def _pull_limits(config: Config) -> PullLimits:

@@ -5,7 +5,7 @@ Protobuf stops here. Everything is found by the pod's UID label, so a restarted 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
@@ -101,6 +101,10 @@ class Observed:
         return [view for views in self.containers.values() for view in views if view.sandbox_id == sandbox.id]
 
 
+_SandboxLook = tuple[SandboxView, api_pb2.PodSandboxStatusResponse | None]
+"""A sandbox, and the answer about it if that tells of its containers and of when that was."""
+
+
 class Observer:
     """Reads one pod from the runtime. What cannot change any more (exits, addresses) is asked once."""
 
@@ -109,6 +113,9 @@ class Observer:
         self._labels = {names.POD_UID: uid}
         self._final: dict[str, ContainerView] = {}
         self._ips: dict[str, tuple[str, ...]] = {}
+        self._tells = True
+        self.at = 0
+        """When the runtime said what was read last: nanoseconds of its clock; 0 if it does not say when."""
 
     async def read(self) -> Observed:
         """Return the pod as it is now.
@@ -119,48 +126,64 @@ class Observer:
             api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=self._labels))
         )
         # A runtime that does not filter must not have one pod take another's sandbox for its own.
-        sandboxes = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
-        sandboxes.sort(key=lambda view: (view.attempt, view.created_at), reverse=True)
+        looks = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
+        views = await self._containers(looks)
+        by_name: dict[str, list[ContainerView]] = {}
+        for view in views:
+            by_name.setdefault(view.name, []).append(view)
+        ordered = {
+            name: tuple(sorted(attempts, key=lambda view: view.attempt, reverse=True))
+            for name, attempts in by_name.items()
+        }
+        sandboxes = sorted((sandbox for sandbox, _ in looks), key=_age, reverse=True)
+        return Observed(sandboxes=tuple(sandboxes), containers=ordered)
+
+    async def _containers(self, looks: Sequence[_SandboxLook]) -> list[ContainerView]:
+        """Return the pod's containers: as its sandboxes tell of them, or else as the runtime lists them.
+
+        A call costs both sides more than what it says, so those that the answer before has made needless are left out.
+        """
+        told = [(sandbox.id, answer) for sandbox, answer in looks if answer is not None]
+        self.at = 0
+        if looks and len(told) == len(looks):
+            self.at = min(answer.timestamp for _, answer in told)
+            return [self._view(status, sandbox) for sandbox, answer in told for status in answer.containers_statuses]
         answer = await self._client.runtime.ListContainers(
             api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=self._labels))
         )
-        by_name: dict[str, list[ContainerView]] = {}
-        for item in answer.containers:
-            if not self._is_own(item.labels):
-                continue
-            view = await self._container(item)
-            if view is not None:
-                by_name.setdefault(view.name, []).append(view)
-        ordered = {
-            name: tuple(sorted(views, key=lambda view: view.attempt, reverse=True)) for name, views in by_name.items()
-        }
-        return Observed(sandboxes=tuple(sandboxes), containers=ordered)
+        views = [await self._container(item) for item in answer.containers if self._is_own(item.labels)]
+        return [view for view in views if view is not None]
 
     def _is_own(self, labels: Mapping[str, str]) -> bool:
         return self._labels.items() <= labels.items()
 
-    async def _sandbox(self, item: api_pb2.PodSandbox) -> SandboxView:
+    async def _sandbox(self, item: api_pb2.PodSandbox) -> _SandboxLook:
         ready = item.state == api_pb2.SANDBOX_READY
-        if ready and item.id not in self._ips:
+        answer: api_pb2.PodSandboxStatusResponse | None = None
+        # A runtime that does not tell of containers with it is asked for addresses alone, and once.
+        if self._tells or (ready and item.id not in self._ips):
             try:
                 answer = await self._client.runtime.PodSandboxStatus(
                     api_pb2.PodSandboxStatusRequest(pod_sandbox_id=item.id)
                 )
             except NotFound:
                 ready = False
-            else:
-                network = answer.status.network
-                addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
-                # One that has none yet is asked again.
-                if found := tuple(address for address in addresses if _is_address(address)):
-                    self._ips[item.id] = found
-        return SandboxView(
+        if answer is not None and ready and item.id not in self._ips:
+            network = answer.status.network
+            addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
+            # One that has none yet is asked again.
+            if found := tuple(address for address in addresses if _is_address(address)):
+                self._ips[item.id] = found
+        if answer is not None and not answer.timestamp:  # CRI, PodSandboxStatusResponse: of those that send events
+            self._tells, answer = False, None
+        view = SandboxView(
             id=item.id,
             ready=ready,
             attempt=item.metadata.attempt,
             created_at=item.created_at,
             ips=self._ips.get(item.id, ()),
         )
+        return view, answer
 
     async def _container(self, item: api_pb2.Container) -> ContainerView | None:
         if item.id in self._final:
@@ -169,14 +192,19 @@ class Observer:
             answer = await self._client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=item.id))
         except NotFound:
             return None
-        status = answer.status
-        if status.id != item.id or not status.metadata.name:
-            # As a kubelet, which believes no status without them (cri-client, verifyContainerStatus).
-            raise Internal(f"the runtime's status of container {item.id} has no ID or no name of it")
+        if answer.status.id != item.id:
+            raise _unidentified(item.id)
+        return self._view(answer.status, item.pod_sandbox_id)
+
+    def _view(self, status: api_pb2.ContainerStatus, sandbox: str) -> ContainerView:
+        if status.id in self._final:
+            return self._final[status.id]
+        if not status.id or not status.metadata.name:
+            raise _unidentified(status.id)
         view = ContainerView(
             id=status.id,
             name=status.metadata.name,
-            sandbox_id=item.pod_sandbox_id,
+            sandbox_id=sandbox,
             attempt=status.metadata.attempt,
             state=_STATES.get(status.state, State.UNKNOWN),
             exit_code=status.exit_code,
@@ -198,6 +226,15 @@ class Observer:
         if view.state is State.EXITED:
             self._final[view.id] = view
         return view
+
+
+def _age(sandbox: SandboxView) -> tuple[int, int]:
+    return sandbox.attempt, sandbox.created_at
+
+
+def _unidentified(container: str) -> Internal:
+    """As a kubelet, which believes no status without them (cri-client, verifyContainerStatus)."""
+    return Internal(f"the runtime's status of container {container} has no ID or no name of it")
 
 
 def _is_address(text: str) -> bool:

@@ -63,13 +63,15 @@ class PodIdentity(msgspec.Struct, frozen=True, kw_only=True):
 class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """``pod.json``: the pod can be found by it before it has a sandbox. ``runtime`` is the socket's path.
 
-    ``managed``: it is the node agent's, not that of a process that runs this pod alone.
+    ``managed``: it is the node agent's, not that of a process that runs this pod alone. ``user_namespace``: it was
+    given one of its own, though it did not ask.
     """
 
     namespace: str
     name: str
     runtime: str
     managed: bool = False
+    user_namespace: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +188,20 @@ class PodDirs:
             raise
         return fd
 
-    def identify(self, uid: PodUID, identity: PodIdentity, *, managed: bool = False) -> None:
-        """Note in the directory of pod ``uid`` which pod it is, and whether it is one of the node agent's."""
-        record = _Record(namespace=identity.namespace, name=identity.name, runtime=self._runtime, managed=managed)
+    def identify(
+        self, uid: PodUID, identity: PodIdentity, *, managed: bool = False, user_namespace: bool = False
+    ) -> None:
+        """Note in the directory of pod ``uid`` which pod it is, and whether it is one of the node agent's.
+
+        :param user_namespace: it is given one of its own, though it does not ask.
+        """
+        record = _Record(
+            namespace=identity.namespace,
+            name=identity.name,
+            runtime=self._runtime,
+            managed=managed,
+            user_namespace=user_namespace,
+        )
         atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(record))
 
     def find(self, identity: PodIdentity) -> list[PodUID]:
@@ -206,6 +219,11 @@ class PodDirs:
         """Return which pod a directory belongs to, ``None`` if it is not ours."""
         record = self._record(uid)
         return None if record is None else PodIdentity(namespace=record.namespace, name=record.name)
+
+    def has_user_namespace(self, uid: PodUID) -> bool:
+        """Say whether pod ``uid`` was given a user namespace of its own without asking for it."""
+        record = self._record(uid)
+        return record is not None and record.user_namespace
 
     def managed(self) -> list[PodUID]:
         """Return the pods of the node agent that have a directory."""

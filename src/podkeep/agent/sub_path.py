@@ -33,7 +33,7 @@ _PROPAGATION = {
 }
 
 
-def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = None) -> Path:
+def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = None, user: int | None = None) -> Path:
     """Mount ``sub_path`` of ``volume`` at ``target`` and return ``target``; directories that are missing are made.
 
     Symbolic links are followed as long as they stay inside the volume. A second call with the same target keeps the
@@ -41,13 +41,14 @@ def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = 
     ConfigMap that was changed has new files, and nothing can be mounted from one that is removed.
 
     :param propagation: the mount's ``mountPropagation``.
+    :param user: whom directories that are made belong to; by default this process's.
     :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
     :raises KernelCallError: if the kernel refuses the mount.
     """
     root = os.open(volume, os.O_PATH | os.O_CLOEXEC)
     try:
         try:
-            fd = _open(root, sub_path)
+            fd = _open(root, sub_path, user)
         except KernelCallError as error:
             raise _refused(volume, sub_path, error) from error
         try:
@@ -76,17 +77,17 @@ def _let_one_go(target: Path) -> None:
         target.unlink(missing_ok=True)
 
 
-def _open(root: int, sub_path: str) -> int:
+def _open(root: int, sub_path: str, user: int | None) -> int:
     try:
         return openat2(root, os.fsencode(sub_path), _LOOK, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
     except KernelCallError as error:
         if error.errno != errno.ENOENT:
             raise
-    _make(root, [part for part in sub_path.split("/") if part not in {"", "."}])
+    _make(root, [part for part in sub_path.split("/") if part not in {"", "."}], -1 if user is None else user)
     return openat2(root, os.fsencode(sub_path), _LOOK, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
 
 
-def _make(root: int, parts: list[str]) -> None:
+def _make(root: int, parts: list[str], user: int) -> None:
     """Make the directories ``parts`` one inside the other, each under one that was opened without leaving ``root``.
 
     They get the permission bits and the group of the volume's root, whatever the umask is, as the kubelet's do: who may
@@ -102,8 +103,8 @@ def _make(root: int, parts: list[str]) -> None:
             try:
                 # What has something in it was put in the place of ours meanwhile, and stays closed if it was.
                 if _is_empty(made):
-                    os.fchown(made, -1, volume.st_gid)
-                    # After the change of group, which may clear the set-group-ID bit.
+                    os.fchown(made, user, volume.st_gid)
+                    # After the change of owners, which may clear the set-group-ID bit.
                     os.fchmod(made, stat.S_IMODE(volume.st_mode))
             finally:
                 os.close(made)

@@ -46,6 +46,12 @@ CLUSTER_TRUST_BUNDLES = Gate(
     components=("api",),
     about="certificates of signers in projected volumes (KEP-3257)",
 )
+NO_HOST_DEFAULTING = Gate(
+    name="DisableHostUserNamespaceDefaulting",
+    default=False,
+    components=("agent",),
+    about="pods that cannot work in a user namespace get one all the same, with one mapping (KEP-127 draft)",
+)
 IMAGE_VOLUME = Gate(
     name="ImageVolume",
     default=True,
@@ -76,6 +82,12 @@ STOP_SIGNALS = Gate(
     components=("api",),
     about="stop signals of containers in their lifecycle (KEP-4960)",
 )
+ONE_USER_MAPPING = Gate(
+    name="UserNamespaceSupport",
+    default=False,
+    components=("agent",),
+    about="one user mapping for all pods of a node, which get a user namespace by default (KEP-127 draft)",
+)
 USER_NAMESPACES = Gate(
     name="UserNamespacesSupport",
     default=True,
@@ -86,10 +98,12 @@ KNOWN: tuple[Gate, ...] = (
     CLASS_RESOURCES,
     CLUSTER_TRUST_BUNDLES,
     STOP_SIGNALS,
+    NO_HOST_DEFAULTING,
     POD_GROUPS,
     IMAGE_VOLUME,
     IMAGE_VOLUME_SUB_PATHS,
     POD_CERTIFICATES,
+    ONE_USER_MAPPING,
     POD_SECURITY_USER_NAMESPACES,
     USER_NAMESPACES,
 )

@@ -133,6 +133,7 @@ class PodSpec(ApiStruct, frozen=True, kw_only=True):
     set_hostname_as_fqdn: bool | None = None
     os: PodOS | None = None
     host_users: bool | None = None
+    user_host_namespace: bool = False
     scheduling_gates: tuple[PodSchedulingGate, ...] = ()
     resource_claims: tuple[PodResourceClaim, ...] = ()
     resources: ResourceRequirements | None = None

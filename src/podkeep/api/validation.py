@@ -124,8 +124,11 @@ def _metadata(metadata: ObjectMeta, errors: FieldErrors) -> None:
 
 
 def _namespaces(spec: PodSpec, errors: FieldErrors) -> None:
-    """Which namespaces of the host go together (KEP-127, Pod.spec changes)."""
+    """Which namespaces of the host go together (KEP-127, Pod.spec changes, and ``userHostNamespace`` of its draft)."""
     if spec.host_users is False:
+        if spec.user_host_namespace:
+            why = "cannot be true when `hostUsers` is false: it is a deprecated name of `hostUsers: true`"
+            errors.invalid("spec.userHostNamespace", "true", why)
         for field, shared in (
             ("hostNetwork", spec.host_network),
             ("hostPID", spec.host_pid),
@@ -136,8 +139,12 @@ def _namespaces(spec: PodSpec, errors: FieldErrors) -> None:
     if spec.os is not None:
         if spec.os.name is None:
             errors.required("spec.os.name", "")
-        if spec.os.name == "windows" and spec.host_users is not None:
-            errors.forbidden("spec.hostUsers", "cannot be set for a windows pod")
+        for field, given in (
+            ("hostUsers", spec.host_users is not None),
+            ("userHostNamespace", spec.user_host_namespace),
+        ):
+            if spec.os.name == "windows" and given:
+                errors.forbidden(f"spec.{field}", "cannot be set for a windows pod")
     if spec.share_process_namespace and spec.host_pid:
         errors.invalid("spec.shareProcessNamespace", "true", "cannot be set together with hostPID")
 

@@ -85,6 +85,8 @@ class RuntimeConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=T
     """Processes and threads that a container may have; 0: no limit."""
     log_size_limit: str = "1Gi"
     """How large a log gets that nobody rotates; 0: no limit."""
+    user_namespace_rootfs: Literal["auto", "idmapped", "metacopy", "copy"] = "auto"
+    """How images get the owners of a pod with a user namespace; ``auto``: in the cheapest way that works."""
     image_volume_noexec: bool = True
     """Mount images that are volumes ``noexec`` (KEP-4639)."""
     image_volume_files: bool = False
@@ -327,6 +329,11 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Seconds within which the runtime has to answer, but for pulls (kubelet: runtimeRequestTimeout)."""
     max_pods: int = 110
     """Blocks of IDs, and so pods with a user namespace of their own at one time; at least 1."""
+    uid_mapping: str = ""
+    """The users of all pods with a user namespace, ``container_id:host_id:length[,...]``; with ``gid_mapping`` and gate
+    UserNamespaceSupport only (KEP-127 draft). Empty: each such pod has a block of its own."""
+    gid_mapping: str = ""
+    """Their groups."""
     user_namespaces: UserNamespacesConfig = UserNamespacesConfig()
     serialize_image_pulls: bool = False
     """Pull one image at a time (kubelet: serializeImagePulls, there the default)."""

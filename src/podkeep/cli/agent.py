@@ -6,6 +6,7 @@ root, the runtime's mount namespace. Does not own: what it does (``agent.daemon`
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -35,6 +36,8 @@ _SETTINGS = {
     "unix_socket": "api.unix_socket",
     "node_name": "agent.node_name",
     "static_pod_path": "agent.static_pod_path",
+    "uid_mapping": "agent.uid_mapping",
+    "gid_mapping": "agent.gid_mapping",
     "log_level": "log.level",
     "log_format": "log.format",
 }
@@ -85,6 +88,8 @@ After={service}
 @click.option("--unix-socket", metavar="PATH", help="As api.unix_socket, used without a kubeconfig.")
 @click.option("--node-name", metavar="NAME", help="As agent.node_name.")
 @click.option("--static-pod-path", metavar="PATH", help="As agent.static_pod_path.")
+@click.option("--uid-mapping", metavar="C:H:N[,...]", help="As agent.uid_mapping: users of all pods, on the node.")
+@click.option("--gid-mapping", metavar="C:H:N[,...]", help="As agent.gid_mapping: groups of all pods, on the node.")
 @click.option(
     "--mount-namespace",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -127,6 +132,9 @@ def command(
         invocation.override(*kubelet_configuration.assignments(found.settings))
         ignored = found.ignored
     given = {key: options[name] for name, key in _SETTINGS.items()}
+    for key in ("agent.uid_mapping", "agent.gid_mapping"):
+        # Quoted: a mapping may look like a time of the day.
+        given[key] = None if (value := given[key]) is None else json.dumps(value)
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
     serve(invocation, ignored, mount_namespace, mount_namespace_pid)
 
@@ -175,17 +183,20 @@ def serve(
     """Become the agent and run pods until told to stop.
 
     :param ignored: fields of a KubeletConfiguration that mean nothing here.
+    :raises InvalidArgument: if the node's mapping of users cannot be.
     :param mount_namespace: file on which the mount namespace to be in is pinned; by itself it is the runtime's.
     :param namespace_of: ID of a process in the mount namespace to be in.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
+    from podkeep.agent.user_namespaces import mapping
     from podkeep.base import log as logs
     from podkeep.mountns import membership
 
     config = invocation.config
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
+    mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)  # said at once, whatever else is missing
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     if ignored:
         log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))

@@ -142,7 +142,7 @@ def test_other_verbs_work_from_both(daemon: Daemon, where: str) -> None:
     doctor = subprocess.run(places(daemon, where, "doctor", "-o", "json"), capture_output=True, timeout=TIMEOUT_S)
     assert doctor.returncode == 0 or where == "inside"
     found = {item["name"]: item["level"] for item in json.loads(doctor.stdout)}
-    assert (found["runtime"], found["user namespaces"], found["overlay on idmapped layers"]) == ("ok", "ok", "ok")
+    assert (found["runtime"], found["user namespaces"], found["root file systems"]) == ("ok", "ok", "ok")
     run(daemon, where, "config", "check")
 
 

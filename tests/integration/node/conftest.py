@@ -27,14 +27,9 @@ def own_node(open_directory: Path, registry: Registry, mounts_of_containers: Con
 def node(own_node: RunningNode) -> Iterator[RunningNode]:
     """A node that runs; fails a test that leaves something of a pod on it."""
     with own_node as running:
-        before = running.daemon.resources()
+        before = running.daemon.resources().after_a_restart()
         yield running
-        for item in running.ask("GET", "/api/v1/pods")["items"]:
-            running.delete(item["metadata"]["name"], item["metadata"]["namespace"])
-        running.until(lambda: not running.ask("GET", "/api/v1/pods")["items"], "all pods gone")
-        running.until(lambda: running.left_behind() == [], f"nothing left: {running.left_behind()}")
-        after = running.daemon.resources().after_a_restart()
-        assert after == before.after_a_restart()
+        running.require_nothing_left(before)
 
 
 @pytest.fixture

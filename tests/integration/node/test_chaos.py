@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agent.manifests import pod, shell
 
-from support.running_node import RunningNode, is_ready
+from support.container_mounts import ContainerMounts
+from support.registry import Registry
+from support.running_node import RunningNode, is_ready, own_base
+from support.supervised_node import SupervisedDaemon, SupervisedNode
 
 STEPS = 40
 """Of a short run; the seed is in the test's output when it fails."""
@@ -46,16 +50,16 @@ class Chaos:
             (self._force, 2),
             (self._replace, 2),
             (self._label, 4),
-            (self._kill_agent, 2),
-            (self._kill_runtime, 1),
-            (self._kill_api, 1),
-            (self._kill_all, 1),
+            (partial(self._kill, "agent"), 2),
+            (partial(self._kill, "runtime"), 1),
+            (partial(self._kill, "api"), 1),
+            (partial(self._kill, "node"), 1),
             (self._pause, 4),
         ]
         if len(self.forever | self.done) > MOST_PODS:
             steps = [(self._delete, 1), (self._force, 1)]
         (step,) = self._random.choices([item for item, _ in steps], [weight for _, weight in steps])
-        self.said.append(step.__name__)
+        self.said.append(" ".join(map(str, step.args)) if isinstance(step, partial) else step.__name__)
         step()
 
     def _name(self) -> str:
@@ -100,25 +104,8 @@ class Chaos:
         if name := self._one(self.forever):
             self._node.patch(name, {"metadata": {"labels": {"step": str(len(self.said))}}})
 
-    def _kill_agent(self) -> None:
-        self._node.end_agent(signal.SIGKILL)
-        self._node.start_agent()
-
-    def _kill_runtime(self) -> None:
-        self._node.daemon.kill()
-        self._node.daemon.start()
-
-    def _kill_api(self) -> None:
-        self._node.api.stop(signal.SIGKILL)
-        self._node.api.start()
-
-    def _kill_all(self) -> None:
-        self._node.end_agent(signal.SIGKILL)
-        self._node.daemon.kill()
-        self._node.api.stop(signal.SIGKILL)
-        self._node.daemon.start()
-        self._node.api.start()
-        self._node.start_agent()
+    def _kill(self, name: str) -> None:
+        self._node.kill(name)
 
     def _pause(self) -> None:
         time.sleep(self._random.random())  # steps at every point of what the ones before have begun
@@ -140,9 +127,32 @@ def settle(node: RunningNode, chaos: Chaos, said: str) -> None:
     node.until(lambda: {path.name for path in kubelet.iterdir()} == uids, f"no other pod on the node after {said}")
 
 
+@pytest.fixture
+def supervised(
+    open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts
+) -> Iterator[SupervisedNode]:
+    """A ``podkeep node``; fails a test that leaves something of a pod on it."""
+    daemon = SupervisedDaemon.of(own_base(open_directory), registry.host, mounts_of_containers)
+    with SupervisedNode(daemon) as running:
+        before = daemon.resources().after_a_restart()
+        yield running
+        running.require_nothing_left(before)
+
+
+@pytest.mark.timeout(3600)
+def test_desired_is_actual_whatever_is_killed_under_a_supervisor(supervised: SupervisedNode, image: str) -> None:
+    """The same under ``podkeep node``, which starts its daemons again by itself; it is killed, too."""
+    shake(supervised, image)
+
+
 @pytest.mark.timeout(3600)
 def test_desired_is_actual_whatever_happened(node: RunningNode, image: str) -> None:
     """After random steps every pod is as it is to be; the fixture sees that nothing is left when they are deleted."""
+    shake(node, image)
+
+
+def shake(node: RunningNode, image: str) -> None:
+    """Take random steps, and wait until every pod is as it is to be."""
     seed = int(os.environ.get("PODKEEP_CHAOS_SEED", random.randrange(1 << 32)))
     end = time.monotonic() + float(os.environ.get("PODKEEP_CHAOS_SECONDS", 0))
     chaos = Chaos(node, image, seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from typing import Any
 
 from agent.manifests import mount, pod, shell
@@ -69,6 +70,30 @@ def test_a_pod_beyond_its_deadline_fails(node: RunningNode, image: str) -> None:
     assert (status["phase"], status["reason"]) == ("Failed", "DeadlineExceeded")
     assert status["message"] == "Pod was active on the node longer than the specified deadline"
     assert condition(found, "Ready")["reason"] == "PodFailed"
+
+
+def test_an_end_that_was_decided_holds_though_the_agent_is_killed_before_it_could_tell(
+    node: RunningNode, image: str
+) -> None:
+    """The volume that was too large is small again when the next agent looks: the pod stays evicted."""
+    script = "trap 'rm /v/file; while :; do sleep 0.05; done' TERM; while :; do sleep 0.05; done"
+    volumes = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]
+    main = shell(image, script, volumeMounts=[mount("/v", "v")])
+    node.apply(pod(main, name="full", volumes=volumes, restartPolicy="Always", terminationGracePeriodSeconds=30))
+    uid = node.running("full")["metadata"]["uid"]
+    file = node.daemon.base / "kubelet" / "pods" / uid / "volumes/kubernetes.io~empty-dir/v/file"
+    # From now on nothing that the agent decides comes to the API.
+    node.api.stop(signal.SIGKILL)
+    file.write_bytes(bytes(4 << 20))
+    node.until(lambda: not file.exists(), "the container is told to end")
+    node.end_agent(signal.SIGKILL)
+    node.api.start()
+    assert node.phase("full", "Running")["status"].get("reason") is None
+    node.start_agent()
+    found = node.phase("full", "Failed")["status"]
+    assert found["reason"] == "Evicted"
+    assert found["message"] == 'Usage of EmptyDir volume "v" exceeds the limit "1Mi". '
+    assert by_name({"status": found})["main"]["restartCount"] == 0
 
 
 def test_a_container_that_crashes_waits_and_says_so(node: RunningNode, image: str) -> None:

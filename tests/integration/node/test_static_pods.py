@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from agent.manifests import pod, shell
 
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.mount import mounts
+from support import powerloss
 from support.running_node import RunningNode, is_ready
 
 NAME = "web-node-1"
@@ -123,3 +127,27 @@ def container(found: dict[str, Any]) -> str:
 def differs(found: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether an object is another one of the same name."""
     return bool(found["metadata"]["uid"] != other["metadata"]["uid"])
+
+
+def test_an_agent_ends_though_a_file_system_a_runtime_and_an_api_do_not_answer(own_node: RunningNode) -> None:
+    """What waits for them cannot be interrupted; the process that was told to end is gone all the same."""
+    directory, control = own_node.daemon.base / "manifests", own_node.daemon.base / "fusectl"
+    directory.mkdir()
+    control.mkdir()
+    own_node.settings += (f"agent.static_pod_path={directory}",)
+    mounts.mount("fusectl", str(control), fstype="fusectl")
+    try:
+        with powerloss.mounted(directory) as disk, own_node as node:
+            waiting = control / str(os.minor(directory.stat().st_dev)) / "waiting"
+            stopped = [disk.pid, node.daemon.pid, node.api.pid]
+            for pid in stopped:
+                os.kill(pid, signal.SIGSTOP)
+            try:
+                node.until(lambda: int(waiting.read_text()) > 0, "the agent waits for the file system")
+                node.end_agent()
+            finally:
+                for pid in stopped:
+                    os.kill(pid, signal.SIGCONT)
+            assert "something that it waits for does not answer" in "".join(node.log)
+    finally:
+        mounts.unmount(control)

@@ -17,16 +17,21 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "user-namespaces.md").read_text
 FAILED = "FailedCreatePodSandBox"
 
 
-def blocks(language: str) -> list[str]:
-    """Return the blocks of code of the document."""
-    found = re.findall(rf"^```{language}\n(.*?)^```$", DOCUMENT, re.MULTILINE | re.DOTALL)
+STEPS, DUTIES, FAILURES = "Step by step", "What is the administrator's job", "When it does not work"
+
+
+def blocks(language: str, section: str) -> list[str]:
+    """Return the blocks of code of a section of the document."""
+    _, _, text = DOCUMENT.partition(f"\n## {section}\n")
+    assert text, section
+    found = re.findall(rf"^```{language}\n(.*?)^```$", text.partition("\n## ")[0], re.MULTILINE | re.DOTALL)
     return [re.sub(r"^# ", "", text, flags=re.MULTILINE) for text in found]
 
 
 def refused(node: RunningNode, name: str) -> str:
     """Return why a pod's sandbox cannot be made, as the commands of the document show it."""
     node.until(lambda: FAILED in reasons(node, name), FAILED)
-    shown = node.api.kubectl(*shlex.split(blocks("console")[3])[1:])
+    shown = node.api.kubectl(*shlex.split(blocks("console", FAILURES)[0])[1:])
     message = reasons(node, name)[FAILED]
     assert message in shown
     return message
@@ -38,20 +43,22 @@ def table(message: str) -> str:
     return row
 
 
-@pytest.mark.requirement("U108", "U110")
+@pytest.mark.requirement("U19", "U108", "U110")
 def test_step_by_step(node: RunningNode, image: str, tmp_path: Path) -> None:
     assert "> **What an old kernel costs.**" in DOCUMENT
-    (manifest,) = blocks("yaml")
+    (manifest,) = blocks("yaml", STEPS)
     file = tmp_path / "own.yaml"
     document = yaml.safe_load(manifest.replace("IMAGE", image))
     document["spec"]["nodeName"] = node.name
     file.write_text(yaml.safe_dump(document))
     node.apply(runs(image, "plain"))
-    apply, mapped, find, *_ = (block.replace("own.yaml", str(file)) for block in blocks("console"))
+    apply, mapped, find = (block.replace("own.yaml", str(file)) for block in blocks("console", STEPS))
     for line in apply.splitlines():
         node.api.kubectl(*shlex.split(line)[1:])
     assert is_block(node.api.kubectl(*shlex.split(mapped)[1:]).split())
     assert node.api.kubectl(*shlex.split(find)[1:]).split() == ["default/own"]
+    (honour,) = blocks("console", DUTIES)
+    assert "true" in node.api.kubectl(*shlex.split(honour)[1:]).removeprefix(f"{node.name}: ").split()
 
 
 @pytest.mark.requirement("U109")

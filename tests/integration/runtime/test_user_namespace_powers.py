@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 from pathlib import Path
 
@@ -29,17 +30,16 @@ def test_fuse_and_links_are_the_pods_alone(pods: Pods, tmp_path: Path) -> None:
     for parent in (tmp_path, *tmp_path.parents):
         if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
             parent.chmod(parent.stat().st_mode | 0o011)
-    program = tmp_path / "powers.py"
-    program.write_bytes((PROGRAMS / "powers.py").read_bytes())
+    programs = shutil.copytree(PROGRAMS, tmp_path / "programs")
     devices = [device(tmp_path, "/dev/fuse", (10, 229)), device(tmp_path, "/dev/net/tun", (10, 200))]
     mounts = [bind(Path(path), path, BLOCK, readonly=True) for path in ("/usr", "/lib", "/lib64")]
-    mounts.append(bind(program, "/powers.py", BLOCK, readonly=True))
+    mounts.append(bind(programs, "/programs", BLOCK, readonly=True))
     security = {"capabilities": api.Capability(add_capabilities=["NET_ADMIN", "SYS_ADMIN"])}
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
     container = pods.launch(sandbox, security=security, mounts=mounts, devices=devices)
     before = (mountinfo.read(), os.listdir("/sys/class/net"))
     uses = ("mount_fuse", "make_tunnel", "make_veth", "mount_tmpfs")
-    assert json.loads(pods.read(container, f"/usr/bin/python3 /powers.py {' '.join(uses)}")) == dict.fromkeys(
+    assert json.loads(pods.read(container, f"/usr/bin/python3 /programs/powers.py {' '.join(uses)}")) == dict.fromkeys(
         uses, DONE
     )
     assert (mountinfo.read(), os.listdir("/sys/class/net")) == before

@@ -40,8 +40,11 @@ PACKAGES = (
     "openssh-server",
     "initramfs-tools",
     "cpio",
+    "nfs-kernel-server",
 )
 UNITS = ("ssh.service", "nested-network.service", "nested-ready.service")
+NFS_UNITS = ("nfs-server.service", "nfs-client.target", "rpcbind.service", "rpcbind.socket")
+"""A test that wants a server of NFS starts it."""
 MASKED = ("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "fstrim.timer")
 """Timers that would work at a time of their own choosing; the rest of Debian is as it comes."""
 MODULES = ("virtio_pci", "virtio_blk")
@@ -193,7 +196,7 @@ def _configure(root: Path) -> None:
     _in(root, "usermod", "--shell", "/bin/sh", "root")
     _in(root, "systemctl", "enable", *UNITS)
     _in(root, "systemctl", "mask", *MASKED)
-    _in(root, "systemctl", "disable", "docker-registry.service", "containerd.service")
+    _in(root, "systemctl", "disable", "docker-registry.service", "containerd.service", *NFS_UNITS)
 
 
 def _make_keys(root: Path, target: Path) -> None:

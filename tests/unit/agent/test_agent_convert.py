@@ -14,12 +14,13 @@ from podkeep.agent.convert.security import ImageUser, SeccompPolicy
 from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources.qos import linux_resources
 from podkeep.agent.user_namespaces.blocks import Block
-from podkeep.agent.user_namespaces.model import PodUserNamespace, of_block
+from podkeep.agent.user_namespaces.model import PodUserNamespace, of, of_block
 from podkeep.agent.volumes.images import policies
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
 BLOCK = 3 * 65536
 UID = "0a1b2c3d-0000-1111-2222-333344445555"
@@ -82,6 +83,31 @@ def test_every_mount_of_a_pod_with_a_user_namespace_carries_its_block() -> None:
         sandbox(pod, BLOCK).linux.security_context.namespace_options.userns_options,
     ):
         assert (options.mode, list(options.uids), list(options.gids)) == (api_pb2.POD, mapping, mapping)
+
+
+@pytest.mark.requirement("U27", "U62")
+def test_the_nodes_mapping_is_said_as_a_pods_own_and_its_mounts_are_plain() -> None:
+    """The same fields of the same messages as with a block; extents of users and groups differ, and have an order."""
+    uids = [(0, 1000, 10), (10, 5000, 10)]
+    gids = [(0, 1000, 1000), (2000, 2000, 1)]
+
+    def extents(triples: list[tuple[int, int, int]]) -> tuple[IdMapping, ...]:
+        return tuple(IdMapping(container_id=c, host_id=h, length=n) for c, h, n in triples)
+
+    given = of(IdMap(uids=extents(uids), gids=extents(gids)))
+    pod = make()
+    message = container(pod, user_namespace=given)
+    plan = SandboxPlan(user_namespace=given, dns=ResolvConf(), cgroup_root="/p", pod_logs="/l")
+    options = message.linux.security_context.namespace_options.userns_options
+    assert options == sandbox_config(pod, plan).linux.security_context.namespace_options.userns_options
+    assert options.mode == api_pb2.POD
+    assert [(item.container_id, item.host_id, item.length) for item in options.uids] == uids
+    assert [(item.container_id, item.host_id, item.length) for item in options.gids] == gids
+    assert [bool(mount.uidMappings or mount.gidMappings) for mount in message.mounts] == [False, False]
+    assert {field.name for field, _ in options.ListFields()} == {
+        field.name
+        for field, _ in container(pod, BLOCK).linux.security_context.namespace_options.userns_options.ListFields()
+    }
 
 
 @pytest.mark.requirement("U64", "U118")

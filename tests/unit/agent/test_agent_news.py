@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.agent.pod import news
-from podkeep.agent.pod.news import OwnNews
+from podkeep.agent.pod.news import News, OwnNews
 from podkeep.base.errors import DeadlineExceeded, Internal, PodkeepError, ResourceExhausted, Unavailable, Unimplemented
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
@@ -58,3 +58,57 @@ def test_a_runtime_without_events_is_not_asked_again(tmp_path: Path) -> None:
             await OwnNews(client).watch()
 
     run(follow())
+
+
+@pytest.mark.parametrize(
+    ("events", "seen", "news"),
+    [
+        ([10], 20, False),  # it happened before what was seen
+        ([10, 30], 20, True),
+        ([20], 20, True),  # at the same moment: it may have come after
+        ([None], 20, True),  # no event of the runtime: it has no time
+        ([10], 0, True),  # the runtime does not say when it spoke
+    ],
+)
+def test_an_event_from_before_the_last_look_is_no_news(events: list[int | None], seen: int, news: bool) -> None:
+    """A pod was looked at three times for one container that started: for its step, its event and the API's echo."""
+    told = News()
+    for at in events:
+        told.wake() if at is None else told.wake(at)
+    told.seen(seen)
+    assert has_news(told) is news
+
+
+def test_an_event_that_comes_late_is_no_news() -> None:
+    told = News()
+    told.seen(20)
+    told.wake(10)
+    assert not has_news(told)
+    told.wake(30)
+    assert has_news(told)
+
+
+def test_what_comes_before_a_look_is_no_news_after_it() -> None:
+    told = News()
+    told.wake()
+    told.known()
+    assert not has_news(told)
+
+
+def test_a_clock_that_was_set_back_hides_one_look_at_most() -> None:
+    told = News()
+    told.seen(1000)
+    told.seen(10)
+    told.wake(11)
+    assert has_news(told)
+
+
+def has_news(told: News) -> bool:
+    async def wait() -> bool:
+        try:
+            await asyncio.wait_for(told.woken(), 0.01)
+        except TimeoutError:
+            return False
+        return True
+
+    return run(wait())

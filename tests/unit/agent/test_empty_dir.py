@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from podkeep.agent.volumes import empty_dir
+from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.api.volumes import EmptyDirVolumeSource
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.mount import mountinfo
@@ -87,21 +88,21 @@ def test_pages_that_nothing_says(medium: str, resources: dict[str, Any], message
 @in_new_namespaces()
 def test_a_volume_in_memory_has_size_mode_and_group_at_once(tmp_path: Path) -> None:
     """Nothing is changed after the mount: a crash in between leaves nothing half made."""
-    pod = pod_with([], security={"fsGroup": 300})
+    pod = pod_with([])
     source = EmptyDirVolumeSource(medium="Memory", size_limit="1Mi")
-    empty_dir.make(pod, source, tmp_path / "v", NODE)
+    empty_dir.make(pod, source, tmp_path / "v", NODE, Owners(group=300))
     info, size = (tmp_path / "v").stat(), os.statvfs(tmp_path / "v")
     assert (stat.S_IMODE(info.st_mode), info.st_gid) == (0o2777, 300)
     assert size.f_blocks * size.f_frsize == MIB
     (tmp_path / "v" / "file").write_text("kept")
-    empty_dir.make(pod, source, tmp_path / "v", NODE)
+    empty_dir.make(pod, source, tmp_path / "v", NODE, Owners(group=300))
     assert (tmp_path / "v" / "file").read_text() == "kept"
 
 
 @in_new_namespaces()
 def test_a_volume_of_huge_pages(tmp_path: Path) -> None:
-    pod = pod_with([], resources=huge("2Mi"), security={"fsGroup": 300})
-    empty_dir.make(pod, EmptyDirVolumeSource(medium="HugePages-2Mi"), tmp_path / "v", NODE)
+    pod = pod_with([], resources=huge("2Mi"))
+    empty_dir.make(pod, EmptyDirVolumeSource(medium="HugePages-2Mi"), tmp_path / "v", NODE, Owners(group=300))
     (mounted,) = mountinfo.under(tmp_path)
     assert (mounted.fs_type, os.statvfs(tmp_path / "v").f_bsize) == ("hugetlbfs", 2 * MIB)
     assert stat.S_IMODE((tmp_path / "v").stat().st_mode) == 0o2777
@@ -111,9 +112,9 @@ def test_a_volume_of_huge_pages(tmp_path: Path) -> None:
 def test_a_volume_on_disk_appears_whole_and_is_left_alone(tmp_path: Path, mode: int | None, expected: int) -> None:
     """Owner and mode are right before the name is there; what containers do to them stays."""
     path, source = tmp_path / "plugin" / "v", EmptyDirVolumeSource(mode=mode)
-    empty_dir.make(pod_with([]), source, path, NODE)
+    empty_dir.make(pod_with([]), source, path, NODE, UNCHANGED)
     assert stat.S_IMODE(path.stat().st_mode) == expected
     assert os.listdir(path.parent) == ["v"]
     path.chmod(0o700)
-    empty_dir.make(pod_with([]), source, path, NODE)
+    empty_dir.make(pod_with([]), source, path, NODE, UNCHANGED)
     assert stat.S_IMODE(path.stat().st_mode) == 0o700

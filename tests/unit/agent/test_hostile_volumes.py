@@ -20,6 +20,7 @@ from podkeep.agent import sub_path
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import host_path, ownership, projection
 from podkeep.agent.volumes.container_files import termination_message, write_hosts
+from podkeep.agent.volumes.ownership import Owners
 from podkeep.agent.volumes.payload import File
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, PodkeepError
@@ -213,7 +214,7 @@ def test_directories_that_are_exchanged_for_links_while_they_are_written(volume:
         for number in range(300):
             file = File(data=str(number).encode(), mode=0o666)
             with suppress(OSError, PodkeepError):
-                projection.write(volume, {"a": file, "d/e": file}, fs_group=7)
+                projection.write(volume, {"a": file, "d/e": file}, Owners(group=7))
     assert is_untouched(victim)
     projection.write(volume, NEW)
     assert is_written(volume)
@@ -229,7 +230,7 @@ def test_a_group_is_never_given_what_a_link_leads_to(tmp_path: Path, victim: Pat
     (root / "link").symlink_to(victim / "a" if what == "file" else victim)
     with exchanging(root / what, root / "link"):
         for _ in range(2000):
-            ownership.give_to_group(root, 7, writable=True)
+            ownership.give(root, Owners(group=7), writable=True)
     assert is_untouched(victim)
     assert (victim / "a").stat().st_gid == (victim / "deep").stat().st_gid == 0
 
@@ -243,7 +244,7 @@ def test_links_pipes_and_deep_trees_are_given_to_a_group(tmp_path: Path) -> None
         inner = os.open("deep", os.O_RDONLY, dir_fd=fd)
         os.close(fd)
         fd = inner
-    ownership.give_to_group(tmp_path, 7, writable=True)
+    ownership.give(tmp_path, Owners(group=7), writable=True)
     assert (os.fstat(fd).st_gid, stat.S_IMODE(os.fstat(fd).st_mode) & 0o2070) == (7, 0o2070)
     os.close(fd)
     assert ((tmp_path / "link").lstat().st_gid, Path("/etc").stat().st_gid) == (7, 0)

@@ -10,6 +10,8 @@ import pytest
 import yaml
 
 from podkeep.agent.observed import Confinement, ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod.conditions import is_only_the_sandbox
+from podkeep.agent.pod.news import tells_anew
 from podkeep.agent.pod.phase import at_its_end, phase
 from podkeep.agent.pod.status import StatusFacts, Waiting, pod_status
 from podkeep.agent.probes.model import ProbeResult
@@ -492,3 +494,37 @@ def test_a_view_of_another_attempt_says_nothing_of_this_one() -> None:
     before = PodStatus(container_statuses=(said("a", "2", container_id="podkeep://a0", ready=False),))
     found = only(status_of(make(containers=("a",)), seen, previous=before))
     assert (found.container_id, found.restart_count) == ("podkeep://new", 1)
+
+
+def test_a_status_that_adds_nothing_but_the_sandbox_is_known_as_such() -> None:
+    pod = make(containers=("a",))
+    before, made = status_of(pod, Observed()), status_of(pod, observed())
+    started = status_of(pod, observed(view("a", State.RUNNING)))
+    assert before != made
+    assert is_only_the_sandbox(before, made)
+    assert not is_only_the_sandbox(made, started)
+
+
+def test_the_echo_of_its_own_status_is_no_news_for_a_worker() -> None:
+    """Each status that was written had the pod looked at once more."""
+    pod = make(containers=("a",))
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="2")
+    status = status_of(pod, observed(view("a", State.RUNNING)))
+    assert not tells_anew(pod, msgspec.structs.replace(pod, metadata=metadata, status=status))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"generation": 2}},
+        {"metadata": {"deletion_timestamp": "2026-01-01T00:00:00Z"}},
+        {"spec": {"active_deadline_seconds": 5}},
+        {"status": {"phase": "Failed"}},
+        {"status": {"conditions": (PodCondition(type="example.com/gate", status="True"),)}},
+    ],
+)
+def test_what_others_change_is_news_for_a_worker(change: dict[str, dict[str, Any]]) -> None:
+    pod = make(containers=("a",))
+    parts = {name: msgspec.structs.replace(getattr(pod, name), **fields) for name, fields in change.items()}
+    assert tells_anew(pod, msgspec.structs.replace(pod, **parts))

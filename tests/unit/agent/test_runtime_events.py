@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.agent.manager.runtime_events import Picture, changed
+from podkeep.agent.manager.runtime_events import Picture, changed, pictured
+from podkeep.cri.v1 import api_pb2
 
 RUNS, ENDED = frozenset({("c1", 1)}), frozenset({("c1", 2)})
 
@@ -21,3 +22,13 @@ RUNS, ENDED = frozenset({("c1", 1)}), frozenset({("c1", 2)})
 )
 def test_pods_that_look_otherwise_than_before(before: Picture, now: Picture, woken: set[str]) -> None:
     assert set(changed(before, now)) == woken
+
+
+def test_a_relist_that_shows_a_pod_as_its_event_did_wakes_nobody() -> None:
+    event = api_pb2.ContainerEventResponse(
+        pod_sandbox_status=api_pb2.PodSandboxStatus(id="s1", state=api_pb2.SANDBOX_READY),
+        containers_statuses=[api_pb2.ContainerStatus(id="c1", state=api_pb2.CONTAINER_RUNNING)],
+    )
+    listed = frozenset({("s1", api_pb2.SANDBOX_READY), ("c1", api_pb2.CONTAINER_RUNNING)})
+    assert changed({"a": pictured(event)}, {"a": listed}) == []
+    assert changed({"a": pictured(event)}, {"a": listed | {("c2", api_pb2.CONTAINER_CREATED)}}) == ["a"]

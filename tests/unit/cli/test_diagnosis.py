@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -188,7 +189,9 @@ def test_idmapped_mounts_are_tried_and_leave_nothing(tmp_path: Path) -> None:
     before = mountinfo.read()
     found = doctor(tmp_path)
     assert found[f"idmapped mount in {tmp_path}"]["level"] == "ok"
-    assert found["overlay on idmapped layers"]["level"] == "ok"
+    assert found["root file systems"]["level"] == "ok"
+    assert found["root file systems"]["detail"].startswith("idmapped; mounting 16 files took: idmapped ")
+    assert re.search(r"metacopy [0-9.]+ ms, copy [0-9.]+ ms$", found["root file systems"]["detail"])
     assert found["idmapped tmpfs"]["level"] == "ok"
     assert mountinfo.read() == before
     assert [path.name for path in tmp_path.iterdir()] == ["podkeep.toml"]
@@ -203,7 +206,9 @@ def test_file_system_that_cannot_be_idmapped_is_found(tmp_path: Path) -> None:
     assert refused["level"] == "missing"
     assert "EINVAL" in refused["detail"]
     assert "ext4" in refused["fix"]
-    assert found["overlay on idmapped layers"]["level"] == "missing"
+    assert found["root file systems"]["level"] in {"missing", "warning"}
+    assert "idmapped" in found["root file systems"]["detail"]
+    assert "EINVAL" in found["root file systems"]["detail"]
     assert found["idmapped tmpfs"]["level"] == "ok"
 
 

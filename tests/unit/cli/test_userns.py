@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from podkeep.base.ids import PodUID
 from podkeep.cli.userns import inventory, repair
 from podkeep.cli.userns.inventory import Limits, Record, Runtime, Sandbox, judge
 from podkeep.cli.userns.repair import Step, plan
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
 DIRS = PodDirs(Path("/agent"), "/run/podkeep.sock")
 ALLOWED = Limits(id_range=default_range(9), granted=())
@@ -36,6 +38,12 @@ def record(uid: str, first: int | None, *, length: int = 1, ours: bool = True) -
         namespace="default" if ours else "",
         name=f"pod-{uid}" if ours else "",
     )
+
+
+def of_node(uid: str, *extents: int) -> Record:
+    """Return the record of a pod with the node's mapping: a unit of IDs at each of ``extents``."""
+    ids = tuple(IdMapping(container_id=n * UNIT, host_id=at * UNIT, length=UNIT) for n, at in enumerate(extents))
+    return replace(record(uid, 1), block=None, node_mapping=IdMap(uids=ids, gids=ids))
 
 
 def sandbox(uid: str, first: int, *, length: int = 1, ready: bool = True) -> Sandbox:
@@ -88,6 +96,9 @@ def test_blocks_are_listed_in_order_with_their_pods() -> None:
             runtime(sandbox("a", 1), sandbox("c", 1)),
             {"a": ["overlaps-pod"], "c": ["unrecorded", "overlaps-pod"]},
         ),
+        ([of_node("a", 1), of_node("b", 1)], runtime(sandbox("a", 1), sandbox("b", 1)), {"a": [], "b": []}),
+        ([of_node("a", 1, 3)], runtime(sandbox("a", 1)), {"a": ["differs"]}),
+        ([of_node("a", 2, 3), record("b", 3)], runtime(), {"a": ["overlaps-pod"], "b": ["overlaps-pod"]}),
     ],
 )
 def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str, list[str]]) -> None:
@@ -95,6 +106,15 @@ def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str
     rows = judge(found, running, Limits(id_range=default_range(9).without(granted), granted=granted))
     assert kinds(rows) == expected
     assert inventory.wrong(rows) == any(kind != "outside" for of in expected.values() for kind in of)
+
+
+def test_ids_of_the_nodes_mapping_are_listed_from_the_first_to_the_last() -> None:
+    (row,) = judge([of_node("a", 4, 2)], None, ALLOWED)
+    assert (row.first, row.last) == (2 * UNIT, 5 * UNIT - 1)
+
+
+def test_pods_with_the_nodes_mapping_need_no_repair() -> None:
+    assert steps([of_node("a", 1), of_node("b", 1)], runtime(sandbox("a", 1), sandbox("b", 1))) == {}
 
 
 def test_without_a_range_nothing_is_outside_of_it() -> None:

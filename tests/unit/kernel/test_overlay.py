@@ -13,6 +13,7 @@ from kernel.isolation import as_root_of, in_new_namespaces
 from podkeep.base.errors import InvalidArgument, KernelCallError
 from podkeep.kernel.mount import mountinfo, mounts, overlay
 from podkeep.kernel.mount.mounts import MountAttr, MountFlag
+from podkeep.kernel.mount.overlay import OverlayFlag
 
 BOTH_WAYS = pytest.mark.parametrize("by_path", [False, True])
 
@@ -186,7 +187,7 @@ def test_an_overlay_made_read_only_is_so_in_all_its_mounts(by_path: bool, tmp_pa
     places, copy = writable(tmp_path), tmp_path / "copy"
     copy.mkdir()
     fds = clones([layer(tmp_path / "layer", file="x")])
-    overlay.mount_overlay(fds, **places, by_path=by_path, volatile=True)
+    overlay.mount_overlay(fds, **places, by_path=by_path, flags=OverlayFlag.VOLATILE)
     close(fds)
     target = places["target"]
     mounts.bind(target, copy)

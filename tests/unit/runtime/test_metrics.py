@@ -56,6 +56,22 @@ def test_requests_are_counted_by_name_and_result(state: State) -> None:
     assert value(metrics, "podkeep_image_pulls_total", result="failure") == 1
 
 
+@pytest.mark.requirement("U81")
+def test_giving_an_image_other_owners_is_no_part_of_a_request(state: State) -> None:
+    metrics = Metrics(state)
+    with metrics.operation("CreateContainer", streams=False):
+        asyncio.run(asyncio.to_thread(metrics.rootfs_waited, 1e9))
+    for variant, seconds in (("idmapped", 0.001), ("metacopy", 2.0), ("copy", 30.0)):
+        metrics.rootfs_made(variant, seconds)
+    assert value(metrics, "podkeep_operation_duration_seconds_sum", operation="CreateContainer") == 0
+    found = {
+        variant: value(metrics, "podkeep_rootfs_remap_seconds_sum", variant=variant)
+        for variant in ("idmapped", "metacopy", "copy")
+    }
+    assert found == {"idmapped": 0.001, "metacopy": 2.0, "copy": 30.0}
+    metrics.rootfs_waited(1.0)  # of no request
+
+
 def test_records_are_counted_when_somebody_asks(state: State) -> None:
     metrics = Metrics(state)
     state.add_sandbox(sandbox())

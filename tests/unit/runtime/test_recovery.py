@@ -22,7 +22,10 @@ from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from podkeep.kernel.process import procfs
+from podkeep.runtime.bundle.changed_trees import ChangedTrees
+from podkeep.runtime.bundle.image_layers import ImageLayers
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
+from podkeep.runtime.bundle.rootfs_variants import Costs
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.handlers import HandlerTable
@@ -65,12 +68,14 @@ class House:
         )
         images = ImageStore.open(self.layout.images, config=ImagesConfig(), registries={})
         staging = Staging(self.layout, self.executor.helper)
+        trees = ChangedTrees(self.layout.changed_trees, images, boot_id="this", costs=Costs())
+        layers = ImageLayers(images=images, trees=trees)
         containers = ContainerExecutor(
             layout=self.layout,
-            images=images,
+            layers=layers,
             cgroups=self.executor.cgroups,
             staging=staging,
-            image_volumes=ImageVolumes(images=images, staging=staging),
+            image_volumes=ImageVolumes(layers=layers, staging=staging),
         )
         Recovery(
             state=self.records,

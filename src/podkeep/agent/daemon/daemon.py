@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -42,7 +44,8 @@ from podkeep.agent.resources import allocatable, machine, node_cgroups, predicat
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.agent.server.server import KubeletServer, serving_store
-from podkeep.agent.user_namespaces import blocks, subordinate_ids
+from podkeep.agent.user_namespaces import blocks, mapping, subordinate_ids
+from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base import service
@@ -67,6 +70,9 @@ _THREADS, _THREADS_OF_ONE = 32, 4
 """For blocking steps; and of them for one pod, whose volumes may hang."""
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
+_END_S = 20.0
+"""How long the agent's end may take in all, before its supervisor would kill it. Nothing is lost then: pods run on, and
+the next agent finds them as after a crash."""
 
 
 def serve(
@@ -86,7 +92,54 @@ def serve(
     :raises DataLoss: if the record of a pod's user namespace cannot be read.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
-    asyncio.run(_serve(config, settings, mount_namespace, on_ready, certify))
+    bound = _BoundedEnd()
+    try:
+        asyncio.run(_serve(config, settings, mount_namespace, bound, on_ready, certify))
+    except asyncio.CancelledError:
+        log.info("stopped before pods were followed; they run on")
+    finally:
+        bound.over()
+
+
+class _BoundedEnd:
+    """Sees to it that the process ends when it was told to, whatever a step of it waits for.
+
+    A step on a thread cannot be interrupted, and a thread that waits for a file system that does not answer would keep
+    the process for ever.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.serving = False
+        """Whether who is told to end looks at :attr:`asked`; before, it is cancelled."""
+        self._main: asyncio.Task[None] | None = None
+        self._timer: threading.Timer | None = None
+
+    def follow(self) -> None:
+        """Be told of SIGTERM and SIGINT from now on; the calling task is the one that ends then."""
+        self._main = asyncio.current_task()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._ask)
+
+    def _ask(self) -> None:
+        self.asked.set()
+        if self._timer is not None:
+            return
+        self._timer = threading.Timer(_END_S, _give_up)
+        self._timer.daemon = True
+        self._timer.start()
+        if not self.serving and self._main is not None:
+            self._main.cancel()
+
+    def over(self) -> None:
+        """Note that nothing is left to wait for."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _give_up() -> None:
+    log.error("the agent has not ended within %g s: something that it waits for does not answer", _END_S)
+    os._exit(1)
 
 
 @dataclass(kw_only=True)
@@ -117,14 +170,14 @@ async def _serve(
     config: Config,
     settings: Settings,
     mount_namespace: int,
+    bound: _BoundedEnd,
     on_ready: Callable[[str], None],
     certify: Callable[[], object] | None,
 ) -> None:
-    stop = asyncio.Event()
+    stop = bound.asked
     loop = asyncio.get_running_loop()
     loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    bound.follow()
     async with AsyncExitStack() as stack:
         runtime = await stack.enter_async_context(
             CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout)
@@ -140,6 +193,7 @@ async def _serve(
         events = RuntimeEvents(runtime, node.metrics, here.check)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
         registered = await agent.start(stack, certify)
+        bound.serving = True
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
@@ -158,8 +212,18 @@ def _require_blocks(node: Node) -> None:
     :raises FailedPrecondition: if the range that they are of cannot be retrieved.
     :raises DataLoss: naming the pod whose record cannot be read.
     """
+    granted = subordinate_ids.read()
+    held: Mapping[str, Block] = {}
     if node.gates.enabled(USER_NAMESPACES):
-        blocks.read_all(node.dirs.pods, node.id_range().without(subordinate_ids.read()))
+        held = blocks.read_all(node.dirs.pods, node.id_range().without(granted)).held()
+    if node.one_mapping is None:
+        return
+    for text in mapping.warnings(node.one_mapping, granted):
+        log.warning("%s", text)
+    shared = blocks.extents(node.one_mapping)
+    for uid, block in held.items():
+        if any(block.overlaps(extent) for extent in shared):
+            log.warning("pod %s has IDs from %s until it is removed, which all new pods have by now", uid, block)
 
 
 class _Here:

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,6 +36,15 @@ def is_mirror(item: Mapping[str, Any]) -> bool:
     return MIRROR in (item.get("metadata", {}).get("annotations") or {})
 
 
+@dataclass(kw_only=True)
+class _Failure:
+    """Why a mirror cannot be made or deleted, and when that is tried again (``time.monotonic``)."""
+
+    said: str = ""
+    again: float = 0.0
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=0.5))
+
+
 class Mirrors:
     """Keeps one mirror for each static pod of the node."""
 
@@ -42,6 +55,7 @@ class Mirrors:
         self._wanted: dict[Name, Pod] = {}
         self._there: dict[Name, Mapping[str, Any]] = {}
         self._listed = False
+        self._failures: dict[Name, _Failure] = {}
         self._news = asyncio.Event()
 
     def want(self, pods: Sequence[Pod]) -> None:
@@ -69,28 +83,48 @@ class Mirrors:
 
     async def run(self) -> None:
         """Bring the API to what the node runs, until cancelled."""
-        backoff = Backoff(first=0.5)
+        again: float | None = None
         while True:
-            await self._news.wait()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), again)
             self._news.clear()
-            if not self._listed:
-                continue
-            try:
-                await self._reconcile()
-            except PodkeepError as error:
-                log.warning("mirror pods: %s; trying again", error)
-                self._news.set()
-                await asyncio.sleep(backoff.next())
+            if self._listed:
+                again = await self._reconcile()
 
-    async def _reconcile(self) -> None:
+    async def _reconcile(self) -> float | None:
+        """Do what is missing, each mirror by itself; return after how many seconds to look again at those that failed.
+
+        One that the API refuses holds up no other.
+        """
         for name, metadata in [*self._there.items()]:
             pod = self._wanted.get(name)
             hashed = (metadata.get("annotations") or {}).get(MIRROR)
             if pod is None or hashed != pod.metadata.annotations[CONFIG_HASH] or metadata.get("deletionTimestamp"):
-                await self._delete(name, metadata["uid"])
-        for name, pod in self._wanted.items():
+                await self._attempt(name, partial(self._delete, name, metadata["uid"]))
+        for name, pod in [*self._wanted.items()]:
             if name not in self._there:
-                await self._create(pod)
+                await self._attempt(name, partial(self._create, pod))
+        names = self._there.keys() | self._wanted.keys()
+        self._failures = {name: failure for name, failure in self._failures.items() if name in names}
+        if not self._failures:
+            return None
+        return max(min(item.again for item in self._failures.values()) - time.monotonic(), 0.0)
+
+    async def _attempt(self, name: Name, step: Callable[[], Awaitable[None]]) -> None:
+        failure = self._failures.get(name)
+        if failure is not None and time.monotonic() < failure.again:
+            return
+        try:
+            await step()
+        except PodkeepError as error:
+            failure = failure or _Failure()
+            if failure.said != str(error):
+                failure.said = str(error)
+                log.warning("mirror pod %s/%s: %s; trying again", *name, error)
+            failure.again = time.monotonic() + failure.backoff.next()
+            self._failures[name] = failure
+        else:
+            self._failures.pop(name, None)
 
     async def _delete(self, name: Name, uid: str) -> None:
         try:
@@ -107,9 +141,6 @@ class Mirrors:
         except ApiError as error:
             if error.already_exists:
                 return  # the watch will say what that is
-            if error.code < 500 and error.code != 429:
-                log.warning("mirror pod of %s/%s: %s", pod.metadata.namespace, pod.metadata.name, error)
-                return
             raise
         self._there.setdefault(_name(made), made["metadata"])
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -118,7 +119,9 @@ class RuntimeEvents:
             async for event in events:
                 uid = event.pod_sandbox_status.metadata.uid
                 if uid:
-                    self.wake(uid)
+                    # A relist that finds the pod as the event has it is no news.
+                    self._picture[uid] = pictured(event)
+                    self.wake(uid, event.created_at)
                 else:  # the sandbox is gone, or the event was too large
                     self._relist.set()
 
@@ -162,11 +165,22 @@ class RuntimeEvents:
             found.setdefault(uid, set()).add((container.id, container.state))
         return {uid: frozenset(things) for uid, things in found.items()}
 
-    def wake(self, uid: str) -> None:
-        """Make the worker of a pod look again; nothing happens if it has none."""
+    def wake(self, uid: str, at: float = math.inf) -> None:
+        """Make the worker of a pod look again; nothing happens if it has none.
+
+        :param at: see :meth:`News.wake`.
+        """
         news = self._news.get(uid)
         if news is not None:
-            news.wake()
+            news.wake(at)
+
+
+def pictured(event: api_pb2.ContainerEventResponse) -> frozenset[tuple[str, int]]:
+    """Return a pod as a relist would show it right after the event, if it has one sandbox."""
+    sandbox = event.pod_sandbox_status
+    return frozenset(
+        [(sandbox.id, int(sandbox.state)), *((item.id, int(item.state)) for item in event.containers_statuses)]
+    )
 
 
 def changed(before: Picture, now: Picture) -> list[str]:

@@ -6,6 +6,7 @@ Several processes admit pods side by side; the lock of the agent's root orders t
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 import uuid
@@ -19,26 +20,36 @@ import msgspec
 
 from podkeep.agent import kubelets
 from podkeep.agent.convert import names
-from podkeep.agent.events import PodRejected, StepFailed
+from podkeep.agent.events import Event, PodRejected, StepFailed
 from podkeep.agent.node import Node
+from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
 from podkeep.agent.pod import teardown
 from podkeep.agent.poddirs import PodDir, PodIdentity, places
 from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
 from podkeep.agent.resources.node_selection import selects
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.agent.user_namespaces import subordinate_ids
-from podkeep.agent.user_namespaces.model import PodUserNamespace, of_block
+from podkeep.agent.user_namespaces import choice, mapping, model, subordinate_ids
+from podkeep.agent.user_namespaces.blocks import Block
+from podkeep.agent.user_namespaces.choice import BoundSource, Choice, Outcome
+from podkeep.agent.user_namespaces.model import PodUserNamespace
+from podkeep.agent.volumes import claims
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base import rfc3339
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.namespace.idmap import IdMap
+
+log = logging.getLogger(__name__)
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
 _PREFIX = "Failed to create pod sandbox: "
 _GATE_IS_OFF = f'the feature gate "{USER_NAMESPACES.name}" is disabled: can\'t set spec.HostUsers'
+_SHARES_NODES = "HostUserNamespace"
+"""Reason of the event that a pod was defaulted to the node's user namespace."""
+_NO_OBJECTS = StaticObjects(Sources())
 _SWITCH_ON = "switch it on in [agent] feature_gates, or make the pod without `hostUsers: false`"
 
 Result = TypeVar("Result")
@@ -52,10 +63,24 @@ class Admitted:
     directory: PodDir
     lock: int
     user_namespace: PodUserNamespace | None
+    events: Sequence[Event] = ()
+    """What there is to say about it."""
 
     def release(self) -> None:
         """Give up the pod's lock; its state stays."""
         os.close(self.lock)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """Which user namespace a pod is to get. ``id_map`` is the node's mapping as it is for this pod, if it gets that.
+
+    ``kept``: what it has already.
+    """
+
+    choice: Choice
+    id_map: IdMap | None = None
+    kept: PodUserNamespace | None = None
 
 
 def with_identity(pod: Pod) -> Pod:
@@ -71,9 +96,10 @@ def with_identity(pod: Pod) -> Pod:
     )
 
 
-async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
+async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, adopt: bool = False) -> Admitted:
     """Take on ``pod``; when this fails nothing of it is left.
 
+    :param objects: where the claims are that it refers to.
     :param adopt: the caller has all pods of the node: it takes on again what an earlier process of it has begun, as it
         is, and removes by itself what dead processes have left.
 
@@ -83,17 +109,17 @@ async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
     :raises FailedPrecondition: if a kubelet that runs would remove the pod's directory, logs or cgroup.
     :raises PodRejected: if it asks for classes that the node does not offer; before anything else, as a kubelet admits.
     :raises AlreadyExists: if a pod of this namespace and name is there.
-    :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible.
+    :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible; with FailedMount, if it
+        depends on a claim that is not ready.
     """
     uid = parse_pod_uid(pod.metadata.uid)
     identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
     if adopt and await asyncio.to_thread(node.dirs.identity, uid) == identity:
-        return await _adopt(pod, node)
+        return await _adopt(pod, node, identity, objects)
     found = await node.kubelets.require_apart()
     _require_node(pod, node)
     await _require_classes(pod, node)
-    if pod.spec.host_users is False:
-        await _require_user_namespaces(pod, node)
+    wanted = await _wanted(pod, node, objects)
     async with node.dirs.held():
         if not adopt:
             await teardown.reclaim_orphans(node.client, node.dirs, node.config)
@@ -101,14 +127,65 @@ async def admit(pod: Pod, node: Node, *, adopt: bool = False) -> Admitted:
         lock = node.dirs.own(uid)
         try:
             others = kubelets.pod_directories(node.config, found)
-            own = await _to_its_end(partial(_prepare, pod, node, identity, others, managed=adopt))
+            own = await _to_its_end(partial(_prepare, pod, node, identity, others, wanted, managed=adopt))
         except BaseException as error:
             os.close(lock)
             await _to_its_end(partial(_undo, node, uid))
             if (failure := _failure(error)) is not None:
                 raise failure from error
             raise
-    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own)
+    events = _said(pod, wanted.choice)
+    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own, events=events)
+
+
+async def _wanted(pod: Pod, node: Node, objects: ObjectReader) -> _Wanted:
+    """Decide which user namespace ``pod`` gets, and check that the node can give it.
+
+    :raises StepFailed: if it cannot, or if it is not known yet what is behind a claim.
+    """
+    one_mapping, found = node.one_mapping is not None, {}
+    if choice.needs_claims(pod, one_mapping=one_mapping, gates=node.gates):
+        found = await _claims(pod, objects)
+    chosen = choice.choose(pod, one_mapping=one_mapping, gates=node.gates, claims=found)
+    if chosen.own:
+        await _require_user_namespaces(pod, node)
+    if node.one_mapping is None or chosen.outcome is not Outcome.NODE_MAPPING:
+        return _Wanted(choice=chosen)
+    security = pod.spec.security_context
+    group = None if security is None else security.fs_group
+    try:
+        id_map = node.one_mapping if group is None else mapping.with_fs_group(node.one_mapping, group)
+    except InvalidArgument as error:
+        raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
+    return _Wanted(choice=chosen, id_map=id_map)
+
+
+async def _claims(pod: Pod, objects: ObjectReader) -> dict[str, BoundSource]:
+    """Return what is behind the claims of a pod, by the names of its volumes.
+
+    :raises StepFailed: if a claim is not ready: which user namespace the pod gets depends on it.
+    """
+    try:
+        sources = await objects.read(pod)
+        return {
+            volume.name: BoundSource(kind=claims.source_kind(volume, pod, sources))
+            for volume in pod.spec.volumes
+            if volume.persistent_volume_claim is not None or volume.ephemeral is not None
+        }
+    except PodkeepError as error:
+        raise StepFailed(error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint) from error
+
+
+def _said(pod: Pod, chosen: Choice) -> tuple[Event, ...]:
+    """Say why a pod shares the node's user namespace that did not ask for it: that lowers its isolation."""
+    if not chosen.triggers:
+        return ()
+    message = (
+        f"the pod shares the user namespace of the node, as it would not work in one of its own: "
+        f"{'; '.join(chosen.triggers)}. `hostUsers: true` asks for that, `hostUsers: false` forbids it"
+    )
+    log.warning("%s: %s", names.full_name(pod), message)
+    return (Event(type="Warning", reason=_SHARES_NODES, message=message),)
 
 
 def _require_node(pod: Pod, node: Node) -> None:
@@ -129,24 +206,47 @@ def _require_node(pod: Pod, node: Node) -> None:
         )
 
 
-async def _adopt(pod: Pod, node: Node) -> Admitted:
+async def _adopt(pod: Pod, node: Node, identity: PodIdentity, objects: ObjectReader) -> Admitted:
     """Take on again a pod that an earlier process has begun; it goes on whatever the node offers now.
 
     :raises FailedPrecondition: if another process has it.
     :raises StepFailed: if it had not got its IDs or its cgroup yet, and cannot get them now.
     """
+    try:
+        wanted = await asyncio.to_thread(_had, pod, node)
+    except PodkeepError as error:
+        raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
+    # A record is written before a sandbox is asked for: without one, nothing of the pod is in a user namespace.
+    step = _resume if wanted is not None else partial(_prepare, identity=identity, managed=True)
+    wanted = wanted or await _wanted(pod, node, objects)
     uid = parse_pod_uid(pod.metadata.uid)
     others = kubelets.pod_directories(node.config, await node.kubelets.found())
     async with node.dirs.held():
         lock = node.dirs.own(uid)
         try:
-            own = await _to_its_end(partial(_resume, pod, node, others))
+            own = await _to_its_end(partial(step, pod, node, others=others, wanted=wanted))
         except BaseException as error:
             os.close(lock)
             if (failure := _failure(error)) is not None:
                 raise failure from error
             raise
-    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own)
+    events = _said(pod, wanted.choice)
+    return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own, events=events)
+
+
+def _had(pod: Pod, node: Node) -> _Wanted | None:
+    """Return what a pod has that an earlier process has begun; ``None`` if it had not got its user namespace yet.
+
+    :raises DataLoss: if its record cannot be read.
+    """
+    uid = parse_pod_uid(pod.metadata.uid)
+    if pod.spec.host_users is not False and not node.dirs.has_user_namespace(uid):
+        return _Wanted(choice=Choice(outcome=Outcome.HOST))
+    kept = userns.record(node.dirs.pods, uid)
+    if kept is None:
+        return None
+    outcome = Outcome.NODE_MAPPING if isinstance(kept, IdMap) else Outcome.BLOCK
+    return _Wanted(choice=Choice(outcome=outcome), kept=model.of(kept))
 
 
 def _failure(error: BaseException) -> StepFailed | None:
@@ -157,28 +257,28 @@ def _failure(error: BaseException) -> StepFailed | None:
 
 
 def _prepare(
-    pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], *, managed: bool
+    pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], wanted: _Wanted, *, managed: bool
 ) -> PodUserNamespace | None:
-    node.dirs.identify(parse_pod_uid(pod.metadata.uid), identity, managed=managed)
-    return _resume(pod, node, others)
+    defaulted = wanted.choice.own and pod.spec.host_users is None
+    node.dirs.identify(parse_pod_uid(pod.metadata.uid), identity, managed=managed, user_namespace=defaulted)
+    return _resume(pod, node, others, wanted)
 
 
-def _resume(pod: Pod, node: Node, others: Sequence[Path]) -> PodUserNamespace | None:
+def _resume(pod: Pod, node: Node, others: Sequence[Path], wanted: _Wanted) -> PodUserNamespace | None:
     """Make what is not there yet of a pod's cgroup and IDs; return the user namespace that it has for itself."""
     uid = parse_pod_uid(pod.metadata.uid)
     podcgroups.create(cgroup_names.root(node.config), pod, node.config.agent)
-    if pod.spec.host_users is not False:
-        return None
-    if not node.gates.enabled(USER_NAMESPACES):
-        # Only a pod that was taken on while the gate was on comes here: it keeps what it has.
-        kept = userns.recorded(node.dirs.pods, uid)
-        if kept is None:
-            raise FailedPrecondition(_GATE_IS_OFF, hint=_SWITCH_ON)
-        return of_block(kept)
-    id_range = node.id_range().without(subordinate_ids.read())
-    block = userns.allocate(node.dirs.pods, uid, id_range, others)
+    if not wanted.choice.own or wanted.kept is not None:
+        return wanted.kept
+    given: Block | IdMap
+    if wanted.id_map is not None:
+        given = wanted.id_map
+        userns.write(node.dirs.pods, uid, given)
+    else:
+        id_range = node.id_range().without(subordinate_ids.read())
+        given = userns.allocate(node.dirs.pods, uid, id_range, others)
     reach("agent.userns.recorded")
-    return of_block(block)
+    return model.of(given)
 
 
 def _undo(node: Node, uid: PodUID) -> None:
@@ -235,8 +335,11 @@ async def _require_classes(pod: Pod, node: Node) -> None:
 
 
 async def _require_user_namespaces(pod: Pod, node: Node) -> None:
-    """Check that the gate is on, and that the pod's handler can give it a user namespace (KEP-127, version skew)."""
-    if not node.gates.enabled(USER_NAMESPACES):
+    """Check that the gate is on, and that the pod's handler can give it a user namespace (KEP-127, version skew).
+
+    The gate is for pods that ask; that of the node's mapping was looked at when the node read its mapping.
+    """
+    if pod.spec.host_users is False and not node.gates.enabled(USER_NAMESPACES):
         raise StepFailed(_PREFIX + _GATE_IS_OFF, reason=FAILED_SANDBOX, hint=_SWITCH_ON)
     try:
         handler = node.runtime_classes.handler(pod)

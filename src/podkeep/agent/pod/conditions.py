@@ -42,9 +42,8 @@ def conditions(
     """
     phase = status.phase or "Pending"
     statuses = (*status.init_container_statuses, *status.container_statuses)
-    foreign = tuple(item for item in pod.status.conditions if item.type not in OWNED)
     own = tuple(own)
-    others = (*(item for item in foreign if item.type not in {mine.type for mine in own}), *own)
+    others = (*(item for item in foreign(pod) if item.type not in {mine.type for mine in own}), *own)
     by_name = {status.name: status for status in statuses}
     ready = _containers_ready(pod, phase, by_name)
     values = [
@@ -59,6 +58,21 @@ def conditions(
     generation = pod.metadata.generation
     # Those of others say themselves which generation they are about.
     return (*others, *(msgspec.structs.replace(item, observed_generation=generation) for item in values))
+
+
+def foreign(pod: Pod) -> tuple[PodCondition, ...]:
+    """Return the conditions of a pod's object that others set."""
+    return tuple(item for item in pod.status.conditions if item.type not in OWNED)
+
+
+def is_only_the_sandbox(before: PodStatus, now: PodStatus) -> bool:
+    """Return whether a status differs from the one before in nothing but what the pod's sandbox made."""
+    return _without_sandbox(before) == _without_sandbox(now)
+
+
+def _without_sandbox(status: PodStatus) -> PodStatus:
+    rest = tuple(item for item in status.conditions if item.type != _READY_TO_START)
+    return msgspec.structs.replace(status, conditions=rest, pod_ip="", pod_ips=())
 
 
 def with_times(new: Sequence[PodCondition], previous: PodStatus, now: str | None) -> tuple[PodCondition, ...]:

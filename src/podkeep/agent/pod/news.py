@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 
+import msgspec
+
+from podkeep.agent.pod.conditions import foreign
+from podkeep.agent.pod.status import end_of
+from podkeep.api.pod import Pod
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -23,15 +29,43 @@ _LOOK_AGAIN_S = 10.0
 """Seconds after which one who follows the events looks again without one."""
 
 
+def tells_anew(before: Pod, now: Pod) -> bool:
+    """Return whether a newer object of a pod is news for its worker: most have nothing new but the status it told."""
+    return _acted_on(before) != _acted_on(now)
+
+
+def _acted_on(pod: Pod) -> tuple[object, ...]:
+    metadata = msgspec.structs.replace(pod.metadata, resource_version="", managed_fields=())
+    return metadata, pod.spec, end_of(pod.status.phase), foreign(pod)
+
+
 class News:
     """Tells one waiter that it should look again."""
 
     def __init__(self) -> None:
         self._changed = asyncio.Event()
+        self._latest = 0.0
+        self._seen = 0.0
 
-    def wake(self) -> None:
-        """Make the waiter look again."""
-        self._changed.set()
+    def wake(self, at: float = math.inf) -> None:
+        """Make the waiter look again, unless it has seen what is told.
+
+        :param at: of an event of the runtime, when it happened: nanoseconds of the runtime's clock.
+        """
+        if at > self._seen:
+            self._latest = max(self._latest, at)
+            self._changed.set()
+
+    def known(self) -> None:
+        """Forget what there was: the waiter is about to look, and sees it."""
+        self._latest = 0.0
+        self._changed.clear()
+
+    def seen(self, at: float) -> None:
+        """Forget events before ``at``: the waiter has looked at what the runtime said then; 0: it did not say when."""
+        self._seen = at
+        if self._latest < at:
+            self._changed.clear()
 
     async def watch(self) -> None:
         """Bring news until cancelled; nothing to do where somebody else calls :meth:`wake`."""
@@ -75,7 +109,7 @@ class OwnNews(News):
         try:
             async for _ in self._client.runtime.GetContainerEvents(api_pb2.GetEventsRequest()):
                 self._follows = True
-                self._changed.set()
+                self.wake()
         except Unimplemented:
             raise
         except PodkeepError as error:
@@ -83,7 +117,7 @@ class OwnNews(News):
             log.debug("no events: %s", error.message)
         finally:
             self._follows = False
-            self._changed.set()
+            self.wake()
 
     async def wait(self, pause: float | None) -> None:
         """Return when there is news, or after ``pause`` seconds; sooner if there is nobody to bring news."""

@@ -250,8 +250,12 @@ class Starter:
 
             def prepare() -> tuple[dict[str, str], list[PlannedMount]]:
                 variables = environment(pod, container, self._sources, self._facts(observed, mounted))
-                container_files.write_hosts(admitted.directory, self._hosts(observed))
-                mounts = container_files.mounts(container, action.attempt, admitted.directory, volumes, variables)
+                own = admitted.user_namespace
+                owner = (0, 0) if own is None else own.volume_owner()
+                container_files.write_hosts(admitted.directory, self._hosts(observed), owner)
+                mounts = container_files.mounts(
+                    container, action.attempt, admitted.directory, volumes, variables, owner
+                )
                 return variables, container_files.recursive(container, mounts, possible=recursive)
 
             variables, mounts = await asyncio.to_thread(prepare)

@@ -95,13 +95,13 @@ def _with_phase(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodS
     reason, message = facts.reason, facts.text
     if reason or (facts.finished and facts.failed and not _anything_runs(observed)):
         now = "Failed"
-    now = _end_of(pod.status.phase) or _end_of(previous.phase if now not in _ENDS else None) or now
+    now = end_of(pod.status.phase) or end_of(previous.phase if now not in _ENDS else None) or now
     if not reason and now == previous.phase:
         reason, message = previous.reason or pod.status.reason, previous.message or pod.status.message
     return msgspec.structs.replace(status, phase=now, reason=reason, message=message)
 
 
-def _end_of(before: PodPhase | None) -> PodPhase | None:
+def end_of(before: PodPhase | None) -> PodPhase | None:
     """Return a phase that was reported and cannot be left any more."""
     return before if before in _ENDS else None
 

@@ -30,7 +30,7 @@ from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
-from podkeep.agent.pod import teardown
+from podkeep.agent.pod import last_decision, teardown
 from podkeep.agent.pod.actions import (
     Action,
     CreateSandbox,
@@ -45,7 +45,9 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.news import News, OwnNews
+from podkeep.agent.pod.conditions import is_only_the_sandbox
+from podkeep.agent.pod.last_decision import LastDecision
+from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
@@ -56,6 +58,7 @@ from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
 from podkeep.agent.pod.waiting import WaitingContainers
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
+from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base import rfc3339
@@ -78,6 +81,8 @@ _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at without an event."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
+_HOLD_S = 0.5
+"""For which a status waits for the next that says nothing but that the sandbox is there."""
 _REMOVAL_S = 0.2
 """Seconds between looks whether somebody asks for the pod's removal."""
 
@@ -125,16 +130,17 @@ class PodWorker:
         shared: Shared | None = None,
     ) -> None:
         self.pod = pod
-        objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
+        self._objects = StaticObjects(sources) if isinstance(sources, Sources) else sources
         self._shared = shared
         self._reported: PodStatus | None = None
+        self._held_report: asyncio.TimerHandle | None = None
         self._messages = TerminationMessages(node.dirs, node.config.agent.pod_logs)
         self._node = node
         self._listener = listener
         self._retry = retry
         self._observer = Observer(node.client, pod.metadata.uid)
         self._observed = Observed()
-        self._starter = Starter(pod=pod, objects=objects, node=node, listener=listener)
+        self._starter = Starter(pod=pod, objects=self._objects, node=node, listener=listener)
         self._back_off = BackOff(node.config.agent.crash_loop_back_off.longest())
         self._not_before: dict[str, float] = {}
         self._waiting = WaitingContainers(listener)
@@ -167,7 +173,11 @@ class PodWorker:
         """
         try:
             # It is held already if an earlier run of this worker failed.
-            self._admitted = self._admitted or await admit(self.pod, self._node, adopt=self._shared is not None)
+            if self._admitted is None:
+                adopt = self._shared is not None
+                self._admitted = await admit(self.pod, self._node, objects=self._objects, adopt=adopt)
+                for event in self._admitted.events:
+                    self._listener.event(event)
         except StepFailed as failure:
             self._listener.event(failure.event())
             if self._shared is not None and not isinstance(failure, PodRejected):
@@ -183,7 +193,9 @@ class PodWorker:
             if self._shared is None:
                 beside.start(self._stop_when_asked())
             try:
+                await self._take_last_decision(self._admitted)
                 await self._loop(self._admitted)
+                await self._note_last_decision(self._admitted)
                 await self._until_answered(self._stop_containers)
                 observed = await self._until_answered(self._observer.read)
             finally:
@@ -197,12 +209,14 @@ class PodWorker:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
         self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
+        is_news = tells_anew(self.pod, pod)
         self.pod = pod
         self._starter.update(pod)
         if pod.metadata.deletion_timestamp is not None:
             # A kubelet always gives a second (pod_workers.go, calculateEffectiveGracePeriod).
             self.stop(max(pod.metadata.deletion_grace_period_seconds or 0, 1))
-        self._news.wake()
+        if is_news:
+            self._news.wake()
 
     def sources_changed(self) -> None:
         """Bring the files of volumes up to date, and try again what waits: something that the pod refers to changed."""
@@ -310,6 +324,8 @@ class PodWorker:
     async def _loop(self, admitted: Admitted) -> None:
         said = ""
         while self._end is None:
+            # What came during the step before is in what is seen now: it is no reason to look once more.
+            self._news.known()
             if self._grace is not None:
                 self._end = self._asked or Finish(failed=False)
                 return
@@ -338,6 +354,32 @@ class PodWorker:
                 said = decision.why
             await self._note_crash_loops(decision)
             await self._act(decision, observed, admitted)
+
+    async def _take_last_decision(self, admitted: Admitted) -> None:
+        """Go on with an end that an earlier process of the agent decided and could not tell.
+
+        A static pod starts anew with the agent, as with a kubelet, which remembers nothing of it.
+        """
+        if self._shared is None or critical.is_static(self.pod):
+            return
+        found = await asyncio.to_thread(last_decision.read, admitted.directory.path)
+        if found is not None:
+            finish = Finish(failed=found.failed, reason=found.reason, message=found.message)
+            self.fail(finish, found.grace, found.conditions)
+
+    async def _note_last_decision(self, admitted: Admitted) -> None:
+        """Keep why the pod ends, before anything of it ends; what its containers tell needs no note."""
+        end = self._end
+        if self._shared is None or end is None or not end.reason or critical.is_static(self.pod):
+            return
+        decision = LastDecision(
+            failed=end.failed,
+            reason=end.reason,
+            message=end.message,
+            grace=grace_of(self.pod) if self._grace is None else self._grace,
+            conditions=self._conditions,
+        )
+        await asyncio.to_thread(last_decision.note, admitted.directory.path, decision)
 
     def _state(self) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)
@@ -378,6 +420,7 @@ class PodWorker:
                 if away and self._shared is None:
                     log.warning("the runtime answers again")
                 self._observed = observed
+                self._news.seen(self._observer.at)
                 self._node.logs.watch(self.pod.metadata.uid, self._running_logs())
                 return observed
 
@@ -629,8 +672,17 @@ class PodWorker:
         if self._shared is None:
             return
         status = self._status(observed)
-        if status != self._reported:
-            self._reported = status
+        if status == self._reported:
+            return
+        before, self._reported = self._reported, status
+        if self._held_report is not None:
+            self._held_report.cancel()
+            self._held_report = None
+        if before is not None and is_only_the_sandbox(before, status):
+            # Its containers follow within milliseconds, unless an image is pulled: one status says both then.
+            loop = asyncio.get_running_loop()
+            self._held_report = loop.call_later(_HOLD_S, self._shared.report, status)
+        else:
             self._shared.report(status)
 
     def _resize_conditions(self) -> tuple[PodCondition, ...]:

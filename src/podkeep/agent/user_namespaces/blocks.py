@@ -18,11 +18,12 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.agent.user_namespaces import subordinate_ids
+from podkeep.agent.user_namespaces import mapping, subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.kernel.files import openat
+from podkeep.kernel.namespace.idmap import IdMap
 
 log = logging.getLogger(__name__)
 
@@ -257,15 +258,21 @@ class Blocks:
 def read_all(pods: Path, id_range: IdRange) -> Blocks:
     """Return the blocks that the pod directories under ``pods`` record.
 
+    IDs of pods with the node's mapping are nobody's block.
+
     :raises DataLoss: naming pod and file, if a record cannot be read or contradicts another one.
     """
     blocks = Blocks(id_range)
     for uid, file in files(pods):
-        block = recorded(pods, uid)
-        if block is None:
+        found = record(pods, uid)
+        if found is None:
+            continue
+        if isinstance(found, IdMap):
+            for extent in extents(found):
+                blocks.reserve(extent)
             continue
         try:
-            blocks.record(uid, block)
+            blocks.record(uid, found)
         except PodkeepError as error:
             raise _unreadable(uid, file, error.message) from error
     return blocks
@@ -273,6 +280,15 @@ def read_all(pods: Path, id_range: IdRange) -> Blocks:
 
 def recorded(pods: Path, uid: str) -> Block | None:
     """Return the block of pod ``uid``, and nothing if it has none; other pods' are not read.
+
+    :raises DataLoss: naming pod and file, if its record cannot be read.
+    """
+    found = record(pods, uid)
+    return found if isinstance(found, Block) else None
+
+
+def record(pods: Path, uid: str) -> Block | IdMap | None:
+    """Return what pod ``uid`` has: a block, the mapping of the node as it was then (``mapping``), or neither.
 
     :raises DataLoss: naming pod and file, if its record cannot be read.
     """
@@ -285,7 +301,7 @@ def recorded(pods: Path, uid: str) -> Block | None:
         raise _unreadable(uid, file, error.message) from error
 
 
-def read(file: Path) -> Block | None:
+def read(file: Path) -> Block | IdMap | None:
     """Return what a ``userns`` file records; nothing if it is not there.
 
     :raises DataLoss: if it is no record.
@@ -301,19 +317,26 @@ def read(file: Path) -> Block | None:
         data = openat.read_bytes(fd, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise DataLoss(f"invalid user namespace mappings file: it has more than {MAX_BYTES} bytes")
-    return parse(data)
+    return mapping.parse(data) or parse(data)
+
+
+def extents(id_map: IdMap) -> list[Block]:
+    """Return the host IDs of a mapping of the node: no block with one of them is given to a pod for itself."""
+    return [Block(first=item.host_id, length=item.length) for item in {*id_map.uids, *id_map.gids}]
 
 
 def _of_others(pods: Path) -> Iterator[Block]:
     """Yield each block that another agent has recorded; what it cannot read either is no block."""
     for _, file in files(pods):
         try:
-            block = read(file)
+            found = read(file)
         except (OSError, PodkeepError) as error:
             log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
             continue
-        if block is not None:
-            yield block
+        if isinstance(found, IdMap):
+            yield from extents(found)
+        elif found is not None:
+            yield found
 
 
 def files(pods: Path) -> list[tuple[str, Path]]:
@@ -351,12 +374,13 @@ def allocate(pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = (
     return block
 
 
-def write(pods: Path, uid: str, block: Block) -> None:
-    """Record that ``block`` is that of pod ``uid``, on disk before this returns.
+def write(pods: Path, uid: str, given: Block | IdMap) -> None:
+    """Record what pod ``uid`` has, its own block or the mapping of the node, on disk before this returns.
 
     :raises OSError: if it cannot be written.
     """
-    atomicfile.write(pods / uid / FILE_NAME, render(block), mode=0o600)
+    data = mapping.render(given) if isinstance(given, IdMap) else render(given)
+    atomicfile.write(pods / uid / FILE_NAME, data, mode=0o600)
     # The directory itself must survive a power cut with its file.
     atomicfile.sync_directory(pods)
 

@@ -29,6 +29,11 @@ class PodUserNamespace:
         return self.id_map.host_uid(0), self.id_map.host_gid(0)
 
 
+def of(given: Block | IdMap) -> PodUserNamespace:
+    """Return the user namespace of a pod with a block of its own, or with the mapping of the node."""
+    return PodUserNamespace(id_map=given, idmapped_volumes=False) if isinstance(given, IdMap) else of_block(given)
+
+
 def of_block(block: Block) -> PodUserNamespace:
     """Return the user namespace of a pod with a block of its own."""
     return PodUserNamespace(id_map=idmap.block(block.first, block.length), idmapped_volumes=True)

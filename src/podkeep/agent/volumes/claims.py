@@ -23,6 +23,20 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 _PROTECTION = "kubernetes.io/pvc-protection"
 _GID = "pv.beta.kubernetes.io/gid"
 _ONE_POD = "ReadWriteOncePod"
+_NO_SOURCES = frozenset(
+    {
+        "accessModes",
+        "capacity",
+        "claimRef",
+        "mountOptions",
+        "nodeAffinity",
+        "persistentVolumeReclaimPolicy",
+        "storageClassName",
+        "volumeAttributesClassName",
+        "volumeMode",
+    }
+)
+"""Fields of a PersistentVolume's specification beside its source."""
 
 Struct = TypeVar("Struct")
 
@@ -149,6 +163,16 @@ def bound(volume: Volume, pod: Pod, sources: Sources) -> BoundVolume:
         exclusive=spec.access_modes == [_ONE_POD],
         group=_group(persistent.metadata.annotations),
     )
+
+
+def source_kind(volume: Volume, pod: Pod, sources: Sources) -> str:
+    """Return what the PersistentVolume behind a volume is, by the field that says it (``local``, ``nfs``).
+
+    :raises NotProcessed: as :func:`bound`.
+    """
+    bound(volume, pod, sources)
+    raw = sources.claim(pod.metadata.namespace, references.claim_name(pod, volume)).volume or {}
+    return next((field for field, value in raw["spec"].items() if value and field not in _NO_SOURCES), "nothing")
 
 
 def require_here(volume: Volume, pod: Pod, sources: Sources, labels: Mapping[str, str], node_name: str) -> None:

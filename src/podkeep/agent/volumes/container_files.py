@@ -16,6 +16,7 @@ from podkeep.agent.convert.container import PlannedImage, PlannedMount
 from podkeep.agent.environment.variables import expand_known
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import projection
+from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.volume_validation import inner_path
@@ -31,18 +32,24 @@ _MAX_LOG_READ = 64 * 1024
 """Bytes of a log of which its last 2048 are taken: each piece of a line, up to 16 kB, has a head of its own."""
 
 
-def write_hosts(directory: PodDir, text: str) -> None:
+def write_hosts(directory: PodDir, text: str, owner: tuple[int, int] = (0, 0)) -> None:
     """Write the pod's /etc/hosts, readable by everybody.
 
     The file is replaced in place: containers of the pod that run already have this very file mounted.
+
+    :param owner: UID and GID on disk.
     """
     try:
         fd = os.open(directory.hosts, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, BlockingIOError):
         # None yet, or a container has a lease on it, for which all would wait: it keeps the old one.
         atomicfile.write(directory.hosts, text.encode(), mode=0o644)
+        if owner != (0, 0):
+            os.chown(directory.hosts, *owner, follow_symlinks=False)
         return
     with os.fdopen(fd, "wb") as file:
+        if owner != (0, 0):
+            os.fchown(fd, *owner)
         file.write(text.encode())
 
 
@@ -52,9 +59,11 @@ def mounts(
     directory: PodDir,
     volumes: Mapping[str, MountedVolume | PlannedImage],
     environment: Mapping[str, str],
+    owner: tuple[int, int] = (0, 0),
 ) -> list[PlannedMount]:
     """Prepare and return the mounts of one attempt of ``container``.
 
+    :param owner: UID and GID on disk of what is made for the container.
     :raises InvalidArgument: if an expanded ``subPathExpr`` is no path inside a volume, or a variable in it not set.
     :raises FailedPrecondition: if a ``subPath`` leads out of its volume.
     """
@@ -62,13 +71,14 @@ def mounts(
         _volume_mount(mount, index, container, directory, volumes, environment)
         for index, mount in enumerate(container.volume_mounts)
     ]
-    _make_mount_points(planned, directory)
+    owners = {volume.path: volume.owners for volume in volumes.values() if isinstance(volume, MountedVolume)}
+    _make_mount_points(planned, directory, owners)
     taken = {mount.container_path for mount in planned}
     if HOSTS not in taken:
         planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))
     if container.termination_message_path not in taken:
         log = termination_log(directory, container.name, attempt)
-        _make_termination_log(log)
+        _make_termination_log(log, owner)
         planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
     # What the pod has made for it is its own and gets its label; what it only refers to keeps the one it has.
     return [replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
@@ -130,7 +140,8 @@ def _volume_mount(
     path = volume.path
     if inner:
         pinned = directory.sub_path(mount.name, container.name, index)
-        path = sub_path.pin(path, inner, pinned, propagation=mount.mount_propagation)
+        user = None if volume.owners.id_map is None else volume.owners.root[0]
+        path = sub_path.pin(path, inner, pinned, propagation=mount.mount_propagation, user=user)
     return PlannedMount(
         host_path=path,
         # A path without a leading slash is taken from the root, as a kubelet does.
@@ -140,7 +151,7 @@ def _volume_mount(
     )
 
 
-def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir) -> None:
+def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir, owners: Mapping[Path, Owners]) -> None:
     """Make what a ``subPath`` is mounted on in a read-only volume; only now it is known whether that is a file.
 
     Other mount points are made with the volume (``volumes/setup.py``), and so are those in what is writable by the OCI
@@ -159,9 +170,9 @@ def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir) -> No
         if volume is None or directory.volumes not in volume.parents:
             continue
         if source is None or source.is_dir():
-            projection.make_mount_points(volume, [inside])
+            projection.make_mount_points(volume, [inside], owners.get(volume, UNCHANGED))
         else:
-            projection.make_mount_point_of_file(volume, inside)
+            projection.make_mount_point_of_file(volume, inside, owners.get(volume, UNCHANGED))
 
 
 def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
@@ -169,10 +180,12 @@ def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
     return directory.container(container) / f"termination-log.{attempt}"
 
 
-def _make_termination_log(path: Path) -> None:
+def _make_termination_log(path: Path, owner: tuple[int, int]) -> None:
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
+        if owner != (0, 0):
+            os.fchown(fd, *owner)
         # Whatever user the container runs as writes here.
         os.fchmod(fd, 0o666)
     finally:

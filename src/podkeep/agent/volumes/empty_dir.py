@@ -10,6 +10,7 @@ from pathlib import Path
 
 from podkeep.agent.resources import pod_limits
 from podkeep.agent.volumes import ownership
+from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import EmptyDirVolumeSource
@@ -24,38 +25,45 @@ _HUGE_PAGES_OF = "HugePages-"
 _RESOURCE = "hugepages-"
 
 
-def make(pod: Pod, source: EmptyDirVolumeSource, path: Path, allocatable: Mapping[str, str]) -> None:
+def make(pod: Pod, source: EmptyDirVolumeSource, path: Path, allocatable: Mapping[str, str], owners: Owners) -> None:
     """Make an emptyDir at ``path``; one that is there is left as it is.
 
+    :param owners: whom it belongs to from the start.
     :param allocatable: what the node has for pods, by resource.
     :raises FailedPrecondition: if the pod asks for huge pages in a volume and not in a container.
     :raises KernelCallError: if the kernel refuses a mount.
     :raises OSError: if the kernel refuses otherwise.
     """
-    security = pod.spec.security_context
-    group = None if security is None else security.fs_group
     mode = _MODE if source.mode is None else source.mode
     if source.medium == "Memory":
         limit = memory_limit(pod, source, allocatable)
         size = f",size={limit}" if limit else ""
-        mount_tmpfs(path, _owned(mode, group) + size)
+        mount_tmpfs(path, _owned(mode, owners) + size)
     elif source.medium.startswith(_HUGE_PAGES):
-        _mount_huge_pages(path, f"pagesize={page_size(pod, source.medium)},{_owned(mode, group)}")
-        if group is not None:
+        _mount_huge_pages(path, f"pagesize={page_size(pod, source.medium)},{_owned(mode, owners)}")
+        if owners.group is not None:
             # The file system takes no set-group-ID bit at its mount.
             path.chmod(ownership.mode_for_group(path.stat().st_mode, writable=True))
     else:
-        _make_directory(path, mode, group)
+        _make_directory(path, mode, owners)
 
 
-def _owned(mode: int, group: int | None) -> str:
-    """Return mount options for the mode and the group of a file system's root."""
-    if group is None:
-        return f"mode={mode:04o}"
-    return f"mode={ownership.mode_for_group(stat.S_IFDIR | mode, writable=True):04o},gid={group}"
+def _owned(mode: int, owners: Owners) -> str:
+    """Return mount options for the owner, the group and the mode of a file system's root."""
+    if owners.group is not None:
+        mode = ownership.mode_for_group(stat.S_IFDIR | mode, writable=True)
+    return f"mode={mode:04o}{options_for(owners)}"
 
 
-def _make_directory(path: Path, mode: int, group: int | None) -> None:
+def options_for(owners: Owners) -> str:
+    """Return mount options of a tmpfs or a hugetlbfs for whom its root belongs to, each after a comma."""
+    uid, gid = owners.root
+    user = "" if owners.id_map is None else f",uid={uid}"
+    group = gid if owners.group is None else owners.group
+    return user if owners.id_map is None and owners.group is None else f"{user},gid={group}"
+
+
+def _make_directory(path: Path, mode: int, owners: Owners) -> None:
     """Make a directory that has its owner and mode from its first moment on: what is there is never looked at again."""
     if path.exists():
         return
@@ -64,8 +72,8 @@ def _make_directory(path: Path, mode: int, group: int | None) -> None:
     new.mkdir(mode=0o700)
     try:
         new.chmod(mode)
-        if group is not None:
-            ownership.give_to_group(new, group, writable=True)
+        if owners != UNCHANGED:
+            ownership.give(new, owners, writable=True)
         os.rename(new, path)
     except BaseException:
         new.rmdir()

@@ -1,7 +1,8 @@
 """Making one volume of a pod ready on the node before containers start.
 
-Owns: what is made of each kind of volume, under the pod's directory with the kubelet's paths. Files belong to root on
-disk whatever the pod's user namespace is; the runtime shifts them by idmapped mounts (KEP-127). Which volumes of a pod
+Owns: what is made of each kind of volume, under the pod's directory with the kubelet's paths. With a mapping for each
+pod, files belong to root on disk whatever that is; the runtime shifts them by idmapped mounts (KEP-127). On a node with
+one mapping they belong to root of the pod, but for what is at a hostPath, which stays as it is. Which volumes of a pod
 are wanted, again and again, is ``pod_volumes``. Taking volumes down is ``poddirs.PodDirs.remove``: everything made here
 is below the pod's directory.
 """
@@ -21,6 +22,7 @@ from podkeep.agent.poddirs import PodDir
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims, empty_dir, host_path, ownership, projection
 from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed
+from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, payload
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
@@ -51,6 +53,7 @@ class MountedVolume:
     """A volume that is ready: where it is on the node, and whether containers may only read it.
 
     With ``device`` it is a block device, for ``volumeDevices``. ``group`` is one more group of every container.
+    ``owners`` are of what the agent makes inside.
     """
 
     name: str
@@ -58,6 +61,7 @@ class MountedVolume:
     read_only: bool = False
     device: bool = False
     group: int | None = None
+    owners: Owners = UNCHANGED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +105,7 @@ def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, no
             persistent = claims.bound(volume, pod, sources)
             named = persistent.name
             claims.require_here(volume, pod, sources, node.labels, node.node_name)
-            return _persistent(pod, volume, persistent, directory)
+            return _persistent(pod, volume, persistent, directory, owners_of(pod, node))
         return _set_up(pod, volume, directory, sources, node)
     except NotProcessed:
         raise
@@ -130,20 +134,24 @@ def _failed(what: str, volume: str, why: str, hint: str) -> FailedPrecondition:
     return FailedPrecondition(f'{what} failed for volume "{volume}" : {why}', hint=hint)
 
 
-def fs_group(pod: Pod) -> int | None:
-    """Return the group that owns the pod's volumes."""
-    security = pod.spec.security_context
-    return None if security is None else security.fs_group
+def owners_of(pod: Pod, node: Surroundings) -> Owners:
+    """Return whom the files of the pod's volumes belong to on disk."""
+    security, own = pod.spec.security_context, node.user_namespace
+    return Owners(
+        id_map=None if own is None or own.idmapped_volumes else own.id_map,
+        group=None if security is None else security.fs_group,
+    )
 
 
 def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node: Surroundings) -> MountedVolume:
     if volume.host_path is not None:
         return MountedVolume(name=volume.name, path=host_path.check(volume.host_path))
+    owners = owners_of(pod, node)
     if volume.empty_dir is not None:
         path = directory.volume(_EMPTY_DIR, volume.name)
-        empty_dir.make(pod, volume.empty_dir, path, node.allocatable)
-        projection.make_mount_points(path, mount_points_inside(pod, volume.name))
-        return MountedVolume(name=volume.name, path=path)
+        empty_dir.make(pod, volume.empty_dir, path, node.allocatable, owners)
+        projection.make_mount_points(path, mount_points_inside(pod, volume.name), owners)
+        return MountedVolume(name=volume.name, path=path, owners=owners)
     if not holds_files(volume):
         raise NotProcessed(
             f'failed to get Plugin from volumeSpec for volume "{volume.name}" err=no volume plugin matched'
@@ -154,12 +162,15 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node:
         path.mkdir(mode=0o755, parents=True, exist_ok=True)
         if stat.S_IMODE(path.stat().st_mode) != _DIRECTORY_MODE:  # the umask had its say
             path.chmod(_DIRECTORY_MODE)
+        if owners.id_map is not None:
+            os.chown(path, *owners.root)
     else:
         # Secrets and tokens never touch a disk; a kubelet has the others in memory, too.
-        empty_dir.mount_tmpfs(path, f"mode=0755,size={_TMPFS_BYTES}")
-    projection.write(path, content, fs_group=fs_group(pod))
-    projection.make_mount_points(path, mount_points_inside(pod, volume.name))
-    return MountedVolume(name=volume.name, path=path, read_only=True)
+        root = "" if owners.id_map is None else empty_dir.options_for(Owners(id_map=owners.id_map))
+        empty_dir.mount_tmpfs(path, f"mode=0755{root},size={_TMPFS_BYTES}")
+    projection.write(path, content, owners)
+    projection.make_mount_points(path, mount_points_inside(pod, volume.name), owners)
+    return MountedVolume(name=volume.name, path=path, read_only=True, owners=owners)
 
 
 def files_directory(volume: Volume, directory: PodDir) -> Path:
@@ -168,8 +179,8 @@ def files_directory(volume: Volume, directory: PodDir) -> Path:
     return directory.volume(plugin, volume.name)
 
 
-def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: PodDir) -> MountedVolume:
-    """Check the volume behind a claim, and give it to the pod's group if it is a local one (kubelet: local volumes)."""
+def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: PodDir, owners: Owners) -> MountedVolume:
+    """Check the volume behind a claim, and give it to its owners if it is a local one (kubelet: local volumes)."""
     if persistent.host_path is not None:
         path = host_path.check(persistent.host_path)
         mark = directory.volume(_HOST_PATH, persistent.name)
@@ -182,15 +193,16 @@ def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: Po
             hint="this node has volumes of types local and hostPath",
         )
     _use(mark, directory, exclusive=persistent.exclusive)
-    group = fs_group(pod)
-    if persistent.local and group is not None and not persistent.block and not persistent.read_only:
-        _give_local(pod, path, group, mark / _GIVEN)
+    given = UNCHANGED if persistent.host_path is not None or persistent.block else owners
+    if given != UNCHANGED and not persistent.read_only:
+        _give_local(pod, path, given, mark / _GIVEN)
     return MountedVolume(
         name=volume.name,
         path=path,
         read_only=persistent.read_only,
         device=persistent.block,
         group=persistent.group,
+        owners=given,
     )
 
 
@@ -213,16 +225,16 @@ def _others(directory: PodDir) -> list[Path]:
     return [path for path in directory.path.parent.iterdir() if path != directory.path]
 
 
-def _give_local(pod: Pod, path: Path, group: int, given: Path) -> None:
-    """Have the pod's group own a local volume, once for the pod: the file ``given`` is made when that is done."""
+def _give_local(pod: Pod, path: Path, owners: Owners, given: Path) -> None:
+    """Give a local volume to its owners, once for the pod: the file ``given`` is made when that is done."""
     if given.exists():
         return
     security = pod.spec.security_context
     policy = None if security is None else security.fs_group_change_policy
     with openat.closing(openat.open_named(path)) as named:
-        if policy != "OnRootMismatch" or not ownership.belongs(os.fstat(named), group, writable=True):
+        if policy != "OnRootMismatch" or not ownership.belongs(os.fstat(named), owners, writable=True):
             with openat.closing(openat.reopen(named, os.O_RDONLY | os.O_DIRECTORY)) as root:
-                ownership.give_tree_to_group(root, group, writable=True)
+                ownership.give_tree(root, owners, writable=True)
     given.touch(mode=0o640)
 
 

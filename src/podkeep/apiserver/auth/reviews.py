@@ -47,9 +47,9 @@ def user_info(user: User) -> Object:
     return {name: value for name, value in info.items() if value}
 
 
-def self_subject_review(value: Object, user: User) -> Object:
-    """Answer who asks."""
-    return {**value, "status": {"userInfo": user_info(user)}}
+def self_subject_review(value: Object, user: User, now: str) -> Object:
+    """Answer who asks, and when; only the answer has metadata."""
+    return {**value, "metadata": {"creationTimestamp": now}, "status": {"userInfo": user_info(user)}}
 
 
 def token_review(value: Object, reviewer: TokenReviewer) -> Object:

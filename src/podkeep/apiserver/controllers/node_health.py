@@ -1,7 +1,7 @@
 """Taints of nodes by their conditions, and nodes that are not heard of (kube-controller-manager: nodelifecycle).
 
-Pods are not evicted: kube-controller-manager evicts none either when no node of a zone is ready, as it is on one
-machine.
+No taint evicts pods: kube-controller-manager evicts none either when no node of a zone is ready, as it is on one
+machine. Those of an administrator do (``taint_eviction``).
 """
 
 from __future__ import annotations

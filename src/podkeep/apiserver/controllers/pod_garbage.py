@@ -1,4 +1,4 @@
-"""Deletes pods without a kubelet: those of deleted nodes, and those that are deleted before they are bound.
+"""Deletes pods without a kubelet: of deleted nodes, of nodes that are out of service, and those that were never bound.
 
 After kube-controller-manager's pod-garbage-collector, but for pods that have ended, which stay until they are deleted.
 """
@@ -28,6 +28,14 @@ from podkeep.apiserver.storage.records import Key
 PODS, NODES = "pods", "nodes"
 QUARANTINE = timedelta(seconds=40)
 """How long a node has to be gone."""
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+"""The taint by which an administrator says that nothing of a node runs any more (KEP-2268)."""
+_ORPHANED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "DeletionByPodGC",
+    "message": "PodGC: node no longer exists",
+}
 
 
 class PodGarbage:
@@ -51,6 +59,8 @@ class PodGarbage:
                 yield from list(self._pods.get(key.name, ()))
             else:
                 self._gone.pop(key.name, None)
+                if _is_out_of_service(change.value):
+                    yield from list(self._pods.get(key.name, ()))
             return
         node = "" if change.is_deletion else change.value.get("spec", {}).get("nodeName", "")
         before = self._nodes.pop(key, "")
@@ -67,36 +77,45 @@ class PodGarbage:
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return what ends a pod."""
         assert isinstance(item, Key)
-        node = self._nodes.get(item, "")
-        if node and lister.get(NODES, "", node) is not None:
+        node = lister.get(NODES, "", name) if (name := self._nodes.get(item, "")) else None
+        if node is not None and not _is_out_of_service(node):
             return NOTHING  # the pod itself need not be read: there are many of them at the start
         pod = lister.get(*item)
         if pod is None:
             return NOTHING
-        node = pod.get("spec", {}).get("nodeName", "")
-        if not node:
-            return Plan(writes=[_end(pod)]) if "deletionTimestamp" in pod["metadata"] else NOTHING
-        if lister.get(NODES, "", node) is not None:
-            return NOTHING
-        left = (self._gone.setdefault(node, now) + QUARANTINE - now).total_seconds()
+        is_deleted = "deletionTimestamp" in pod["metadata"]
+        name = pod.get("spec", {}).get("nodeName", "")
+        if not name:
+            return Plan(writes=[_end(pod)]) if is_deleted else NOTHING
+        node = lister.get(NODES, "", name)
+        if node is not None:
+            ends = is_deleted and _is_out_of_service(node)
+            return Plan(writes=_failed(pod), then=(_end(pod),)) if ends else NOTHING
+        left = (self._gone.setdefault(name, now) + QUARANTINE - now).total_seconds()
         if left > 0:
             return Plan(after=left)
-        return Plan(writes=_failed(pod, now), then=(_end(pod),))
+        return Plan(writes=_failed(pod, _ORPHANED, now), then=(_end(pod),))
 
 
-def _failed(pod: Mapping[str, Any], now: datetime) -> list[Patch]:
+def _is_out_of_service(node: Mapping[str, Any]) -> bool:
+    """Return whether a node is not ready and somebody vouches for it that nothing runs there."""
+    conditions = node.get("status", {}).get("conditions", ())
+    is_ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
+    return not is_ready and any(item.get("key") == OUT_OF_SERVICE for item in node.get("spec", {}).get("taints", ()))
+
+
+def _failed(
+    pod: Mapping[str, Any], condition: Mapping[str, Any] | None = None, now: datetime | None = None
+) -> list[Patch]:
     """Tell of a pod that did not end by itself that it failed."""
     if is_terminal(pod):
         return []
-    condition = {
-        "type": "DisruptionTarget",
-        "status": "True",
-        "reason": "DeletionByPodGC",
-        "message": "PodGC: node no longer exists",
-    }
-    old = pod.get("status", {}).get("conditions", [])
-    conditions = with_condition(old, condition, now)
-    patch = revised(pod, {"status": {"phase": "Failed", "conditions": old if conditions is None else conditions}})
+    status: dict[str, Any] = {"phase": "Failed"}
+    if condition is not None and now is not None:
+        conditions = with_condition(pod.get("status", {}).get("conditions", []), condition, now)
+        if conditions is not None:
+            status["conditions"] = conditions
+    patch = revised(pod, {"status": status})
     metadata = pod["metadata"]
     return [
         Patch(

@@ -288,10 +288,11 @@ def _taints(pod: PodNeeds, place: Place, _: Sequence[Place]) -> list[str]:
 
 
 def _tolerates(spec: Fields, taint: Taint) -> bool:
-    return any(_is_toleration_of(toleration, taint) for toleration in spec.get("tolerations", ()))
+    return any(is_toleration_of(toleration, taint) for toleration in spec.get("tolerations", ()))
 
 
-def _is_toleration_of(toleration: Fields, taint: Taint) -> bool:
+def is_toleration_of(toleration: Fields, taint: Taint) -> bool:
+    """Return whether a toleration of a pod is for a taint."""
     if toleration.get("effect", "") not in ("", taint.effect) or toleration.get("key", "") not in ("", taint.key):
         return False
     operator = toleration.get("operator", "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.auth import reviews
@@ -51,7 +52,7 @@ class Reviews:
             case "tokenreviews":
                 return reviews.token_review(value, self.reviewer)
             case "selfsubjectreviews":
-                return reviews.self_subject_review(value, call.user)
+                return reviews.self_subject_review(value, call.user, f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}")
             case "subjectaccessreviews" | "localsubjectaccessreviews":
                 return reviews.subject_access_review(value, self.authorizer)
             case "selfsubjectaccessreviews":

@@ -14,10 +14,11 @@ from podkeep.apiserver.endpoints.bodies import decode_object
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Entry
 from podkeep.apiserver.endpoints.handler import Answer
+from podkeep.apiserver.endpoints.media_types import APPLY
 from podkeep.apiserver.endpoints.options import WriteOptions
 from podkeep.apiserver.endpoints.output import Rendering
 from podkeep.apiserver.endpoints.request_info import check_name
-from podkeep.apiserver.endpoints.resources import Resources, patch_value
+from podkeep.apiserver.endpoints.resources import Resources, applied, patch_value
 from podkeep.apiserver.kinds.pods.binding import bind
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.kinds.served import Served
@@ -82,7 +83,9 @@ class Subresources:
         return call.respond(rendering.one(found), content_type=rendering.form.content_type)
 
     async def _patch_scale(self, call: Call, target: Target) -> Object:
-        body, media_type = await call.body(tuple(map(str, PatchType)))
+        body, media_type = await call.body((*map(str, PatchType), APPLY))
+        if media_type == APPLY:
+            return await self._apply_scale(call, target, body)
         asked = options.write_options(call.query, "PatchOptions")
         kind = PatchType(media_type)
         patch = patch_value(body, kind, asked.validation, call.warnings)
@@ -96,6 +99,17 @@ class Subresources:
                 if error.code != 409 or named or attempt == ATTEMPTS - 1:
                     raise
         raise AssertionError("unreachable")
+
+    async def _apply_scale(self, call: Call, target: Target, body: bytes) -> Object:
+        """Apply a ``Scale``: who does it owns the replicas of the object, by its subresource."""
+        asked = options.write_options(call.query, "PatchOptions", applies=True)
+        config = applied(body, _SCALE, asked.validation, call.warnings)
+        errors = FieldErrors()
+        given = scale.as_applied(config, target.resource.kind, errors)
+        if errors.found:
+            raise invalid("Scale", "autoscaling", target.name, errors.found)
+        request = self.resources.request(call, asked)
+        return scale.to_scale((await self.registry.apply(target, given, request, force=asked.force))[0])
 
     async def _scaled(self, call: Call, target: Target, value: Object, asked: WriteOptions) -> Object:
         """Store what a ``Scale`` asks for, and return the one that follows."""

@@ -31,6 +31,7 @@ from podkeep.apiserver.controllers.pod_garbage import PodGarbage
 from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
+from podkeep.apiserver.controllers.taint_eviction import TaintEviction
 from podkeep.apiserver.controllers.volume_binder import VolumeBinder
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.services.service_allocation import Ranges
@@ -84,5 +85,6 @@ def controllers(
         QuotaStatus(QuotaLedger(lister), gates),
         RoleAggregation(),
         Scheduler(gates),
+        TaintEviction(),
         VolumeBinder(),
     ]

@@ -27,6 +27,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     """
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
+    from podkeep.agent.user_namespaces import mapping
     from podkeep.api import feature_gates
     from podkeep.base.config import DEFAULT_PATH, attributed, read
     from podkeep.cli.diagnosis import class_resources, finding, programs
@@ -38,6 +39,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     try:
         feature_gates.read(config.agent.feature_gates, "agent")
         feature_gates.read(config.api.feature_gates, "api")
+        mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
     except InvalidArgument as error:
         found.append(error)
     problems += [attributed(problem, str(path), invocation.settings) for problem in found]

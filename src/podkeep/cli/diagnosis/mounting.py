@@ -19,9 +19,11 @@ from podkeep.cli.diagnosis.finding import Finding
 from podkeep.images.layers.forms import EROFS
 from podkeep.images.snapshots.choice import choose
 from podkeep.kernel import libc
-from podkeep.kernel.mount import mounts, overlay
+from podkeep.kernel.mount import mounts
 from podkeep.kernel.namespace import idmap
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
+from podkeep.runtime.bundle import rootfs_variants
+from podkeep.runtime.bundle.rootfs_variants import Tried, Variant, Variants
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
@@ -43,7 +45,9 @@ def examine(config: Config) -> list[Finding]:
             found = [finding.ok("user namespaces", "work"), *_probe_tmpfs(userns)]
             # Where nothing can be made, nothing can be tried; ``machine`` tells that.
             return (
-                [*found, *_probes(root, userns), layers(config)] if os.access(existing_parent(root), os.W_OK) else found
+                [*found, *_probes(config, root, userns), layers(config)]
+                if os.access(existing_parent(root), os.W_OK)
+                else found
             )
     except PodkeepError as error:
         fix = "sysctl -w user.max_user_namespaces=15000"
@@ -55,19 +59,46 @@ def _leave_mount_namespace() -> None:
     mounts.set_propagation("/", mounts.Propagation.PRIVATE, recursive=True)
 
 
-def _probes(root: Path, userns: int) -> Iterator[Finding]:
+def _probes(config: Config, root: Path, userns: int) -> Iterator[Finding]:
     where = f"in {existing_parent(root)}"
     elsewhere = "put runtime.root on ext4, xfs or btrfs (docs/configuration.md), or boot Linux 6.3 or newer"
     why_root = "files of a pod with its own user namespace would belong to nobody"
     with _directory(root) as top:
         yield _try(f"idmapped mount {where}", lambda: _try_directory(top, userns), why=why_root, fix=elsewhere)
-        why_overlay = "images cannot be mounted for a pod with its own user namespace"
-        yield _try("overlay on idmapped layers", lambda: _try_overlay(top, userns), why=why_overlay, fix=elsewhere)
+        yield root_file_systems(config.runtime.user_namespace_rootfs, top, userns, fix=elsewhere)
 
 
 def _probe_tmpfs(userns: int) -> Iterator[Finding]:
     why_tmpfs = "Secrets, ConfigMaps and emptyDirs in memory cannot be mounted for such a pod"
     yield _try("idmapped tmpfs", lambda: _try_tmpfs(userns), why=why_tmpfs, fix=_NEW_KERNEL)
+
+
+def root_file_systems(wanted: str, top: Path, userns: int, *, fix: str) -> Finding:
+    """Say in which way images get the owners of a pod with a user namespace, and what each way costs here."""
+    name, why = "root file systems", "images cannot be mounted for a pod with its own user namespace"
+
+    def attempt(variant: Variant) -> Tried:
+        return rootfs_variants.attempt(variant, top / "rootfs", lambda: os.dup(userns))
+
+    try:
+        variants = Variants(wanted, attempt)
+    except FailedPrecondition as error:
+        return finding.failed(name, error, why="the runtime does not start", fix=fix)
+    if variants.choice.variant is None:
+        return finding.missing(name, variants.choice.why_not, why=why, fix=fix)
+    used = variants.choice.variant
+    ways = variants.all()
+    costs = ", ".join(f"{item.variant} {item.seconds * 1000:.1f} ms" for item in ways if not item.why_not)
+    broken = "".join(f"; {item.variant} does not work: {item.why_not}" for item in ways if item.why_not)
+    detail = f"{used.value}; mounting {rootfs_variants.FILES} files took: {costs}{broken}"
+    if used is Variant.IDMAPPED or wanted != rootfs_variants.AUTO:
+        return finding.ok(name, detail)
+    return finding.warning(
+        name,
+        detail,
+        why="each image is copied for each mapping of a user namespace, whole or without its data",
+        fix=fix,
+    )
 
 
 def layers(config: Config) -> Finding:
@@ -133,19 +164,3 @@ def _try_tmpfs(userns: int) -> int:
         closing.callback(os.close, fd)
         mounts.mount_setattr(fd, userns=userns)
         return os.fstat(fd).st_uid
-
-
-def _try_overlay(top: Path, userns: int) -> int:
-    lower, upper, work, target = (top / name for name in ("lower", "upper", "work", "target"))
-    for directory in (lower, upper, work, target):
-        directory.mkdir()
-    (lower / "file").touch()
-    fd = mounts.clone_tree(lower, idmap_userns=userns)
-    try:
-        overlay.mount_overlay([fd], upper=upper, work=work, target=target)
-    finally:
-        os.close(fd)
-    try:
-        return (target / "file").stat().st_uid
-    finally:
-        mounts.unmount(target, lazy=True)

@@ -6,6 +6,7 @@ Owns: options, the lock of the node, and which daemons there are with which comm
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import runpy
@@ -49,17 +50,19 @@ _PREDECESSOR_S = 5.0
     metavar="FILE",
     help="Hide container mounts in the mount namespace pinned on FILE, which must be there.",
 )
+@click.option("--uid-mapping", metavar="C:H:N[,...]", help="As agent.uid_mapping: users of all pods, on the node.")
+@click.option("--gid-mapping", metavar="C:H:N[,...]", help="As agent.gid_mapping: groups of all pods, on the node.")
 @click.option("--log-level", type=click.Choice(["debug", "info", "warning", "error"]), help="As log.level.")
 @click.option("--log-format", type=click.Choice(["plain", "json"]), help="As log.format.")
 @click.pass_context
 def command(
     ctx: click.Context,
+    /,
     no_api: bool,
     kubeconfig: Path | None,
     stop_pods: bool,
     mount_namespace: Path | None,
-    log_level: str | None,
-    log_format: str | None,
+    **others: str | None,
 ) -> None:
     """Run this machine as a Kubernetes node until SIGTERM: runtime, API and agent.
 
@@ -75,9 +78,12 @@ def command(
     given = {
         "node.api": "false" if no_api else None,
         "agent.kubeconfig": str(kubeconfig.absolute()) if kubeconfig else None,
-        "log.level": log_level,
-        "log.format": log_format,
+        "log.level": others["log_level"],
+        "log.format": others["log_format"],
     }
+    for name in ("uid_mapping", "gid_mapping"):
+        # Quoted: it may look like a time of the day.
+        given[f"agent.{name}"] = None if (value := others[name]) is None else json.dumps(value)
     invocation.override(*(f"{key}={value}" for key, value in given.items() if value is not None))
     if ctx.invoked_subcommand is None:
         serve(invocation, stop_pods=stop_pods, mount_namespace=mount_namespace)
@@ -214,8 +220,11 @@ def _require_root() -> None:
 
 
 def _check(invocation: Invocation) -> None:
-    """Refuse settings with which no agent could reach an API."""
+    """Refuse settings with which no agent could reach an API, or would start."""
+    from podkeep.agent.user_namespaces import mapping
+
     config = invocation.config
+    mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
     if not config.node.api and not config.agent.kubeconfig:
         raise InvalidArgument(
             "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"

@@ -24,6 +24,7 @@ from podkeep.base.errors import NotFound, PermissionDenied, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+from podkeep.kernel.namespace.idmap import IdMap
 
 _AT_ONCE = 32
 """How many sandboxes the runtime is asked for side by side."""
@@ -32,7 +33,7 @@ Kind = Literal["range", "damaged", "overlaps-pod", "overlaps-user", "outside", "
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What file ``userns`` of a pod says: its block, or why it cannot be understood (``damage``).
+    """What file ``userns`` of a pod says: its block, the node's mapping, or why it cannot be understood (``damage``).
 
     ``dirs`` are the directories it is in, if the pod is one of this agent's.
     """
@@ -40,10 +41,17 @@ class Record:
     uid: str
     file: Path
     block: Block | None = None
+    node_mapping: IdMap | None = None
     damage: str = ""
     dirs: PodDirs | None = None
     namespace: str = ""
     name: str = ""
+
+    def ids(self) -> list[Block]:
+        """Return the host IDs that it says, in ascending order."""
+        if self.node_mapping is not None:
+            return sorted(blocks.extents(self.node_mapping))
+        return [] if self.block is None else [self.block]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,19 +145,20 @@ def records(config: Config) -> list[Record]:
 def _records(pods: Path, dirs: PodDirs | None) -> Iterator[Record]:
     for uid, file in blocks.files(pods):
         identity = None if dirs is None else dirs.identity(PodUID(uid))
-        block, damage = None, ""
+        found, damage = None, ""
         try:
-            block = blocks.read(file)
+            found = blocks.read(file)
         except PodkeepError as error:
             damage = error.message
         except OSError as error:
             damage = error.strerror or str(error)
-        if block is None and not damage:
+        if found is None and not damage:
             continue
         yield Record(
             uid=uid,
             file=file,
-            block=block,
+            block=found if isinstance(found, Block) else None,
+            node_mapping=found if isinstance(found, IdMap) else None,
             damage=damage,
             dirs=None if identity is None else dirs,
             namespace="" if identity is None else identity.namespace,
@@ -201,12 +210,13 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
     running = {} if runtime is None else running_by_uid(runtime)
     rows = []
     for record in found:
-        theirs = () if record.block is None else tuple(_overlaps(record.uid, record.block, found, running))
+        ids = record.ids()
+        theirs = tuple(_overlaps(record.uid, ids, found, running))
         of_range = () if record.block is None else tuple(_limits(record, record.block, allowed))
         rows.append(
             Row(
-                first=record.block.first if record.block else None,
-                last=record.block.first + record.block.length - 1 if record.block else None,
+                first=ids[0].first if ids else None,
+                last=ids[-1].first + ids[-1].length - 1 if ids else None,
                 namespace=record.namespace,
                 name=record.name,
                 uid=record.uid,
@@ -229,7 +239,7 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
                 Problem(
                     kind="unrecorded", message="the agent has no record of it, and may give its IDs to another pod"
                 ),
-                *(problem for block in item.users for problem in _overlaps(item.uid, block, found, running)),
+                *_overlaps(item.uid, item.users, found, running),
             ),
         )
         for uid, item in running.items()
@@ -257,22 +267,30 @@ def _state(record: Record, runtime: Runtime | None) -> str:
 def _of_record(record: Record, sandbox: Sandbox | None) -> Iterator[Problem]:
     if record.damage:
         yield Problem(kind="damaged", message=record.damage)
-    elif sandbox is not None and {*sandbox.users, *sandbox.groups} != {record.block}:
+    elif sandbox is not None and {*sandbox.users, *sandbox.groups} != {*record.ids()}:
         runs = ", ".join(map(str, sandbox.users))
         yield Problem(kind="differs", message=f"it runs with the IDs {runs}, which are not those of its record")
 
 
-def _overlaps(uid: str, block: Block, found: Sequence[Record], running: Mapping[str, Sandbox]) -> Iterator[Problem]:
-    """Yield who else has an ID of a block."""
+def _overlaps(
+    uid: str, ids: Sequence[Block], found: Sequence[Record], running: Mapping[str, Sandbox]
+) -> Iterator[Problem]:
+    """Yield who else has one of a pod's IDs; pods with the node's mapping have the same, as it is meant."""
+    shared = {record.uid for record in found if record.node_mapping is not None}
     others: dict[str, str] = {}
     for record in found:
-        if record.uid != uid and record.block is not None and record.block.overlaps(block):
+        if _overlap(ids, record.ids()):
             others[record.uid] = _name(record)
     for item in running.values():
-        if item.uid != uid and any(one.overlaps(block) for one in (*item.users, *item.groups)):
+        if _overlap(ids, (*item.users, *item.groups)):
             others[item.uid] = _name(item)
-    for name in others.values():
-        yield Problem(kind="overlaps-pod", message=f"pod {name} has some of these IDs, too")
+    for other, name in others.items():
+        if other != uid and not {uid, other} <= shared:
+            yield Problem(kind="overlaps-pod", message=f"pod {name} has some of these IDs, too")
+
+
+def _overlap(some: Iterable[Block], others: Sequence[Block]) -> bool:
+    return any(one.overlaps(other) for one in some for other in others)
 
 
 def _name(pod: Record | Sandbox) -> str:

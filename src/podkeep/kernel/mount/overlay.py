@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from enum import Flag, auto
 from pathlib import Path
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
@@ -23,6 +24,20 @@ MAX_OPTIONS_BYTES = 4095
 """mount(2) copies one page of options."""
 
 
+class OverlayFlag(Flag):
+    """Options of an overlay (overlayfs.rst).
+
+    ``VOLATILE``: the upper directory is never synced, and may be lost when the machine ends; :func:`make_readonly`
+    needs it. ``METACOPY``: the data of files that are marked to have none is looked for in the layers beneath
+    ("Metadata only copy up"); nobody else may be able to set ``trusted`` attributes in the layers and the upper
+    directory then.
+    """
+
+    NONE = 0
+    VOLATILE = auto()
+    METACOPY = auto()
+
+
 def mount_overlay(
     lowers: Sequence[int],
     *,
@@ -31,7 +46,7 @@ def mount_overlay(
     target: Path,
     by_path: bool = False,
     context: str = "",
-    volatile: bool = False,
+    flags: OverlayFlag = OverlayFlag.NONE,
 ) -> None:
     """Mount a writable overlay at ``target``.
 
@@ -40,18 +55,17 @@ def mount_overlay(
     :param upper: directory that takes the changes; on one file system with ``work``.
     :param by_path: do not try descriptors first.
     :param context: as in :func:`overlay_readonly`.
-    :param volatile: never sync ``upper``, which may be lost when the machine ends; :func:`make_readonly` needs it.
     :raises InvalidArgument: if ``lowers`` is empty.
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
-    wanted = _Overlay(lowers=lowers, upper_work=(upper, work), context=context, volatile=volatile)
+    wanted = _Overlay(lowers=lowers, upper_work=(upper, work), context=context, flags=flags)
     _mount(wanted, target, by_path=by_path)
 
 
 def make_readonly(target: Path) -> None:
     """Make a writable overlay read-only as a whole, in all its mounts: its superblock, not the mount at ``target``.
 
-    Only who is privileged in the user namespace that it was mounted from can undo that. One that is not ``volatile``
+    Only who is privileged in the user namespace that it was mounted from can undo that. One that is not ``VOLATILE``
     would have the kernel write out the whole file system that its upper directory is on.
 
     :raises KernelCallError: if the kernel refuses, EBUSY if a file of it is open for writing.
@@ -66,6 +80,7 @@ def overlay_readonly(
     attrs: MountAttr = MountAttr.NONE,
     context: str = "",
     by_path: bool = False,
+    flags: OverlayFlag = OverlayFlag.NONE,
 ) -> None:
     """Mount the layers at ``target`` read-only for good: without an upper directory nobody can make it writable.
 
@@ -80,7 +95,8 @@ def overlay_readonly(
     """
     if len(lowers) < 2:
         raise InvalidArgument(f"read-only overlay at {target} of {len(lowers)} layers", hint="add an empty directory")
-    _mount(_Overlay(lowers=lowers, attrs=attrs | MountAttr.RDONLY, context=context), target, by_path=by_path)
+    wanted = _Overlay(lowers=lowers, attrs=attrs | MountAttr.RDONLY, context=context, flags=flags)
+    _mount(wanted, target, by_path=by_path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +107,7 @@ class _Overlay:
     upper_work: tuple[Path, Path] | None = None
     attrs: MountAttr = MountAttr.NONE
     context: str = ""
-    volatile: bool = False
+    flags: OverlayFlag = OverlayFlag.NONE
 
 
 def _mount(wanted: _Overlay, target: Path, *, by_path: bool) -> None:
@@ -121,8 +137,10 @@ def _mount_by_descriptor(wanted: _Overlay, target: Path) -> bool:
         if wanted.upper_work is not None:
             for key, directory in zip(("upperdir", "workdir"), wanted.upper_work, strict=True):
                 mounts.fsconfig_fd(context, key, opened(_open_directory(directory)))
-        if wanted.volatile:
+        if OverlayFlag.VOLATILE in wanted.flags:
             mounts.fsconfig_flag(context, "volatile")
+        if OverlayFlag.METACOPY in wanted.flags:
+            mounts.fsconfig_string(context, "metacopy", "on")
         if wanted.context:
             mounts.fsconfig_string(context, "context", wanted.context)
         mounts.fsconfig_create(context)
@@ -144,7 +162,8 @@ def _mount_by_path(wanted: _Overlay, target: Path) -> None:
             undo.callback(mounts.unmount, path, lazy=True)
             paths.append(path)
         options = options_text(paths, wanted.upper_work, context=wanted.context)
-        options += ",volatile" if wanted.volatile else ""
+        options += ",volatile" if OverlayFlag.VOLATILE in wanted.flags else ""
+        options += ",metacopy=on" if OverlayFlag.METACOPY in wanted.flags else ""
         if len(os.fsencode(options)) > MAX_OPTIONS_BYTES:
             raise InvalidArgument(
                 f"overlay at {target}: the names of {len(wanted.lowers)} layers do not fit in one page",

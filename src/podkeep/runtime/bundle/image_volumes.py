@@ -10,27 +10,29 @@ what a killed daemon leaves is beside a bundle that a record names. Which images
 
 It has no upper directory, and its superblock belongs to the machine's user namespace: no capability inside makes it
 writable. ``noexec`` is a flag of the mount and no such boundary: who has CAP_SYS_ADMIN inside can take it off, as it
-can copy a program elsewhere. In a pod with a user namespace of its own the layers are idmapped, as those of its root
-file system are.
+can copy a program elsewhere. In a pod with a user namespace of its own the files are the pod's, as those of its root
+file system are (``image_layers.py``).
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
 from podkeep.images.formats.image import Image
-from podkeep.images.store.store import ImageStore
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.openat import Resolve
 from podkeep.kernel.mount import mounts, overlay
 from podkeep.kernel.mount.mounts import MountAttr
+from podkeep.runtime.bundle.image_layers import ImageLayers, Wanted
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.model.records import Container, ContainerConfig, Sandbox, VolumeImage
 from podkeep.runtime.oci.mounts import StagedMount
@@ -78,9 +80,9 @@ def find_images(config: ContainerConfig, find: Callable[[str], Image | None]) ->
 
 @dataclass(frozen=True, kw_only=True)
 class ImageVolumes:
-    """Mounts images. Blocks, for less than a millisecond."""
+    """Mounts images. Blocks, as ``image_layers`` does."""
 
-    images: ImageStore
+    layers: ImageLayers
     staging: Staging
     policy: Policy = Policy()
 
@@ -100,39 +102,47 @@ class ImageVolumes:
         planned: Mapping[int, StagedMount],
         *,
         label: str = "",
+        given_up: threading.Event,
     ) -> None:
         """Mount the image volumes that :meth:`planned` returned; others may be among ``planned``.
 
         A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
 
         :param images: what :func:`find_images` returned.
+        :param given_up: set by another thread when they are not wanted any more.
         :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
         """
         for number, image in images.items():
             self.staging.directory(container, sandbox)
             mount = container.config.mounts[number]
             assert mount.image is not None
-            idmap, target = mount.idmap or sandbox.config.namespaces.userns, Path(planned[number].source)
-            with self.staging.userns(sandbox, idmap) as userns:
-                self.mount(mount.image, image, target, userns=userns, label=label)
+            idmap = mount.idmap or sandbox.config.namespaces.userns
+            wanted = Wanted(
+                container=container.id,
+                idmap=idmap,
+                userns=partial(self.staging.userns, sandbox, idmap),
+                at=Path(planned[number].source),
+                given_up=given_up,
+            )
+            self.mount(mount.image, image, wanted, label=label)
 
-    def mount(self, volume: VolumeImage, image: Image, target: Path, *, userns: int | None, label: str = "") -> None:
-        """Mount ``image``, or what ``volume`` wants of it, at ``target``, which is made.
+    def mount(self, volume: VolumeImage, image: Image, wanted: Wanted, *, label: str = "") -> None:
+        """Mount ``image``, or what ``volume`` wants of it, at ``wanted.at``, which is made.
 
-        :param userns: descriptor of the user namespace that owns the files inside.
+        :param wanted: whose the files are inside.
         :param label: SELinux label of every file; empty: this machine has none. The files on disk keep theirs.
         :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
-        :raises PodkeepError: if it cannot be mounted; what is mounted at ``target`` then is the caller's to undo.
+        :raises PodkeepError: if it cannot be mounted; what is mounted there then is the caller's to undo.
         """
-        with _naming(volume), ExitStack() as closing:
-            lowers = self.images.lowers(image, userns=userns, at_least=2)
-            for fd in lowers:
-                closing.callback(os.close, fd)
-            target.mkdir()
-            overlay.overlay_readonly(lowers, target, attrs=self.policy.attrs, context=label)
+        with _naming(volume):
+            wanted.at.mkdir()
+            with self.layers.lowers(image, wanted, at_least=2) as lowers:
+                overlay.overlay_readonly(
+                    lowers.fds, wanted.at, attrs=self.policy.attrs, context=label, flags=lowers.flags
+                )
             failpoints.reach("image_volume.mounted")
             if volume.sub_path:
-                narrow(target, volume, files=self.policy.files)
+                narrow(wanted.at, volume, files=self.policy.files)
 
 
 def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:

@@ -31,9 +31,12 @@ from podkeep.kernel.cgroup import cgroup_dynmods, systemd
 from podkeep.kernel.cgroup.cgroup_stats import open_reader
 from podkeep.kernel.cgroup.cgroups import Cgroups, detect
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
+from podkeep.kernel.process import procfs
 from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
-from podkeep.runtime.bundle import image_volumes
+from podkeep.runtime.bundle import image_volumes, rootfs_variants
+from podkeep.runtime.bundle.changed_trees import ChangedTrees
+from podkeep.runtime.bundle.image_layers import ImageLayers
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.cgroup_driver import pod_cgroups
@@ -183,15 +186,16 @@ class _Daemon:
             classes=self._classes,
         )
         staging = Staging(layout, helper)
+        layers = self._image_layers()
         policy = image_volumes.Policy(
             noexec=config.runtime.image_volume_noexec, files=config.runtime.image_volume_files
         )
         self._container_executor = ContainerExecutor(
             layout=layout,
-            images=self._images,
+            layers=layers,
             cgroups=self._cgroups,
             staging=staging,
-            image_volumes=ImageVolumes(images=self._images, staging=staging, policy=policy),
+            image_volumes=ImageVolumes(layers=layers, staging=staging, policy=policy),
             confinement=self._confinement,
             classes=self._classes,
             cdi=Registry(config.runtime.cdi_spec_dirs),
@@ -211,6 +215,7 @@ class _Daemon:
             cgroups=self._cgroups,
             cgroup_parent=self._cgroup_parent,
             program=self._config.runtime.catatonit,
+            why_no_rootfs=self._variants.choice.why_not,
         )
         self._handlers.probe(probe)
         recovery = Recovery(
@@ -226,6 +231,21 @@ class _Daemon:
         recovery.run()
         self._networks.start()
         pod_cgroups.create_parent(self._cgroups, self._cgroup_parent)
+
+    def _image_layers(self) -> ImageLayers:
+        """Find out how images can be given the owners of pods.
+
+        :raises FailedPrecondition: if the configuration names a way that does not work.
+        """
+        attempt = partial(
+            rootfs_variants.attempt,
+            directory=self._layout.rootfs_probe,
+            userns=lambda: self._helper.user_namespace(rootfs_variants.PROBE_IDMAP),
+        )
+        self._variants = rootfs_variants.Variants(self._config.runtime.user_namespace_rootfs, attempt)
+        costs = rootfs_variants.Costs(self._counting.rootfs_made, self._counting.rootfs_waited)
+        trees = ChangedTrees(self._layout.changed_trees, self._images, boot_id=procfs.boot_id(), costs=costs)
+        return ImageLayers(images=self._images, trees=trees, variant=self._variants.choice.variant, costs=costs)
 
     async def run(self, reload_at_once: Callable[[], bool]) -> None:
         """Serve until told to stop.
@@ -339,13 +359,19 @@ class _Daemon:
     ) -> dict[str, dict[str, Any]]:
         watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
         runtime = RuntimeRpc(
-            lambda: self._config, self._handlers, self._confinement, self._networks, watch_namespace, self._classes
+            lambda: self._config,
+            self._handlers,
+            self._confinement,
+            self._networks,
+            watch_namespace,
+            self._classes,
+            partial(self._variants.describe, self._container_executor.layers.costs),
         )
         updates = Updates(self._state, self._cgroups, self._classes)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
         sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
         container = ContainerRpc(self._state, containers, updates, checkpoints, self._classes)
-        image = ImageRpc(self._images, self._state, watch)
+        image = ImageRpc(self._images, self._state, watch, self._container_executor.layers.trees)
         node = NodeRpc(self._images, self._state, watch, shut_down, self._require_idle)
         maintenance = ImageMaintenanceRpc(self._images, self._state, watch)
         return {

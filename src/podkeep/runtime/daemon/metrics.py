@@ -12,6 +12,8 @@ import time
 from collections import Counter as Tally
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, disable_created_metrics
 from prometheus_client.core import GaugeMetricFamily
@@ -28,6 +30,16 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 
 _BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0)
 _ENDED = frozenset({ContainerState.EXITED, ContainerState.REMOVING})
+
+
+@dataclass(slots=True)
+class _Apart:
+    """Time of a request that is measured elsewhere, as that of a pull is (KEP-127, Scalability)."""
+
+    seconds: float = 0.0
+
+
+_APART: ContextVar[_Apart] = ContextVar("apart")
 OOM_KILLED = "OOMKilled"
 """The reason in the status of a container whose process was killed because memory ran out."""
 
@@ -66,6 +78,13 @@ class Metrics(Counting):
             "Events that slow readers lost.",
             registry=registry,
         )
+        self._remaps = Histogram(
+            "podkeep_rootfs_remap_seconds",
+            "Time to give an image the owners of a pod with a user namespace, by variant; in no operation's duration.",
+            ["variant"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        )
         self._passes = Histogram(
             "podkeep_stats_pass_seconds",
             "Time of a pass of the statistics' sampler over all containers.",
@@ -77,7 +96,8 @@ class Metrics(Counting):
     @contextmanager
     def operation(self, name: str, *, streams: bool) -> Iterator[None]:
         """Count one request of the RPC ``name``, with what it raises."""
-        started, code = time.monotonic(), ""
+        started, code, apart = time.monotonic(), "", _Apart()
+        _APART.set(apart)
         try:
             yield
         except PodkeepError as error:
@@ -95,13 +115,22 @@ class Metrics(Counting):
             if code:
                 self._errors.labels(name, code).inc()
             if not streams:
-                self._durations.labels(name).observe(time.monotonic() - started)
+                self._durations.labels(name).observe(max(0.0, time.monotonic() - started - apart.seconds))
             if name == "PullImage":
                 self._pulls.labels("failure" if code else "success").inc()
 
     def event_dropped(self) -> None:
         """Count an event that a reader lost."""
         self._dropped.inc()
+
+    def rootfs_made(self, variant: str, seconds: float) -> None:
+        """Note that an image was given other owners; on any thread."""
+        self._remaps.labels(variant).observe(seconds)
+
+    def rootfs_waited(self, seconds: float) -> None:
+        """Take the time off the request's; on any thread that works for it, and has its context."""
+        if (apart := _APART.get(None)) is not None:
+            apart.seconds += seconds
 
     def stats_pass(self, seconds: float) -> None:
         """Note a pass of the sampler."""

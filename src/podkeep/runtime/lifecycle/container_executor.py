@@ -26,16 +26,17 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup import cgroup_dynmods
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat, removal
 from podkeep.kernel.mount import mounts, overlay
+from podkeep.kernel.mount.overlay import OverlayFlag
 from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.bundle import anonymous_volumes, container_log, pod_files, relabel, targets
 from podkeep.runtime.bundle.container_log import LogFile
+from podkeep.runtime.bundle.image_layers import ImageLayers, Wanted
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
 from podkeep.runtime.bundle.staging import Staging, make_passable
 from podkeep.runtime.cgroup_driver import slices
@@ -75,7 +76,7 @@ class ContainerExecutor:
     """Makes and unmakes containers below one layout."""
 
     layout: Layout
-    images: ImageStore
+    layers: ImageLayers
     cgroups: Cgroups
     staging: Staging
     image_volumes: ImageVolumes
@@ -185,6 +186,7 @@ class ContainerExecutor:
             mounts.unmount(place, lazy=True)
         for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
             removal.remove_tree(directory)
+        self.layers.release(container.id)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
 
     def _remove_cgroup(self, request: ContainerRequest) -> None:
@@ -250,19 +252,24 @@ class ContainerExecutor:
         if idmap is not None:
             # New files get the pod's own host IDs; only the root of the tree must be given to the pod's root.
             os.chown(upper, idmap.host_uid(0), idmap.host_gid(0))
-        with ExitStack() as closing:
-            userns = closing.enter_context(self.staging.userns(request.sandbox, idmap))
-            lowers = self.images.lowers(request.image, userns=userns)
-            for fd in lowers:
-                closing.callback(os.close, fd)
-            label = self.confinement.labels(request.sandbox, container.config.security).mount
+        wanted = Wanted(
+            container=container.id,
+            idmap=idmap,
+            userns=partial(self.staging.userns, request.sandbox, idmap),
+            at=rootfs,
+            given_up=request.given_up,
+        )
+        with self.layers.lowers(request.image, wanted) as lowers:
+            flags = lowers.flags
+            if _has_root_read_only_for_good(request):
+                flags |= OverlayFlag.VOLATILE
             overlay.mount_overlay(
-                lowers,
+                lowers.fds,
                 upper=upper,
                 work=work,
                 target=rootfs,
-                context=label,
-                volatile=_has_root_read_only_for_good(request),
+                context=self.confinement.labels(request.sandbox, container.config.security).mount,
+                flags=flags,
             )
 
     def _plan(self, request: ContainerRequest, handler: Handler, edits: Edits, held: ExitStack) -> ContainerPlan:
@@ -326,7 +333,9 @@ class ContainerExecutor:
         rootfs, idmap = self.layout.rootfs(container.id), sandbox.config.namespaces.userns
         anonymous_volumes.make(plan.volumes, rootfs=rootfs, idmap=idmap, given_up=request.given_up)
         self.staging.stage(container, sandbox, plan.staged)
-        self.image_volumes.stage(container, sandbox, request.volume_images, plan.staged, label=plan.label)
+        self.image_volumes.stage(
+            container, sandbox, request.volume_images, plan.staged, label=plan.label, given_up=request.given_up
+        )
         self.staging.stage_sources(container, sandbox, plan.devices)
 
     def _namespaces(self, request: ContainerRequest, held: ExitStack) -> dict[str, str]:

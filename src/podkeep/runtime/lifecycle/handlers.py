@@ -152,6 +152,8 @@ class HandlerTable:
             try:
                 if driver.handler.is_virtual_machine:
                     log.info("handler %s runs virtual machines: pods have no user namespace beside them", name)
+                elif probe.why_no_rootfs:
+                    raise FailedPrecondition(probe.why_no_rootfs)
                 else:
                     _require_passage(probe.layout.root)
                     _require_passage(probe.layout.run)
@@ -193,6 +195,8 @@ class Probe:
     cgroups: Cgroups
     cgroup_parent: str
     program: str
+    why_no_rootfs: str = ""
+    """Why images cannot be given the owners of a pod, whatever the handler; empty if they can."""
 
     def check_idmap(self, driver: Driver) -> None:
         """Have a container created with an idmapped mount, and check from outside whose the mounted file is.

@@ -91,6 +91,8 @@ class Recovery:
             _attempt(f"container {container.id}", partial(self._check_container, container))
         for sandbox in self.state.sandboxes():
             _attempt(f"sandbox {sandbox.id}", partial(self._check_sandbox, sandbox, rebooted=rebooted))
+        used = [item.id for item in self.state.containers()]
+        _attempt("copies of images for user namespaces", partial(self.containers.layers.trees.recover, used))
         _attempt("directories without a record", self._sweep)
         if self.state.boot != boot:
             self.state.note_boot(boot)

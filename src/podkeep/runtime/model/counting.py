@@ -21,5 +21,11 @@ class Counting:
     def event_dropped(self) -> None:
         """Report an event that a slow reader lost."""
 
+    def rootfs_made(self, variant: str, seconds: float) -> None:
+        """Report that an image was given the owners of a pod, in one way."""
+
+    def rootfs_waited(self, seconds: float) -> None:
+        """Report that the request that is being answered waited for that; it is no part of the request's time."""
+
     def stats_pass(self, seconds: float) -> None:
         """Report a pass of the statistics' sampler."""

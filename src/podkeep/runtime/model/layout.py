@@ -6,6 +6,7 @@
     <root>/sandboxes/<id>/              resolv.conf, hosts, hostname
     <root>/containers/<id>/{upper,work} the writable layer
     <root>/containers/<id>/volumes/<n>  the image's VOLUMEs
+    <root>/changed/                     images with the owners of pods (runtime.bundle.changed_trees)
     <run>/sandboxes/<id>/ns/<kind>      pinned namespaces
     <run>/sandboxes/<id>/shm            /dev/shm of the pod
     <run>/sandboxes/<id>/files          idmapped copy of the pod's files, for a pod in a user namespace
@@ -46,6 +47,14 @@ class Layout:
     @property
     def images(self) -> Path:
         return self.root / "images"
+
+    @property
+    def changed_trees(self) -> Path:
+        return self.root / "changed"
+
+    @property
+    def rootfs_probe(self) -> Path:
+        return self.root / "probe-rootfs"
 
     @property
     def layers(self) -> Path:

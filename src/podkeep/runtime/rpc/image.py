@@ -12,6 +12,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
 from podkeep.images.store.store import ImageStore
+from podkeep.runtime.bundle.changed_trees import ChangedTrees
 from podkeep.runtime.model.state import State
 from podkeep.runtime.oci import users
 from podkeep.runtime.rpc.chunks import Fitting, in_chunks
@@ -22,8 +23,9 @@ from podkeep.runtime.rpc.pull_watch import PullWatch
 class ImageRpc:
     """One method per RPC, from message to message."""
 
-    def __init__(self, images: ImageStore, state: State, watch: PullWatch) -> None:
+    def __init__(self, images: ImageStore, state: State, watch: PullWatch, trees: ChangedTrees) -> None:
         self._images = images
+        self._trees = trees
         self._state = state
         self._watch = watch
         self._fitting = Fitting("ListImages")
@@ -84,11 +86,13 @@ class ImageRpc:
 
     async def fs_info(self, _request: api.ImageFsInfoRequest) -> api.ImageFsInfoResponse:
         usage = await asyncio.to_thread(self._images.usage)
+        # Of no single container, so that no statistics of containers have them.
+        changed = await asyncio.to_thread(self._trees.usage)
         message = api.FilesystemUsage(
             timestamp=time.time_ns(),
             fs_id=api.FilesystemIdentifier(mountpoint=usage.mountpoint),
-            used_bytes=api.UInt64Value(value=usage.used_bytes),
-            inodes_used=api.UInt64Value(value=usage.inodes_used),
+            used_bytes=api.UInt64Value(value=usage.used_bytes + changed.used_bytes),
+            inodes_used=api.UInt64Value(value=usage.inodes_used + changed.inodes),
         )
         return api.ImageFsInfoResponse(image_filesystems=[message], container_filesystems=[message])
 

@@ -37,8 +37,13 @@ class RuntimeRpc:
         networks: Networks,
         namespaces: NamespaceWatch,
         classes: ClassResources,
+        describe_rootfs: Callable[[], object],
     ) -> None:
-        """Serve with these parts; ``config`` returns the configuration that is in force."""
+        """Serve with these parts; ``config`` returns the configuration that is in force.
+
+        :param describe_rootfs: says how images get the owners of pods, for verbose answers; it may block.
+        """
+        self._describe_rootfs = describe_rootfs
         self._config = config
         self._handlers = handlers
         self._confinement = confinement
@@ -75,6 +80,7 @@ class RuntimeRpc:
             info["config"] = msgspec.json.encode(self._config()).decode()
             info["mountNamespace"] = msgspec.json.encode(self._namespaces.describe(apart)).decode()
             info["network"] = msgspec.json.encode(self._networks.describe()).decode()
+            info["rootfs"] = msgspec.json.encode(await asyncio.to_thread(self._describe_rootfs)).decode()
             info["security"] = msgspec.json.encode(self._confinement.describe()).decode()
         answer = api.StatusResponse(
             status=api.RuntimeStatus(conditions=conditions),

@@ -50,7 +50,11 @@ def test_whose_a_token_is(spec: dict[str, Any], status: dict[str, Any]) -> None:
 
 
 def test_who_asks() -> None:
-    assert reviews.self_subject_review({}, ANN) == {"status": {"userInfo": INFO}}
+    now = "2026-11-23T06:00:00Z"
+    assert reviews.self_subject_review({}, ANN, now) == {
+        "metadata": {"creationTimestamp": now},
+        "status": {"userInfo": INFO},
+    }
 
 
 def asked(spec: dict[str, Any]) -> tuple[dict[str, Any], User, RequestAttributes]:

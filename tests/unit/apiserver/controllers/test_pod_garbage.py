@@ -77,3 +77,24 @@ def test_pods_that_go_before_they_got_a_node() -> None:
     assert list(controller.reconcile(KEY, Objects(pod("")), NOW).writes) == []
     assert list(controller.reconcile(KEY, Objects(pod("", deleting=True)), NOW).writes) == [END]
     assert list(controller.reconcile(KEY, Objects(), NOW).writes) == []
+
+
+def test_pods_that_are_to_go_from_a_node_out_of_service() -> None:
+    controller = PodGarbage()
+    taints = [{"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"}]
+    down = {"type": "Ready", "status": "Unknown"}
+    node = ("nodes", {"metadata": {"name": "n"}, "spec": {"taints": taints}, "status": {"conditions": [down]}})
+    told(controller, NODE)
+    told(controller, pod(deleting=True))
+    assert list(controller.reconcile(KEY, Objects(NODE, pod(deleting=True)), NOW).writes) == []
+    assert told(controller, node) == [KEY]
+    plan = controller.reconcile(KEY, Objects(node, pod(deleting=True)), NOW)
+    (failed,) = plan.writes
+    assert isinstance(failed, Patch)
+    assert failed.patch["status"] == {"phase": "Failed"}
+    assert plan.then == (END,)
+    # Who deletes a pod says that it is to go; the taint says only that nobody else will end it.
+    assert list(controller.reconcile(KEY, Objects(node, pod()), NOW).writes) == []
+    ready = ("nodes", {**node[1], "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+    assert told(controller, ready) == []
+    assert list(controller.reconcile(KEY, Objects(ready, pod(deleting=True)), NOW).writes) == []

@@ -66,6 +66,31 @@ def test_replicas_are_changed_by_scale(tmp_path: Path) -> None:
     _run(tmp_path, test)
 
 
+def test_replicas_are_applied_by_scale(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await _created(api, APPS, _deployment())
+        path, apply = f"{APPS}/web/scale", "application/apply-patch+yaml"
+        config = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": 3}}
+        answer = await api.call("PATCH", f"{path}?fieldManager=one&force=true", config, content_type=apply)
+        assert (answer.status, answer.value["kind"], answer.value["spec"]) == (200, "Scale", {"replicas": 3})
+        found = (await api.call("GET", f"{APPS}/web")).value
+        (entry,) = [item for item in found["metadata"]["managedFields"] if item["manager"] == "one"]
+        assert (entry["operation"], entry["subresource"]) == ("Apply", "scale")
+        assert entry["fieldsV1"] == {"f:spec": {"f:replicas": {}}}
+        assert found["spec"]["replicas"] == 3
+        other = config | {"spec": {"replicas": 5}}
+        taken = await api.call("PATCH", f"{path}?fieldManager=two", other, content_type=apply)
+        assert (taken.status, taken.value["details"]["causes"][0]["field"]) == (409, ".spec.replicas")
+        forced = await api.call("PATCH", f"{path}?fieldManager=two&force=true", other, content_type=apply)
+        assert forced.value["spec"] == {"replicas": 5}
+        wrong = await api.call("PATCH", f"{path}?fieldManager=one", config | {"kind": "Deployment"}, content_type=apply)
+        assert wrong.status == 400
+        less = config | {"spec": {"replicas": -1}}
+        assert (await api.call("PATCH", f"{path}?fieldManager=one", less, content_type=apply)).status == 422
+
+    _run(tmp_path, test)
+
+
 def test_a_pod_is_bound_once(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         await _created(api, PODS, _pod())

@@ -51,6 +51,17 @@ def from_scale(value: Mapping[str, Any], scale: Mapping[str, Any], errors: Field
     return {**value, "metadata": fields, "spec": {**value.get("spec", {}), "replicas": replicas}}
 
 
+def as_applied(config: Mapping[str, Any], kind: Kind, errors: FieldErrors) -> Object:
+    """Return what an applied ``Scale`` says of the object that is scaled; what is wrong with it is noted."""
+    wanted: Object = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": dict(metadata(config))}
+    replicas = at(config, "spec", "replicas", default=None)
+    if replicas is not None:
+        wanted["spec"] = {"replicas": replicas}
+        if replicas < 0:
+            errors.invalid("spec.replicas", replicas, field_rules.NEGATIVE)
+    return wanted
+
+
 COLUMNS = (
     cells.NAME,
     cells.number("Desired", "spec", "replicas"),

@@ -1,0 +1,126 @@
+"""Giving a volume to a group or to root of the pod, when its content is an attacker's: many files, links, changes."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from podkeep.agent.volumes import ownership
+from podkeep.agent.volumes.ownership import Owners
+from podkeep.kernel.namespace.idmap import block
+from support.exchange import exchanging
+
+FIRST = 100000
+MAPPED = Owners(id_map=block(FIRST, 65536))
+OWNERS = pytest.mark.parametrize(
+    "owners", [Owners(group=7), MAPPED, Owners(id_map=block(FIRST, 65536), group=7)], ids=["group", "mapping", "both"]
+)
+_CHANGES = """
+import os, sys
+root, victim, parent = sys.argv[1], sys.argv[2], os.getppid()
+os.chdir(root)
+os.write(1, b"!")
+number = 0
+while os.getppid() == parent:
+    number += 1
+    for step in (
+        lambda: os.symlink(victim, f"link-{number % 50}"),
+        lambda: os.unlink(f"link-{(number + 25) % 50}"),
+        lambda: os.mkfifo(f"pipe-{number % 50}"),
+        lambda: os.unlink(f"pipe-{(number + 25) % 50}"),
+        lambda: os.rename("tree", "moved"),
+        lambda: os.symlink(victim, "tree"),
+        lambda: os.unlink("tree"),
+        lambda: os.rename("moved", "tree"),
+        lambda: os.link("tree/0", f"hard-{number % 50}"),
+        lambda: os.unlink(f"hard-{(number + 25) % 50}"),
+    ):
+        try:
+            step()
+        except OSError:
+            pass
+"""
+
+
+@contextmanager
+def changing(root: Path, victim: Path) -> Iterator[None]:
+    """Have another process change a tree as often as it can: what it has of links leads to ``victim``."""
+    with subprocess.Popen([sys.executable, "-c", _CHANGES, root, victim], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.read(1)
+            yield
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    """A directory of the node that no volume has."""
+    path = tmp_path / "victim"
+    (path / "deep").mkdir(parents=True)
+    (path / "deep" / "0").touch(mode=0o600)
+    (path / "0").touch(mode=0o600)
+    return path
+
+
+def facts(path: Path) -> dict[str, tuple[int, int, int]]:
+    found = {str(item): item.lstat() for item in (path, *path.rglob("*"))}
+    return {name: (status.st_uid, status.st_gid, status.st_mode) for name, status in found.items()}
+
+
+@pytest.mark.slow
+@OWNERS
+def test_a_tree_that_changes_while_it_is_given_away_leads_nowhere_else(
+    tmp_path: Path, victim: Path, owners: Owners
+) -> None:
+    """Links that come and go, a directory that is a link now and then: nothing fails, and nothing outside changes."""
+    root, before = tmp_path / "root", facts(victim)
+    (root / "tree").mkdir(parents=True)
+    for number in range(200):
+        (root / "tree" / str(number)).touch()
+    with changing(root, victim):
+        for _ in range(300):
+            ownership.give(root, owners, writable=True)
+    assert facts(victim) == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["file", "directory"])
+def test_root_of_the_pod_is_never_given_what_a_link_leads_to(tmp_path: Path, victim: Path, what: str) -> None:
+    root, before = tmp_path / "root", facts(victim)
+    (root / "directory").mkdir(parents=True)
+    (root / "file").touch()
+    (root / "link").symlink_to(victim / "0" if what == "file" else victim)
+    with exchanging(root / what, root / "link"):
+        for _ in range(1000):
+            ownership.give(root, MAPPED, writable=True)
+    assert facts(victim) == before
+
+
+@pytest.mark.slow
+def test_very_many_files_links_and_pipes_are_all_given_away(tmp_path: Path) -> None:
+    """100,000 of them, some with many names; as many descriptors are open afterwards as before."""
+    for directory in range(100):
+        inner = tmp_path / str(directory)
+        inner.mkdir()
+        fd = os.open(inner, os.O_RDONLY)
+        for number in range(997):
+            os.mknod(str(number), stat.S_IFREG | 0o600, dir_fd=fd)
+        os.symlink("/etc", "link", dir_fd=fd)
+        os.mkfifo("pipe", dir_fd=fd)
+        os.link("0", "name", src_dir_fd=fd, dst_dir_fd=fd)
+        os.close(fd)
+    before = len(os.listdir("/proc/self/fd"))
+    ownership.give(tmp_path, Owners(id_map=block(FIRST, 65536), group=7), writable=True)
+    assert len(os.listdir("/proc/self/fd")) == before
+    given = {(status[0], status[1]) for status in facts(tmp_path).values()}
+    assert given == {(FIRST, 7)}
+    assert (Path("/etc").stat().st_uid, Path("/etc").stat().st_gid) == (0, 0)

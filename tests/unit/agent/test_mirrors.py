@@ -1,0 +1,90 @@
+"""Mirror pods: what is done about each, whatever happens to another."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from podkeep.agent.manager.mirrors import MIRROR, Mirrors
+from podkeep.agent.manager.static_files import decoded
+from podkeep.api.feature_gates import FeatureGates
+from podkeep.client.client import Client
+from podkeep.client.settings import Settings
+
+MANIFEST = b"""
+apiVersion: v1
+kind: Pod
+metadata: {name: new}
+spec: {containers: [{name: main, image: i}]}
+"""
+
+
+class Server:
+    """Refuses what is done to the pod ``kept-n`` the first time, and takes everything else."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.news = asyncio.Event()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                size = head.lower().partition("content-length:")[2].partition("\r\n")[0]
+                await reader.readexactly(int(size or 0))
+                what = " ".join(head.split(" ", 2)[:2]).partition("?")[0]
+                status, value = self._answer(what)
+                self.asked.append(what)
+                self.news.set()
+                body = json.dumps(value).encode()
+                writer.write(f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+    def _answer(self, what: str) -> tuple[int, dict[str, Any]]:
+        if what.endswith("/kept-n") and what not in self.asked:
+            return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "somebody keeps it"}
+        return 200, {"metadata": {"name": "new-n", "namespace": "default", "uid": "u"}}
+
+    async def until(self, *wanted: str) -> None:
+        while not set(wanted) <= set(self.asked):
+            self.news.clear()
+            await self.news.wait()
+
+
+def stored(name: str) -> dict[str, Any]:
+    """Return a mirror for which there is no static pod."""
+    return {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": {MIRROR: "old"}}}
+
+
+def test_a_deletion_that_is_refused_holds_up_no_other_mirror_and_is_tried_again(tmp_path: Path) -> None:
+    """Admission of a cluster may protect one; the next static pod is shown all the same."""
+    kept, gone = (f"DELETE /api/v1/namespaces/default/pods/{name}" for name in ("kept-n", "old-n"))
+    created = "POST /api/v1/namespaces/default/pods"
+
+    async def main() -> list[str]:
+        answering = Server()
+        server = await asyncio.start_unix_server(answering.serve, tmp_path / "s")
+        client = Client(Settings(server=f"unix://{tmp_path}/s"))
+        mirrors = Mirrors(client, "n")
+        mirrors.want([decoded(MANIFEST, "new.yaml", "n", FeatureGates())])
+        mirrors.replaced([stored("kept-n"), stored("old-n")])
+        running = asyncio.create_task(mirrors.run())
+        try:
+            async with asyncio.timeout(60):
+                await answering.until(kept, gone, created)
+                while answering.asked.count(kept) < 2:
+                    answering.news.clear()
+                    await answering.news.wait()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+            server.close()
+        return answering.asked
+
+    asked = asyncio.run(main())
+    assert asked[:4] == [kept, gone, "GET /api/v1/nodes/n", created]
+    assert asked.count(kept) >= 2

@@ -30,7 +30,7 @@ def read(uids: str, gids: str = "") -> IdMap:
     return found
 
 
-@pytest.mark.requirement("U47", "U48", partly="what the flags mean; a pod with it is in an integration test")
+@pytest.mark.requirement("U47", "U48")
 def test_every_extent_is_read() -> None:
     assert read("0:1000:10").uids == extents((0, 1000, 10))
     assert read("0:1000:10,10:5000:10").gids == extents((0, 1000, 10), (10, 5000, 10))
@@ -60,7 +60,7 @@ BAD = [
 ]
 
 
-@pytest.mark.requirement("U49", partly="the rules; that the programs refuse to start is in an integration test")
+@pytest.mark.requirement("U49")
 @pytest.mark.parametrize(("text", "message"), BAD)
 def test_what_is_refused_names_its_flag(text: str, message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -75,7 +75,7 @@ def test_what_is_refused_names_its_flag(text: str, message: str) -> None:
     assert message.replace("UID", "GID") in caught.value.message
 
 
-@pytest.mark.requirement("U49", partly="the rules; that the programs refuse to start is in an integration test")
+@pytest.mark.requirement("U49")
 @pytest.mark.parametrize(("uids", "gids", "missing"), [(BASE, "", "--gid-mapping"), ("", BASE, "--uid-mapping")])
 def test_one_flag_alone_is_refused(uids: str, gids: str, missing: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -109,7 +109,7 @@ def test_what_is_unwise_is_said() -> None:
     ]
 
 
-@pytest.mark.requirement("U56", "U57", partly="the mapping; a pod with it is in an integration test")
+@pytest.mark.requirement("U56", "U57")
 def test_an_fs_group_inside_of_the_mapping_leaves_a_hole() -> None:
     found = mapping.with_fs_group(read(BASE), 2000)
     assert found.uids == extents((0, 1000, 65536))
@@ -120,7 +120,7 @@ def test_an_fs_group_inside_of_the_mapping_leaves_a_hole() -> None:
     assert mapping.with_fs_group(found, 2000) == found
 
 
-@pytest.mark.requirement("U56", "U57", partly="the mapping; a pod with it is in an integration test")
+@pytest.mark.requirement("U56", "U57")
 @pytest.mark.parametrize(
     ("base", "group", "expected"),
     [
@@ -179,7 +179,7 @@ def test_an_fs_group_breaks_no_rule_and_moves_nobody(rest: list[tuple[int, int, 
     assert ids(found) == {pair for pair in ids(base) if group not in pair} | {(group, group)}
 
 
-@pytest.mark.requirement("U58", partly="the owner; files are in an integration test")
+@pytest.mark.requirement("U58")
 def test_whose_files_are() -> None:
     node = of(IdMap(uids=extents((0, 1000, 10)), gids=extents((0, 2000, 10))))
     assert (node.idmapped_volumes, node.volume_owner()) == (False, (1000, 2000))

@@ -72,7 +72,7 @@ TRIGGERS = [
 ]
 
 
-@pytest.mark.requirement("U53", "U54", "U59", partly="the decision; pods are in an integration test")
+@pytest.mark.requirement("U53", "U54", "U59")
 @pytest.mark.parametrize(("pod", "trigger"), TRIGGERS, ids=[trigger for _, trigger in TRIGGERS])
 def test_each_trigger_and_how_it_is_overruled(pod: Pod, trigger: str) -> None:
     found = choose(pod, one_mapping=True, gates=ON)
@@ -98,14 +98,14 @@ HARMLESS = [
 ]
 
 
-@pytest.mark.requirement("U53", partly="the decision; pods are in an integration test")
+@pytest.mark.requirement("U53")
 @pytest.mark.parametrize("pod", HARMLESS)
 def test_a_pod_without_a_trigger_gets_the_nodes_mapping(pod: Pod) -> None:
     assert choose(pod, one_mapping=True, gates=ON).outcome is Outcome.NODE_MAPPING
     assert choose(pod, one_mapping=False, gates=ON).outcome is Outcome.HOST
 
 
-@pytest.mark.requirement("U3", partly="the decision; a pod is in an integration test")
+@pytest.mark.requirement("U3")
 @pytest.mark.parametrize("gates", [ON, NO_DEFAULTING])
 @pytest.mark.parametrize("asked", [{"hostUsers": True}, {"userHostNamespace": True}])
 def test_who_asks_for_the_nodes_gets_it_without_a_word(asked: dict[str, Any], gates: FeatureGates) -> None:
@@ -134,7 +134,7 @@ def test_every_trigger_is_named() -> None:
     )
 
 
-@pytest.mark.requirement("U59", partly="the decision; pods are in an integration test")
+@pytest.mark.requirement("U59")
 @pytest.mark.parametrize("source", [CLAIM, {"name": "v", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}])
 def test_what_is_behind_a_claim_decides(source: dict[str, Any]) -> None:
     pod = make(volumes=[source])
@@ -158,7 +158,7 @@ def test_claims_are_only_looked_at_when_they_decide() -> None:
         assert not needs_claims(make(volumes=[CLAIM], **spec), one_mapping=True, gates=ON)
 
 
-@pytest.mark.requirement("U3", partly="the field; a pod is in an integration test")
+@pytest.mark.requirement("U3")
 def test_the_alias_in_a_manifest() -> None:
     def parse(**spec: Any) -> Pod:
         return manifest.parse(yaml.safe_dump(document(None, **spec)), source="f").pods[0]

@@ -26,6 +26,7 @@ ALLOWED = {
         "agent/eviction/statistics.py",
         "agent/resources/allocations.py",
         "agent/poddirs.py",
+        "agent/pod/last_decision.py",
         "agent/pod/teardown.py",
         "agent/server/collector.py",
         "agent/server/disk.py",
@@ -42,11 +43,13 @@ ALLOWED = {
         "runtime/lifecycle/containers.py",
         "runtime/daemon/daemon.py",
         "runtime/lifecycle/handlers.py",
+        "runtime/bundle/changed_trees.py",
         "runtime/bundle/image_volumes.py",
         "runtime/oci/driver.py",
         "runtime/oci/exec.py",
         "runtime/lifecycle/orphans.py",
         "runtime/lifecycle/sandbox_executor.py",
+        "runtime/bundle/rootfs_variants.py",
         "runtime/bundle/staging.py",
         "runtime/model/state.py",
         "runtime/stats/collector.py",
@@ -100,7 +103,10 @@ ALLOWED = {
         "runtime/oci/devices.py",
         "runtime/rpc/convert/mounts.py",
     ),
-    "Paths of descriptors, /proc/self/fd, for calls that take no descriptor.": ("runtime/bundle/relabel.py",),
+    "Paths of descriptors, /proc/self/fd, for calls that take no descriptor.": (
+        "runtime/bundle/copy_up.py",
+        "runtime/bundle/relabel.py",
+    ),
 }
 """Why no container can have a say in where the paths lead, and the modules of which that holds."""
 

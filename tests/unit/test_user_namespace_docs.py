@@ -29,4 +29,4 @@ def test_what_one_mapping_for_a_node_costs_and_what_it_does_not_need() -> None:
 def test_what_is_not_claimed() -> None:
     assert "The runtime and the agent run as root. To run them without is not possible." in TEXT
     assert "podkeep does not run as another user" in (DOCS / "install.md").read_text()
-    assert "A block has 65536 users. Longer mappings are not made" in TEXT
+    assert "`runAsUser` beyond them fails." in TEXT

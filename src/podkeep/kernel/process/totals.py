@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from podkeep.base.errors import Internal
+from podkeep.kernel.tables import lines, read_text
 
 PROC = Path("/proc")
 
@@ -17,10 +18,10 @@ def memory(proc: Path = PROC) -> dict[str, int]:
     return table(text(proc / "meminfo"))
 
 
-def table(lines: str) -> dict[str, int]:
+def table(content: str) -> dict[str, int]:
     """Return names and numbers of lines like ``MemFree:  300 kB``, those in kB as bytes."""
     found = {}
-    for line in lines.splitlines():
+    for line in lines(content):
         name, number, *unit = line.split()
         found[name.rstrip(":")] = int(number) * (1024 if unit == ["kB"] else 1)
     return found
@@ -48,6 +49,6 @@ def text(path: Path) -> str:
     :raises Internal: if it cannot be read.
     """
     try:
-        return path.read_text(encoding="ascii")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Internal(f"{path} cannot be read: {error}") from error
+        return read_text(path)
+    except OSError as error:
+        raise Internal(f"{path} cannot be read: {error.strerror}") from error

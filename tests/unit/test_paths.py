@@ -43,6 +43,8 @@ ALLOWED = {
         "runtime/daemon/daemon.py",
         "runtime/lifecycle/handlers.py",
         "runtime/bundle/image_volumes.py",
+        "runtime/bundle/changed_trees.py",
+        "runtime/bundle/rootfs_variants.py",
         "runtime/oci/driver.py",
         "runtime/oci/exec.py",
         "runtime/lifecycle/orphans.py",
@@ -100,7 +102,10 @@ ALLOWED = {
         "runtime/oci/devices.py",
         "runtime/rpc/convert/mounts.py",
     ),
-    "Paths of descriptors, /proc/self/fd, for calls that take no descriptor.": ("runtime/bundle/relabel.py",),
+    "Paths of descriptors, /proc/self/fd, for calls that take no descriptor.": (
+        "runtime/bundle/copy_up.py",
+        "runtime/bundle/relabel.py",
+    ),
 }
 """Why no container can have a say in where the paths lead, and the modules of which that holds."""
 

@@ -45,6 +45,8 @@ ALLOWED = {
         "runtime/lifecycle/handlers.py",
         "runtime/bundle/changed_trees.py",
         "runtime/bundle/image_volumes.py",
+        "runtime/bundle/changed_trees.py",
+        "runtime/bundle/rootfs_variants.py",
         "runtime/oci/driver.py",
         "runtime/oci/exec.py",
         "runtime/lifecycle/orphans.py",

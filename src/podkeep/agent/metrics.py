@@ -227,3 +227,5 @@ class AgentMetrics(Metrics):
 
     def __init__(self) -> None:
         super().__init__(metric for metric in ALL if metric not in PROBES)
+        self.remaps: dict[str, float] = {}
+        """UID of a pod that starts to seconds: in these the runtime gave images the owners of the pod."""

@@ -124,9 +124,10 @@ def used(pods: Pods) -> tuple[int, int]:
     return images.used_bytes.value, images.inodes_used.value
 
 
-def entries_of(pods: Pods, container: str) -> int:
-    """Return how many entries the root file system of a container has, hard links once."""
-    return int(pods.read(container, "find / -xdev | wc -l"))
+def assert_as_before(now: tuple[int, int], before: tuple[int, int]) -> None:
+    """Check that nothing is left; the database of images may have grown by some pages."""
+    assert now[1] == before[1]
+    assert abs(now[0] - before[0]) < 1 << 16
 
 
 def own_pod(pods: Pods, name: str = "one", block: tuple[int, int, int] = BLOCK) -> str:
@@ -230,30 +231,32 @@ def test_idmapped_layers_cost_no_disk(daemons: dict[str, Daemon], everything: st
 
 
 @pytest.mark.requirement("U82")
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", CHANGED)
 def test_two_blocks_at_once_and_nothing_is_left(daemons: dict[str, Daemon], everything: str, variant: str) -> None:
     daemon = daemons[variant]
     with Pods(daemon.socket, everything) as pods:
         pods.pull()
         pods.remove(launched_plainly(pods))
         kept, held, start = stored(daemon), daemon.resources().after_a_restart(), used(pods)
-        for _ in range(CYCLES):
-            one, other = own_pod(pods), own_pod(pods, "other", OTHER_BLOCK)
-            containers = [pods.launch(one), pods.launch(other), pods.launch(one, name="sidecar")]
-            owners = ["stat -c '%u %g' /bin /data/changed /data/large; echo mine >/data/changed; cat /data/changed"]
-            said = {pods.read(container, owners[0]) for container in containers}
-            assert said == {"0 0\n0 0\n1000 1000\nmine"}
-            assert len(trees(daemon)) == (0 if variant == "idmapped" else 2)
-            assert stored(daemon) == kept
-            pods.remove(one)
-            assert len(trees(daemon)) == (0 if variant == "idmapped" else 1)
-            assert pods.read(containers[1], "cat /data/changed /etc/os-release").startswith("mine\nID=busybox")
-            pods.remove(other)
-            assert trees(daemon) == []
+        one, other = own_pod(pods), own_pod(pods, "other", OTHER_BLOCK)
+        containers = [pods.launch(one), pods.launch(other), pods.launch(one, name="sidecar")]
+        look = "stat -c '%u %g' /bin /data/changed /data/large; echo mine >/data/changed; cat /data/changed"
+        assert {pods.read(container, look) for container in containers} == {"0 0\n0 0\n1000 1000\nmine"}
+        assert len(trees(daemon)) == 2
+        assert stored(daemon) == kept
+        pods.remove(one)
+        for number in range(CYCLES):
+            sandbox = own_pod(pods, f"pod{number}")
+            pods.create(sandbox)
+            assert len(trees(daemon)) == 2
+            pods.remove(sandbox)
+            assert len(trees(daemon)) == 1
+        assert pods.read(containers[1], "cat /data/changed /etc/os-release").startswith("mine\nID=busybox")
+        pods.remove(other)
         assert not daemon.layout.changed_trees.exists()
         assert stored(daemon) == kept
         assert daemon.resources().after_a_restart() == held
-        assert used(pods) == start
+        assert_as_before(used(pods), start)
 
 
 @pytest.mark.requirement("U83")
@@ -273,7 +276,7 @@ def test_eviction_sees_what_copies_take(daemons: dict[str, Daemon], everything: 
         if variant == "copy":
             assert during[0] - before[0] > LARGE
         pods.remove(sandbox)
-        assert used(pods) == before
+        assert_as_before(used(pods), before)
 
 
 @pytest.mark.requirement("U82")
@@ -316,8 +319,11 @@ def test_the_way_and_what_it_costs_are_told(daemons: dict[str, Daemon], everythi
         assert [item["variant"] for item in told["ways"]] == list(VARIANTS)
         assert all(item["whyNot"] == "" and item["seconds"] > 0 and item["files"] == 16 for item in told["ways"])
         before = way(pods, variant)["used"]
-        pods.launch(own_pod(pods))
+        container = pods.launch(own_pod(pods))
         after = way(pods, variant)["used"]
+        asked = api.ContainerStatusRequest(container_id=container, verbose=True)
+        of_container = json.loads(pods.call("ContainerStatus", asked).info["info"])["remapSeconds"]
+        assert of_container > 0
         assert after["times"] == before["times"] + 1
         assert after["seconds"] > before["seconds"]
         if variant != "idmapped":

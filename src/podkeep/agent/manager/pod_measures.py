@@ -64,6 +64,7 @@ class PodMeasures:
     def forget(self, uid: str) -> None:
         """Note that a pod is gone."""
         self._known.pop(uid, None)
+        self._metrics.remaps.pop(uid, None)
 
     def event(self, pod: Pod, event: Event) -> None:
         """Note an event of a pod: pulls are not its own time."""
@@ -98,10 +99,11 @@ class PodMeasures:
         created = _seconds(pod.metadata.creation_timestamp)
         if not created:
             return
-        pulls = max(0.0, start.pulled - start.pulling)
+        # Giving images other owners is treated as pulling them (KEP-127, Scalability).
+        apart = max(0.0, start.pulled - start.pulling) + self._metrics.remaps.pop(pod.metadata.uid, 0.0)
         total = max(0.0, now - created)
         self._metrics.observe(names.POD_START_TOTAL_DURATION, total)
-        self._metrics.observe(names.POD_START_SLI_DURATION, max(0.0, total - pulls - _init_seconds(status)))
+        self._metrics.observe(names.POD_START_SLI_DURATION, max(0.0, total - apart - _init_seconds(status)))
 
 
 def _ends(status: PodStatus) -> Iterator[tuple[str, ContainerStatus, str]]:

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import (
     ContainerPlan,
@@ -62,6 +64,12 @@ class Had:
 
     image: LocalImage
     volumes: Mapping[str, PlannedImage]
+
+
+class _Told(msgspec.Struct, rename="camel"):
+    """What podkeep's runtime tells of a container in verbose ContainerStatus; others tell something else."""
+
+    remap_seconds: float = 0.0
 
 
 class Starter:
@@ -170,6 +178,8 @@ class Starter:
         had = Had(image=image, volumes=volumes)
         message = await self._configure(action, observed, admitted, had)
         created = await self._create(container, sandbox, config, message)
+        if config.linux.security_context.namespace_options.userns_options.uids:
+            await self._note_remap(created)  # before it runs: then the pod's start is measured
         await self._start(action, created)
         await self._post_start(container, created, observed)
         await self._forget(observed, action)
@@ -366,6 +376,17 @@ class Starter:
         logs = Path(names.log_directory(self._node.config.agent.pod_logs, self._pod))
         log = logs / names.log_path(container.name, action.attempt)
         self._listener.started(container.name, action.attempt, log)
+
+    async def _note_remap(self, created: str) -> None:
+        """Note how long the runtime took to give the container's images the pod's owners, if it is one that tells."""
+        request = api_pb2.ContainerStatusRequest(container_id=created, verbose=True)
+        try:
+            answer = await self._node.client.runtime.ContainerStatus(request)
+            told = msgspec.json.decode(answer.info.get("info", "{}"), type=_Told)
+        except (PodkeepError, msgspec.MsgspecError):
+            return  # only a measure
+        remaps, uid = self._node.metrics.remaps, self._pod.metadata.uid
+        remaps[uid] = remaps.get(uid, 0.0) + max(0.0, told.remap_seconds)
 
     async def _post_start(self, container: Container, created: str, observed: Observed) -> None:
         """Run the container's postStart hook; what comes after the container waits for it.

@@ -124,8 +124,8 @@ class ChangedTrees:
                     remove_tree(path)
         self._remove_if_empty()
 
-    def lowers(self, request: Request, *, at_least: int = 1) -> list[int]:
-        """Return detached mounts of the tree and of what is beneath it, top first; it is made if it is not there.
+    def lowers(self, request: Request, *, at_least: int = 1) -> tuple[list[int], float]:
+        """Return detached mounts of the tree and of what is beneath it, top first, and the seconds until it was there.
 
         They are the caller's to close. The container uses the tree until :meth:`release`.
 
@@ -133,7 +133,7 @@ class ChangedTrees:
         :raises Cancelled: if it was given up; nothing is left of it then.
         :raises PodkeepError: if the tree cannot be made, as ``copy_up.copy_directory``; likewise.
         """
-        path = self._use(request)
+        path, seconds = self._use(request)
         fds = [mounts.clone_tree(path / "tree")]
         try:
             if request.variant is Variant.METACOPY:
@@ -144,9 +144,9 @@ class ChangedTrees:
             for fd in fds:
                 os.close(fd)
             raise
-        return fds
+        return fds, seconds
 
-    def _use(self, request: Request) -> Path:
+    def _use(self, request: Request) -> tuple[Path, float]:
         began = time.monotonic()
         with self._alone(request):
             started = time.monotonic()
@@ -156,7 +156,7 @@ class ChangedTrees:
                     (tree.path / "users" / request.container).touch()
                     tree.users.add(request.container)
                     self._costs.waited(started - began)
-                    return tree.path
+                    return tree.path, started - began
             with self._lock:
                 place = self._here / f"making-{next(self._numbers)}"
                 place.mkdir(mode=0o700, parents=True)
@@ -171,8 +171,10 @@ class ChangedTrees:
                 remove_tree(place)
                 self._remove_if_empty()
                 raise
-            self._note(request, entries, time.monotonic() - started)
-            return tree.path
+            took = time.monotonic() - started
+            self._note(request, entries, took)
+            self._costs.waited(started - began)
+            return tree.path, time.monotonic() - began
 
     @contextmanager
     def _alone(self, request: Request) -> Iterator[None]:

@@ -41,9 +41,13 @@ class Wanted:
 
 @dataclass(frozen=True, kw_only=True)
 class Lowers:
-    """Detached mounts, top layer first; ``flags`` are for the overlay of them."""
+    """Detached mounts, top layer first; ``flags`` are for the overlay of them.
+
+    ``seconds``: how long it took to give them other owners.
+    """
 
     fds: Sequence[int]
+    seconds: float = 0.0
     flags: OverlayFlag = OverlayFlag.NONE
 
 
@@ -75,9 +79,11 @@ class ImageLayers:
             started = time.monotonic()
             userns = closing.enter_context(wanted.userns())
             fds = self.images.lowers(image, userns=userns, at_least=at_least)
-            if wanted.idmap is not None:
-                self.costs.made(Variant.IDMAPPED, time.monotonic() - started)
-            return Lowers(fds=fds)
+            if wanted.idmap is None:
+                return Lowers(fds=fds)
+            seconds = time.monotonic() - started
+            self.costs.made(Variant.IDMAPPED, seconds)
+            return Lowers(fds=fds, seconds=seconds)
         if self.variant is None:
             raise FailedPrecondition(
                 f"image {image.id} cannot be given the owners of a user namespace",
@@ -91,7 +97,8 @@ class ImageLayers:
             at=wanted.at,
             given_up=wanted.given_up,
         )
-        return Lowers(fds=self.trees.lowers(request, at_least=at_least), flags=self.variant.flags)
+        fds, seconds = self.trees.lowers(request, at_least=at_least)
+        return Lowers(fds=fds, seconds=seconds, flags=self.variant.flags)
 
     def release(self, container: ContainerID) -> None:
         """Let go of what was made for a container, which has nothing of it mounted any more; safe to repeat.

@@ -103,15 +103,17 @@ class ImageVolumes:
         *,
         label: str = "",
         given_up: threading.Event,
-    ) -> None:
+    ) -> float:
         """Mount the image volumes that :meth:`planned` returned; others may be among ``planned``.
 
         A volume belongs to whom its own mappings say, and without any to the pod, as the root file system does.
 
         :param images: what :func:`find_images` returned.
         :param given_up: set by another thread when they are not wanted any more.
+        :returns: the seconds that it took to give them the owners that are wanted.
         :raises PodkeepError: if one cannot be mounted; what is mounted then, ``Staging.unstage`` takes away.
         """
+        seconds = 0.0
         for number, image in images.items():
             self.staging.directory(container, sandbox)
             mount = container.config.mounts[number]
@@ -124,13 +126,15 @@ class ImageVolumes:
                 at=Path(planned[number].source),
                 given_up=given_up,
             )
-            self.mount(mount.image, image, wanted, label=label)
+            seconds += self.mount(mount.image, image, wanted, label=label)
+        return seconds
 
-    def mount(self, volume: VolumeImage, image: Image, wanted: Wanted, *, label: str = "") -> None:
+    def mount(self, volume: VolumeImage, image: Image, wanted: Wanted, *, label: str = "") -> float:
         """Mount ``image``, or what ``volume`` wants of it, at ``wanted.at``, which is made.
 
         :param wanted: whose the files are inside.
         :param label: SELinux label of every file; empty: this machine has none. The files on disk keep theirs.
+        :returns: the seconds that it took to give it the owners that are wanted.
         :raises InvalidArgument: if the sub path does not lead to something that may be mounted.
         :raises PodkeepError: if it cannot be mounted; what is mounted there then is the caller's to undo.
         """
@@ -143,6 +147,7 @@ class ImageVolumes:
             failpoints.reach("image_volume.mounted")
             if volume.sub_path:
                 narrow(wanted.at, volume, files=self.policy.files)
+        return lowers.seconds
 
 
 def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:

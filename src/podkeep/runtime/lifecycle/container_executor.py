@@ -69,6 +69,8 @@ class MadeContainer:
 
     created: Created
     user: users.User
+    remap_seconds: float = 0.0
+    """How long it took to give its images the owners of its pod."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +104,11 @@ class ContainerExecutor:
             launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, output))
             undo.push(f"end the conmon of container {container.id}", launch.close)
             failpoints.reach("container.launched")
-            self._make_rootfs(request)
+            remap = self._make_rootfs(request)
             failpoints.reach("container.rootfs")
             plan = self._plan(request, driver.handler, edits, held)
             log.debug("container %s: %s", container.id, plan)
-            self._stage(request, plan)
+            remap += self._stage(request, plan)
             failpoints.reach("container.staged")
             whole = {copy.source for copy in plan.devices.values()}
             config = self.staging.lock(container, sandbox, plan.config, whole=whole)
@@ -126,7 +128,7 @@ class ContainerExecutor:
             target = replace(target, process=created.process)
             self.classes.apply(target, container.status.class_resources)
             failpoints.reach("container.classed")
-        return MadeContainer(created=created, user=plan.user)
+        return MadeContainer(created=created, user=plan.user, remap_seconds=remap)
 
     def expect_move(self) -> None:
         """See :func:`podkeep.kernel.cgroup.cgroup_dynmods.expect_move`.
@@ -239,7 +241,8 @@ class ContainerExecutor:
             undo.push(f"remove the empty log {log}", lambda: container_log.remove_empty(log))
         return place / log.name
 
-    def _make_rootfs(self, request: ContainerRequest) -> None:
+    def _make_rootfs(self, request: ContainerRequest) -> float:
+        """Mount the root file system, and return the seconds that it took to give it the owners of the pod."""
         container, idmap = request.container, request.sandbox.config.namespaces.userns
         data = self.layout.container_data(container.id)
         rootfs = self.layout.rootfs(container.id)
@@ -271,6 +274,7 @@ class ContainerExecutor:
                 context=self.confinement.labels(request.sandbox, container.config.security).mount,
                 flags=flags,
             )
+        return lowers.seconds
 
     def _plan(self, request: ContainerRequest, handler: Handler, edits: Edits, held: ExitStack) -> ContainerPlan:
         """Look up what the plan of a container depends on, and return the plan; nothing is changed.
@@ -327,16 +331,17 @@ class ContainerExecutor:
         spec.check_mapped(user, idmap)
         return user, found, anonymous_volumes.distinct(volumes, found)
 
-    def _stage(self, request: ContainerRequest, plan: ContainerPlan) -> None:
-        """Make the volumes, copies of mounts and mounted images of a plan."""
+    def _stage(self, request: ContainerRequest, plan: ContainerPlan) -> float:
+        """Make the volumes, copies of mounts and mounted images of a plan; return the seconds as ``_make_rootfs``."""
         container, sandbox = request.container, request.sandbox
         rootfs, idmap = self.layout.rootfs(container.id), sandbox.config.namespaces.userns
         anonymous_volumes.make(plan.volumes, rootfs=rootfs, idmap=idmap, given_up=request.given_up)
         self.staging.stage(container, sandbox, plan.staged)
-        self.image_volumes.stage(
+        remap = self.image_volumes.stage(
             container, sandbox, request.volume_images, plan.staged, label=plan.label, given_up=request.given_up
         )
         self.staging.stage_sources(container, sandbox, plan.devices)
+        return remap
 
     def _namespaces(self, request: ContainerRequest, held: ExitStack) -> dict[str, str]:
         """Return OCI namespace types with what to join while ``held`` is open, or an empty path for a new one."""

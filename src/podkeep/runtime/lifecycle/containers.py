@@ -215,6 +215,7 @@ class Containers:
                 process=made.created.process,
                 monitor=made.created.monitor,
                 user=(made.user.uid, made.user.gid, made.user.groups),
+                remap_seconds=made.remap_seconds,
             )
             created = self._state.set_container(container.id, status)
         except Exception as error:

@@ -346,6 +346,8 @@ class ContainerStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Its conmon."""
     user: tuple[int, int, tuple[int, ...]] = (0, 0, ())
     """UID, GID and supplementary GIDs of the first process, inside the container."""
+    remap_seconds: float = 0.0
+    """How long it took at its creation to give its images the owners of its user namespace."""
     resources: Resources | None = None
     """Those in force after an update; None: the configuration's."""
     update_undo: tuple[tuple[str, str], ...] = ()

@@ -105,6 +105,7 @@ class ContainerRpc:
                 "sandboxID": container.sandbox_id,
                 "pid": process.pid if process else 0,
                 "classResources": container.status.class_resources,
+                "remapSeconds": container.status.remap_seconds,
                 "record": container,
             }
             info["info"] = msgspec.json.encode(details).decode()

@@ -53,7 +53,7 @@ BAD = [
     ("0:1000:10,5:5000:10", "overlap on the container side"),
     ("0:1000:10,10:1005:10", "overlap on the host side"),
     ("1:1000:10", "UID 0 of the container is not mapped"),
-    (",".join(f"{n}:{n + 1000000}:1" for n in range(320)), "320 UID mappings (5230 bytes) are more than the kernel"),
+    (",".join(f"{n}:{n + 1000000}:1" for n in range(320)), "320 UID mappings (4370 bytes) are more than the kernel"),
     (",".join(f"{n}:{n + 1}:1" for n in range(341)), "341 UID mappings"),
     ("0:0:65536", "0:0:65536 maps ID 0 of the node: pods would be its root"),
     ("0:1000:10,10:0:1", "10:0:1 maps ID 0 of the node"),

@@ -27,6 +27,8 @@ from support.timeout import TIMEOUT_S
 
 GATE = "agent.feature_gates.UserNamespaceSupport=true"
 WIDE = "0:300000:65536"
+END = f"echo end; {SCRIPT}"
+"""What a pod does after it has written what a test reads."""
 
 
 def with_mapping(uids: str, gids: str = "") -> tuple[str, ...]:
@@ -47,6 +49,13 @@ def read(node: RunningNode, image: str, name: str, command: str) -> str:
     container = container_of(node, name)[0]
     with Pods(node.daemon.socket, image) as client:
         return client.read(container.rpartition("/")[2], command)
+
+
+def output(node: RunningNode, name: str) -> list[str]:
+    """Return the lines that a pod writes before the line ``end``, once it has."""
+    node.running(name)
+    node.until(lambda: log_of(node, name).endswith("end"), f"the output of {name}")
+    return log_of(node, name).splitlines()[:-1]
 
 
 def maps(node: RunningNode, image: str, name: str) -> list[list[list[int]]]:
@@ -184,12 +193,12 @@ def test_a_claim_for_a_remote_volume_is_looked_behind(mapped: RunningNode, image
 def test_a_pod_switches_its_user_namespace_off(mapped: RunningNode, image: str) -> None:
     """By the name of the draft and by the final one, without a word; only there a device can be made."""
     node = mapped
-    script = f"cat /proc/self/uid_map; mknod /dev/made c 1 3 2>/dev/null && echo made || echo refused; {SCRIPT}"
+    script = f"cat /proc/self/uid_map; mknod /dev/made c 1 3 2>/dev/null && echo made || echo refused; {END}"
     capable = {"securityContext": {"capabilities": {"add": ["MKNOD"]}}}
     pods = {"alias": {"userHostNamespace": True}, "final": {"hostUsers": True}, "not": {"hostUsers": False}}
     for name, spec in pods.items():
         node.apply(pod(shell(image, script, **capable), name=name, **spec))
-    alias, final, other = (node.running(name) and log_of(node, name).splitlines() for name in pods)
+    alias, final, other = (output(node, name) for name in pods)
     assert (alias[0].split(), alias[-1]) == (final[0].split(), final[-1]) == (IDENTITY, "made")
     assert (other[0].split(), other[-1]) == (["0", "300000", "65536"], "refused")
     assert all("HostUserNamespace" not in reasons(node, name) for name in pods)
@@ -205,14 +214,14 @@ def test_without_defaulting_only_who_says_so_shares_the_nodes(own_node: RunningN
     own_node.settings = (GATE, "agent.feature_gates.DisableHostUserNamespaceDefaulting=true")
     own_node.options = with_mapping(WIDE)
     privileged = {"securityContext": {"privileged": True}}
-    script = f"mknod /dev/made c 1 3 2>/dev/null && echo made || echo refused; {SCRIPT}"
+    script = f"mknod /dev/made c 1 3 2>/dev/null && echo made || echo refused; {END}"
     with own_node as node:
         node.apply(pod(shell(image, script, **privileged), name="own"))
         node.apply(pod(shell(image, script, **privileged), name="shares", userHostNamespace=True))
         node.apply(runs(image, "net", hostNetwork=True))
         assert mapping_of(node, image, "own") == ["0", "300000", "65536"]
         assert mapping_of(node, image, "shares") == IDENTITY
-        assert (log_of(node, "own").splitlines()[-1], log_of(node, "shares")) == ("refused", "made")
+        assert (output(node, "own"), output(node, "shares")) == (["refused"], ["made"])
         node.until(lambda: "FailedCreatePodSandBox" in reasons(node, "net"), "the event")
         assert "HostUserNamespace" not in {
             reason for name in ("own", "shares", "net") for reason in reasons(node, name)
@@ -261,8 +270,8 @@ def test_files_of_volumes_belong_to_the_pods_root_or_to_a_group_of_the_node(own_
     """What the node has under a host path stays what it is."""
     own_node.settings, own_node.options = (GATE,), with_mapping("0:1000:65536", "0:1000:65536")
     script = (
-        "cat /proc/self/gid_map; stat -c '%u %g' /etc/hosts /dev/termination-log; cat /vol/secret/key; echo;"
-        f"cd /vol; touch empty/made memory/made; stat -L -c '%u %g' */made */foo secret/key downward/name; {SCRIPT}"
+        "cat /proc/self/gid_map; stat -c '%u %g' /etc/hosts /dev/termination-log; echo $(cat /vol/secret/key);"
+        f"cd /vol; touch empty/made memory/made; stat -L -c '%u %g' */made */foo secret/key downward/name; {END}"
     )
     kept = own_node.daemon.base / "kept"
     kept.mkdir(mode=0o755)
@@ -275,8 +284,7 @@ def test_files_of_volumes_belong_to_the_pods_root_or_to_a_group_of_the_node(own_
             spec = {} if group is None else {"securityContext": {"fsGroup": group}}
             main = shell(image, script, volumeMounts=mounts)
             node.apply(pod(main, name=name, volumes=[*VOLUMES, path], hostUsers=False, **spec))
-            node.running(name)
-        found = {name: log_of(node, name).splitlines() for name in ("plain", "inside", "outside")}
+        found = {name: output(node, name) for name in ("plain", "inside", "outside")}
         assert owned_by_others(node, "plain", "1000 1000") == {}
         assert owned_by_others(node, "inside", "1000 2000") == {}
         assert owned_by_others(node, "outside", "1000 80000") == {}
@@ -373,15 +381,13 @@ def test_images_of_any_user_run_as_far_as_they_are_mapped(
     """A user with a number or a name, with or without a group; what is not mapped is nobody's, or named."""
     node = mapped
     users = {"none": "", "number": "1234", "both": "1000:2000", "name": "app", "name-group": "app:group"}
-    script = f"id -u; id -g; stat -c '%u %g' /of-5 /of-70000; cat /of-70000; {SCRIPT}"
+    script = f"id -u; id -g; stat -c '%u %g' /of-5 /of-70000; echo $(cat /of-70000); {END}"
     for name, user in users.items():
         node.apply(pod(shell(image_of(registry, tmp_path, name, user), script), name=name))
     # Of an image's USER a kubelet takes the user alone: the group is the user's own.
     ids = {"none": (0, 0), "number": (1234, 0), "both": (1000, 0), "name": (5, 6), "name-group": (5, 6)}
     for name, (uid, gid) in ids.items():
-        node.running(name)
-        assert log_of(node, name).splitlines()[:4] == [str(uid), str(gid), "5 6", "65534 65534"], name
-        assert log_of(node, name).endswith("70000"), name
+        assert output(node, name) == [str(uid), str(gid), "5 6", "65534 65534", "70000"], name
     node.apply(pod(shell(image_of(registry, tmp_path, "beyond", "far"), script), name="beyond", restartPolicy="Always"))
     assert "UID 70000 of the container is not mapped by 0:300000:65536" in refusal(node, "beyond")
 

@@ -32,7 +32,7 @@ UNIT = 65536
 """Blocks are of a multiple of so many IDs (KubeletConfiguration, userNamespaces.idsPerPod); 65536 by default."""
 FILE_NAME = "userns"
 MAX_BYTES = 1 << 16
-"""Of a ``userns`` file; a record of ours has less than 200."""
+"""Of a ``userns`` file; a record of a block has less than 200, one of a mapping with all extents 45,000."""
 NO_ID = (1 << 32) - 1
 """``(uid_t) -1`` is no ID: the kernel refuses a mapping that reaches it."""
 _NOTHING = (NO_ID, NO_ID + 1)

@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent.objects.api_objects import ApiObjects
+from podkeep.agent.objects import api_objects
+from podkeep.agent.objects.api_objects import ROOT_CA, ApiObjects
 from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, Unavailable
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client, Patch
 from podkeep.client.resources import (
@@ -133,6 +134,33 @@ def test_config_maps_and_secrets_are_followed_for_as_long_as_a_pod_refers_to_the
         await woken.once()
         assert ("default", "m") not in (await objects.read(pod)).config_maps
         objects.release(pod)
+        # The one of all pods of the namespace is still followed for a while: the next pod begins sooner.
+        assert [name for _, _, name in objects._watched] == [ROOT_CA]
+
+    run(api, node, body)
+
+
+def test_the_next_pod_of_a_namespace_needs_no_new_watch_of_its_authority(
+    api: ApiDaemon, node: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def body(root: Client, objects: ApiObjects, _: Woken) -> None:
+        pods = [await bound(root, f"in-turn-{number}") for number in range(3)]
+        key = ("configmaps", "default", ROOT_CA)
+        followed = []
+        for pod in pods:
+            assert ("default", ROOT_CA) in (await objects.read(pod)).config_maps
+            followed.append(objects._watched[key])
+            objects.release(pod)
+        assert followed[0] is followed[1] is followed[2]
+        # One that cannot be followed at the moment is asked for anew: what is known of it may be old.
+        followed[0].reflector.error = Unavailable("the watch has ended")
+        assert ("default", ROOT_CA) in (await objects.read(pods[0])).config_maps
+        assert objects._watched[key] is not followed[0]
+        monkeypatch.setattr(api_objects, "LINGER_S", 0.0)
+        task = objects._watched[key].task
+        objects.release(pods[0])
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
         assert not objects._watched
 
     run(api, node, body)

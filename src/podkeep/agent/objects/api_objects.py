@@ -59,6 +59,10 @@ TOKEN_JITTER_S = 10.0
 _TOKEN_RETRY_S = 30.0
 CLAIM_S = 60.0
 """For which a bound claim and its volume are not read again."""
+ROOT_CA = "kube-root-ca.crt"
+"""The ConfigMap that each pod of a namespace refers to."""
+LINGER_S = 10.0
+"""For which that is followed after the last pod: the next one needs no list and no connection for a watch."""
 _WATCH_S = 1800.0
 """Least time of a watch of one object; others begin anew each five minutes (kubelet, as above)."""
 
@@ -127,6 +131,19 @@ class _WatchedList:
         self._changed()
 
 
+@dataclass(frozen=True)
+class _Watch:
+    """An object that is followed, and who does."""
+
+    one: _WatchedObject[Any]
+    reflector: Reflector
+    task: asyncio.Task[None]
+
+    def is_whole(self) -> bool:
+        """Return whether what is known of the object is as new as a list would be: then nobody needs to ask again."""
+        return self.one.synced.is_set() and self.reflector.error is None and not self.one.settled.is_set()
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Token:
     """A token; times in seconds since 1970."""
@@ -164,7 +181,7 @@ class ApiObjects:
         self._client = client
         self.on_change = on_change
         self._tasks = Tasks("reading objects of pods")
-        self._watched: dict[Ref, tuple[_WatchedObject[Any], asyncio.Task[None]]] = {}
+        self._watched: dict[Ref, _Watch] = {}
         self._pods: dict[str, _PodObjects] = {}
         self._services = _WatchedList(lambda: None)
         self._runtime_classes = _WatchedList(self._know_classes)
@@ -227,8 +244,11 @@ class ApiObjects:
         user.refs = refs
 
     def _watch(self, ref: Ref) -> _WatchedObject[Any]:
-        if ref in self._watched:
-            return self._watched[ref][0]
+        known = self._watched.get(ref)
+        if known is not None:
+            if known.one.users or known.is_whole():
+                return known.one
+            self._end(ref, known)
         resource, namespace, name = ref
         one: _WatchedObject[Any] = (
             _WatchedObject(_config_map, self._tell)
@@ -237,17 +257,26 @@ class ApiObjects:
         )
         of = CONFIG_MAPS if resource == CONFIG_MAPS.name else SECRETS
         reflector = Reflector(self._client, of, namespace, fields=f"metadata.name={name}", watch_s=_WATCH_S)
-        self._watched[ref] = one, self._tasks.start(_until_settled(reflector, one))
+        self._watched[ref] = _Watch(one, reflector, self._tasks.start(_until_settled(reflector, one)))
         return one
 
     def _drop(self, ref: Ref, uid: str) -> None:
-        if ref not in self._watched:
+        known = self._watched.get(ref)
+        if known is None:
             return
-        one, task = self._watched[ref]
-        one.users.discard(uid)
-        if not one.users:
+        known.one.users.discard(uid)
+        if known.one.users:
+            return
+        if ref[0] == CONFIG_MAPS.name and ref[2] == ROOT_CA and known.is_whole():
+            asyncio.get_running_loop().call_later(LINGER_S, self._end, ref, known)
+        else:
+            self._end(ref, known)
+
+    def _end(self, ref: Ref, known: _Watch) -> None:
+        """Follow an object no longer, unless a pod refers to it again."""
+        if self._watched.get(ref) is known and not known.one.users:
             del self._watched[ref]
-            task.cancel()
+            known.task.cancel()
 
     def _forget(self, uid: str, user: _PodObjects) -> None:
         if user.timer is not None:
@@ -262,7 +291,7 @@ class ApiObjects:
             self.on_change(uid)
 
     async def _synced(self, user: _PodObjects, failures: dict[str, str]) -> None:
-        waiting = {ref: self._watched[ref][0].synced for ref in user.refs}
+        waiting = {ref: self._watched[ref].one.synced for ref in user.refs}
         await _all_set(waiting.values())
         for (resource, _, name), synced in waiting.items():
             if not synced.is_set():
@@ -374,9 +403,9 @@ class ApiObjects:
     def _values(self, resource: Resource, namespace: str, names: Iterable[str]) -> dict[Key, Any]:
         found = {}
         for name in names:
-            one = self._watched.get((resource.name, namespace, name))
-            if one is not None and one[0].value is not None:
-                found[namespace, name] = one[0].value
+            known = self._watched.get((resource.name, namespace, name))
+            if known is not None and known.one.value is not None:
+                found[namespace, name] = known.one.value
         return found
 
 

@@ -48,6 +48,9 @@ RUNNING_CONTAINERS = gauge(
 )
 DESIRED_PODS = gauge("kubelet_desired_pods", "Pods that the node is to run; static ones apart.", "static")
 ACTIVE_PODS = gauge("kubelet_active_pods", "Pods that count for admission; static ones apart.", "static")
+STATIC_PODS_LEFT_OUT = gauge(
+    "podkeep_static_pods_left_out", "Files of static pods that are no pod, and are left out until they are changed."
+)
 ORPHANED_RUNTIME_PODS = counter(
     "kubelet_orphaned_runtime_pods_total", "Pods that only the runtime knew, and that were ended."
 )

@@ -24,6 +24,11 @@ def ready(status: str) -> None:
     _notify(f"READY=1\nSTATUS={_line(status)}")
 
 
+def status(text: str) -> None:
+    """Say in words what the daemon does by now, without more."""
+    _notify(f"STATUS={_line(text)}")
+
+
 def reloading() -> None:
     """Say that the configuration is being read again; :func:`ready` says that it is done."""
     _notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")

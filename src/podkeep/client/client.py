@@ -22,7 +22,7 @@ from typing import Any, Literal
 import msgspec
 
 import podkeep
-from podkeep.base.errors import DeadlineExceeded, Unavailable
+from podkeep.base.errors import DeadlineExceeded, ResourceExhausted, Unavailable
 from podkeep.client.connection import Connection, ConnectionEnded, Headers, server_address
 from podkeep.client.credentials import Credentials
 from podkeep.client.errors import ApiError, refusal, status_error
@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 TIMEOUT_S = 30.0
 MAX_BODY_BYTES = 64 << 20
 """Of an answer, and so of one page of a list."""
+MAX_PAGES, MAX_LISTED = 10_000, 500_000
+"""Pages of one list, and objects on all of them."""
 MAX_EVENT_BYTES = 16 << 20
 """Of one event of a watch. An object has at most 1.5 MiB in etcd, and 3 MiB in a request."""
 MAX_CONNECTIONS = 16
@@ -150,11 +152,15 @@ class Client:
     async def _pages(self, resource: Resource, namespace: str, query: dict[str, str]) -> Object:
         result = await self._object("GET", resource.path(namespace, query=query))
         page = result
-        items = list(page.get("items") or ())
+        items, pages = list(page.get("items") or ()), 1
         while token := page.get("metadata", {}).get("continue"):
             following = {**query, "continue": token, "resourceVersion": ""}
             page = await self._object("GET", resource.path(namespace, query=following))
+            pages += 1
             items += page.get("items") or ()
+            if pages > MAX_PAGES or len(items) > MAX_LISTED:
+                said = f"{pages} pages with {len(items)} objects"
+                raise ResourceExhausted(f"the API at {self._where} gives a list of {resource} without an end: {said}")
         return {**page, "items": items}
 
     async def create(

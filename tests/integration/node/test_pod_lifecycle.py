@@ -41,6 +41,13 @@ def forever(image: str, name: str = "web", **spec: Any) -> dict[str, Any]:
     )
 
 
+def running_containers(node: RunningNode, name: str) -> set[str]:
+    """Return the IDs of the containers of a pod that run, as the runtime says."""
+    rows = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
+    found = [item for row in rows if row["name"] == name for item in row["containers"]]
+    return {item["id"] for item in found if item["state"] == "running"}
+
+
 def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
     """A pod that is applied is Running with an address; deleted, nothing of it is left anywhere."""
     before = node.daemon.resources()
@@ -176,6 +183,35 @@ def runs(node: RunningNode) -> bool:
     """Return whether a container runs on the node."""
     rows = json.loads(node.daemon.run("ps", "-o", "json", check=True).stdout)
     return any(container["state"] == "running" for row in rows for container in row["containers"])
+
+
+def test_pods_that_run_are_looked_after_by_an_agent_that_starts_without_the_api(node: RunningNode, image: str) -> None:
+    """What ends is started again; what was deleted meanwhile goes when the API is back, and the status is told."""
+    node.apply(forever(image), forever(image, "deleted"), forever(image, "over"))
+    before, deleted = container_id(node.running("web")), node.running("deleted")["metadata"]["uid"]
+    over = node.running("over")["metadata"]["uid"]
+    node.patch("over", {"spec": {"activeDeadlineSeconds": 1}})
+    node.pod("over", is_settled, "settled")
+    node.until((node.daemon.base / "kubelet" / "services.json").exists, "Services are kept")
+    node.end_agent()
+    node.delete("deleted", gracePeriodSeconds=0)
+    node.api.stop()
+    node.start_agent(serves="2 pods that run are looked after")
+    (ended,) = running_containers(node, "web")
+
+    async def stop() -> None:
+        async with CriClient(node.daemon.socket) as client:
+            await client.runtime.StopContainer(api_pb2.StopContainerRequest(container_id=ended, timeout=0))
+
+    asyncio.run(stop())
+    node.until(lambda: running_containers(node, "web") - {ended}, "the container is started again")
+    directories = node.daemon.base / "kubelet" / "pods"
+    assert {deleted, over} <= {path.name for path in directories.iterdir()}, "nothing is removed without the API"
+    node.api.start()
+    after = node.pod("web", lambda found: is_ready(found) and container_id(found) != before, "told")
+    assert statuses(after)["main"]["restartCount"] == 1
+    node.until(lambda: not (directories / deleted).exists(), "the deleted pod is removed")
+    assert node.phase("over", "Failed")["status"]["reason"] == "DeadlineExceeded"
 
 
 def test_a_runtime_that_hangs_holds_nothing_back_for_ever(node: RunningNode, image: str) -> None:

@@ -198,6 +198,24 @@ def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> 
     assert first.startswith("pod/bad in default: CrashLoopBackOff: container main: back-off ")
 
 
+def test_a_broken_static_manifest_is_told_where_people_look(node: Node, image: str) -> None:
+    """In the status of the node, in an event, and in a metric; until it is right."""
+    manifests = node.daemon.base / "manifests"
+    manifests.mkdir()
+    config = node.daemon.config.read_text()
+    node.daemon.config.write_text(config.replace("[agent]\n", f'[agent]\nstatic_pod_path = "{manifests}"\n'))
+    (manifests / "bad.yaml").write_text("kind: Pod\nspec: [")
+    node.start()
+    text = f"static pod {manifests}/bad.yaml is left out: "
+    node.until(lambda: text in node.podkeep("status", status=None), "the status says it")
+    node.until(lambda: text in node.podkeep("events", "-A", status=None), "an event says it")
+    (manifests / "bad.yaml").write_text(manifest("good", image, "exec sleep 1000"))
+    node.until(lambda: text not in node.podkeep("status", status=None), "the status does not say it any more")
+    node.podkeep("wait", "pod/good-node-1", "--for=condition=Ready", "--timeout", "1m")
+    (manifests / "bad.yaml").unlink()
+    node.until(lambda: "good" not in node.podkeep("get", "pods", status=None), "the static pod is gone")
+
+
 def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, image: str) -> None:
     node.start()
     files = node.daemon.base / "manifests"

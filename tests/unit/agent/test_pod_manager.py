@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import this_node
@@ -67,6 +69,13 @@ def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path
             async with asyncio.timeout(TIMEOUT_S):
                 await told.ended.wait()
             assert (told.phases, asked) == (["Failed"], ["web", "web"])
+            # An API that gives another pod the UID of this one gets nothing for it, and takes nothing away.
+            other = msgspec.structs.replace(POD, metadata=msgspec.structs.replace(POD.metadata, name="other"))
+            manager.changed("api", other)
+            manager.changed("file", POD)
+            manager.replaced("file", [])
+            assert [pod.metadata.name for pod, _ in manager.pods()] == ["web"]
+            assert manager.find("default", "other") is None
             await manager.close()
 
     asyncio.run(main())

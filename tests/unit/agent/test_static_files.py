@@ -105,3 +105,15 @@ def test_a_look_says_whether_pods_changed(tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text("no manifest")
     assert files.look()
     assert files.pods() == []
+
+
+def test_what_is_wrong_is_known_until_the_file_is_right(tmp_path: Path) -> None:
+    files = StaticFiles(path=tmp_path, node_name="n", gates=GATES, take=lambda _: None)
+    (tmp_path / "web.json").write_text("no manifest")
+    files.look()
+    ((name, problem),) = files.problems().items()
+    assert name == str(tmp_path / "web.json")
+    assert problem != ""
+    (tmp_path / "web.json").write_text(json.dumps(POD))
+    files.look()
+    assert files.problems() == {}

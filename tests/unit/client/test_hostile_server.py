@@ -99,6 +99,31 @@ def test_an_answer_that_is_too_large(tmp_path: Path) -> None:
         asked(script, tmp_path, lambda client: client.request("GET", "/", limit=1000))
 
 
+def page(*names: str, token: str = "next") -> bytes:
+    """Return one page of a list, with another one after it."""
+    items = [{"metadata": {"name": name}} for name in names]
+    return answer(json.dumps({"kind": "PodList", "metadata": {"continue": token}, "items": items}).encode())
+
+
+def test_a_list_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podkeep.client.client.MAX_LISTED", 3)
+    monkeypatch.setattr("podkeep.client.client.MAX_PAGES", 4)
+    for script in (Script(*(page() for _ in range(9))), Script(page("a"), page("b", "c"), page("d"))):
+        with pytest.raises(ResourceExhausted, match="without an end"):
+            asked(script, tmp_path, lambda client: client.list(PODS, limit=2))
+    whole = asked(Script(page("a"), page("b", token="")), tmp_path, lambda client: client.list(PODS, limit=1))
+    assert [item["metadata"]["name"] for item in whole["items"]] == ["a", "b"]
+
+
+def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
+    """A server could lead the agent's credentials anywhere."""
+    found = answer(b"", status="302 Found", headers="location: http://169.254.169.254/latest\r\n")
+    script = Script(found, answer(LIST))
+    with pytest.raises(Unavailable, match="something else than an object"):
+        asked(script, tmp_path, lambda client: client.list(PODS))
+    assert len(script.asked) == 1
+
+
 @pytest.mark.parametrize(
     "given",
     [b"SSH-2.0-OpenSSH\r\n\r\n", b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000 + b"\r\n", answer(b"<html>"), b""],

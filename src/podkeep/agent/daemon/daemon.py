@@ -27,7 +27,7 @@ from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.shutdown import GracefulShutdown
 from podkeep.agent.eviction.statistics import Statistics
 from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy
-from podkeep.agent.manager import api_source, static_files
+from podkeep.agent.manager import api_source, static_files, without_api
 from podkeep.agent.manager.api_source import ApiSource
 from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.mirrors import Mirrors
@@ -35,11 +35,14 @@ from podkeep.agent.manager.orphans import Orphans
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.manager.static_files import StaticFiles
 from podkeep.agent.manager.status_manager import StatusManager
+from podkeep.agent.metrics import STATIC_PODS_LEFT_OUT
 from podkeep.agent.mount_namespace import require_runtime_here
 from podkeep.agent.node import Node, this_node
 from podkeep.agent.node_status.reporter import NodeReporter, Sensors, settings_of
 from podkeep.agent.node_status.runtime_state import RuntimeState
+from podkeep.agent.objects import services_file
 from podkeep.agent.objects.api_objects import ApiObjects
+from podkeep.agent.objects.services_file import ServicesFile
 from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
@@ -68,6 +71,7 @@ log = logging.getLogger(__name__)
 
 _THREADS, _THREADS_OF_ONE = 32, 4
 """For blocking steps; and of them for one pod, whose volumes may hang."""
+INVALID_STATIC_POD = "InvalidStaticPod"
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
 _END_S = 20.0
@@ -197,7 +201,7 @@ async def _serve(
         await _first(registered, stop)
         words = f"node {node.name} runs the pods of {settings.server}"
         on_ready(words)
-        service.ready(words)
+        agent.say_ready(words)
         await stop.wait()
         log.info("stopping; pods run on")
         service.stopping()
@@ -261,8 +265,11 @@ class _Agent:
         self._events = events
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
+        self._words = ""
+        self._left_out: dict[str, str] = {}
         self._statuses = StatusManager(client, node.metrics)
-        self._objects = ApiObjects(client, runtime_classes=node.runtime_classes)
+        services = ServicesFile(Path(config.agent.root) / services_file.FILE_NAME)
+        self._objects = ApiObjects(client, runtime_classes=node.runtime_classes, services=services)
         self._mirrors = Mirrors(client, node.name)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
         self._manager = PodManager(
@@ -342,6 +349,7 @@ class _Agent:
             self._mirrors.run(),
             reporter.run(),
             pods.run(self._source),
+            without_api.adopt(node, pods.synced, partial(self._manager.kept, api_source.SOURCE)),
             self._images.run(self._manager.ready),
             self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
             self._once_known(self._containers.run),
@@ -356,9 +364,37 @@ class _Agent:
             tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
         if agent.static_pod_path:
             path = Path(agent.static_pod_path)
-            files = StaticFiles(path=path, node_name=node.name, gates=node.gates, take=self._take_static)
+            files = StaticFiles(
+                path=path,
+                node_name=node.name,
+                gates=node.gates,
+                take=self._take_static,
+                refused=self._note_left_out,
+            )
             tasks.start(files.run())
         return reporter.registered
+
+    def say_ready(self, words: str) -> None:
+        """Tell the service manager that pods are followed, and what else there is to say."""
+        self._words = words
+        service.ready(self._status())
+
+    def _status(self) -> str:
+        if not self._left_out:
+            return self._words
+        (first, problem), *others = sorted(self._left_out.items())
+        more = f" (and {len(others)} more)" if others else ""
+        return f"{self._words}; static pod {first} is left out{more}: {problem}"
+
+    def _note_left_out(self, problems: Mapping[str, str]) -> None:
+        """Tell everywhere which static pods are left out, and why: in an event, a metric and the daemon's status."""
+        for name, problem in problems.items():
+            if self._left_out.get(name) != problem:
+                self._reports.node("Warning", INVALID_STATIC_POD, f"static pod {name} is left out: {problem}")
+        self._left_out = dict(problems)
+        self._node.metrics.set(STATIC_PODS_LEFT_OUT, len(problems))
+        if self._words:
+            service.status(self._status())
 
     async def _once_known(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run what must not begin before it is known which pods the node has."""

@@ -70,6 +70,8 @@ class _ManagedPod:
 
     pod: Pod
     source: str
+    kept: bool = False
+    """Its object is that of an earlier process of the agent; its source has not named it yet."""
     wanted: bool = True
     admitted: bool = False
     ended: bool = False
@@ -83,7 +85,7 @@ class _ManagedPod:
 
     @property
     def name(self) -> tuple[str, str]:
-        return self.pod.metadata.namespace, self.pod.metadata.name
+        return _name(self.pod)
 
     @property
     def shown(self) -> PodStatus:
@@ -99,6 +101,10 @@ class _ManagedPod:
         asked = self.pod.metadata.deletion_grace_period_seconds
         grace = self.pod.spec.termination_grace_period_seconds if asked is None else asked
         return max(grace or 0, 1)
+
+
+def _name(pod: Pod) -> tuple[str, str]:
+    return pod.metadata.namespace, pod.metadata.name
 
 
 class PodManager:
@@ -160,7 +166,12 @@ class PodManager:
         uid = pod.metadata.uid
         managed = self._managed.get(uid)
         if managed is not None:
+            if managed.name != _name(pod) or managed.source != source:
+                # What the pod has on the node is found by its name, too.
+                log.error("pod %s/%s is left out: %s/%s has its UID", *_name(pod), *managed.name)
+                return
             managed.pod, managed.wanted = pod, True
+            self._named(managed)
             self._tell(managed)
             return
         try:
@@ -175,6 +186,20 @@ class PodManager:
         self._measures.seen(pod)
         with working_for(uid):
             self._tasks.start(self._manage(managed, before))
+
+    def kept(self, source: str, pods: Sequence[Pod]) -> None:
+        """Take pods that run as an earlier process knew them, until their source says which it wants."""
+        for pod in pods:
+            if pod.metadata.uid not in self._managed:
+                self.changed(source, pod)
+                if (managed := self._managed.get(pod.metadata.uid)) is not None:
+                    managed.kept = True
+
+    def _named(self, managed: _ManagedPod) -> None:
+        """Note that a pod's source has named it: its status has somewhere to go from now on."""
+        if managed.kept and managed.status is not None:
+            self._statuses.set(managed.pod, managed.status)
+        managed.kept = False
 
     def deleted(self, uid: str) -> None:
         """Note that a pod is wanted no more: it is ended and removed."""

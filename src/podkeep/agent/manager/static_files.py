@@ -52,20 +52,26 @@ class StaticFiles:
     """Follows the manifests below ``path``, and hands over all their pods whenever one of them changed.
 
     :ivar take: gets all static pods.
+    :ivar refused: gets what is wrong with the files that are left out, by path, whenever that is something else.
     """
 
     path: Path
     node_name: str
     gates: FeatureGates
     take: Callable[[Sequence[Pod]], None]
+    refused: Callable[[Mapping[str, str]], None] = lambda _: None
     _known: dict[str, _File] = field(default_factory=dict)
     _problem: str = ""
 
     async def run(self) -> None:
         """Look each second until cancelled."""
         first = True
+        told: Mapping[str, str] = {}
         while True:
             changed = await asyncio.to_thread(self.look)
+            if self.problems() != told:
+                told = self.problems()
+                self.refused(told)
             if changed or first:
                 self.take(self.pods())
             first = False
@@ -92,6 +98,10 @@ class StaticFiles:
             if file.problem and (name not in before or before[name].problem != file.problem):
                 log.error("static pod %s is left out: %s", name, file.problem)
         return {name: file.pod for name, file in before.items()} != {n: file.pod for n, file in self._known.items()}
+
+    def problems(self) -> Mapping[str, str]:
+        """Return what is wrong with the files that are left out, by path."""
+        return {name: file.problem for name, file in self._known.items() if file.problem}
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:

@@ -24,6 +24,7 @@ from typing import Any, Generic, TypeVar
 from podkeep.agent.objects import references
 from podkeep.agent.objects.references import References
 from podkeep.agent.objects.runtime_classes import RuntimeClasses
+from podkeep.agent.objects.services_file import ServicesFile
 from podkeep.agent.objects.sources import Claim, Key, Sources, TokenKey, failure_key
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
@@ -168,6 +169,7 @@ class ApiObjects:
     """Reads for the pods of a node. ``on_change`` is called with the UID of a pod whose snapshot would be another one.
 
     :param on_change: wakes the pod's worker; must not block.
+    :param services: keeps the Services that the API has, for a start while it is away.
     :param runtime_classes: is told the classes that the API has, from :meth:`start` or the first pod on that names one.
     """
 
@@ -177,13 +179,16 @@ class ApiObjects:
         on_change: Callable[[str], None] = lambda _: None,
         *,
         runtime_classes: RuntimeClasses | None = None,
+        services: ServicesFile | None = None,
     ) -> None:
         self._client = client
         self.on_change = on_change
         self._tasks = Tasks("reading objects of pods")
         self._watched: dict[Ref, _Watch] = {}
         self._pods: dict[str, _PodObjects] = {}
-        self._services = _WatchedList(lambda: None)
+        self._services_file = services
+        self._services_changed = asyncio.Event()
+        self._services = _WatchedList(self._services_changed.set)
         self._runtime_classes = _WatchedList(self._know_classes)
         self.runtime_classes = runtime_classes or RuntimeClasses()
         self._following: set[str] = set()
@@ -191,6 +196,14 @@ class ApiObjects:
     def start(self) -> None:
         """Follow RuntimeClasses from now on: they are asked for before a pod is taken on."""
         self._follow(RUNTIME_CLASSES, self._runtime_classes)
+        if self._services_file is not None:
+            self._tasks.start(self._keep_services(self._services_file))
+
+    async def _keep_services(self, file: ServicesFile) -> None:
+        while True:
+            await self._services_changed.wait()
+            self._services_changed.clear()
+            await asyncio.to_thread(file.write, tuple(self._services.items.values()))
 
     async def read(self, pod: Pod) -> Sources:
         """Return a snapshot of what ``pod`` refers to. What cannot be read now is in its ``failures``, with the reason.
@@ -364,6 +377,11 @@ class ApiObjects:
             return
         self._follow(SERVICES, self._services)
         await _all_set([self._services.synced])
+        if not self._services.synced.is_set() and self._services_file is not None:
+            # The API is away since before this process: those that it had last are the best that is known.
+            known = await asyncio.to_thread(self._services_file.read)
+            if known is not None and not self._services.synced.is_set():
+                self._services.replaced(known)
         if not self._services.synced.is_set():
             failures[failure_key("service", "")] = (
                 "services have not yet been read at least once, cannot construct envvars"

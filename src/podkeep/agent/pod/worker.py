@@ -30,7 +30,7 @@ from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
-from podkeep.agent.pod import last_decision, teardown
+from podkeep.agent.pod import checkpoint, last_decision, teardown
 from podkeep.agent.pod.actions import (
     Action,
     CreateSandbox,
@@ -160,6 +160,7 @@ class PodWorker:
         self._beside = Tasks(f"what goes on beside pod {pod.metadata.name}")
         self._kills: dict[str, asyncio.Task[None]] = {}
         self._ending: Grace | None = None
+        self._changed = True  # from what is kept in the pod's directory
         self._stale = True  # of a pod that an earlier process started it is not known
 
     # ------------------------------------------------------------------------------------------------ from outside
@@ -196,6 +197,7 @@ class PodWorker:
                 await self._take_last_decision(self._admitted)
                 await self._loop(self._admitted)
                 await self._note_last_decision(self._admitted)
+                await asyncio.to_thread(checkpoint.drop, self._admitted.directory.path)
                 await self._until_answered(self._stop_containers)
                 observed = await self._until_answered(self._observer.read)
             finally:
@@ -208,7 +210,8 @@ class PodWorker:
     def update(self, pod: Pod) -> None:
         """Take a newer object of the same pod: a deletion, other images, labels, resources, ephemeral containers."""
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
-        self._stale |= shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec)
+        if shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec):
+            self._stale = self._changed = True
         is_news = tells_anew(self.pod, pod)
         self.pod = pod
         self._starter.update(pod)
@@ -338,6 +341,7 @@ class PodWorker:
             self._note_probes(observed)
             self._resizing.note_end(self.pod)
             await self._report(observed)
+            await self._keep(observed, admitted)
             await self._refresh_volumes(observed, admitted)
             now = time.time()
             decision = decide(
@@ -380,6 +384,14 @@ class PodWorker:
             conditions=self._conditions,
         )
         await asyncio.to_thread(last_decision.note, admitted.directory.path, decision)
+
+    async def _keep(self, observed: Observed, admitted: Admitted) -> None:
+        """Keep what the pod is, for an agent that starts while the API is away; static pods have their files."""
+        if not self._changed or self._shared is None or observed.sandbox is None or critical.is_static(self.pod):
+            return
+        self._changed = False
+        start_time = self._reported.start_time if self._reported is not None else self.pod.status.start_time
+        await asyncio.to_thread(checkpoint.keep, admitted.directory.path, self.pod, start_time)
 
     def _state(self) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)

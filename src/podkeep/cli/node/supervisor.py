@@ -214,7 +214,12 @@ class Supervisor:
 
     def _told(self, daemon: Daemon) -> None:
         child = daemon.child
-        if child is None or not child.read_messages(time.monotonic()):
+        if child is None:
+            return
+        before = child.status
+        if not child.read_messages(time.monotonic()):
+            if child.status != before:
+                self._publish()
             return
         daemon.ready_at, daemon.since, daemon.has_served = time.monotonic(), time.time(), True
         child.read_output()

@@ -336,7 +336,7 @@ def test_groups_of_others_take_closids() -> None:
         Machine(L2).plan(text, foreign=("y", "x"))
     assert str(caught.value).startswith(
         "rdt.yaml: 5 control groups are needed, and this machine has 4: the root group, 2 classes, 2 of others (x, y);"
-        " hint: define fewer classes, or remove control groups that nobody needs"
+        " hint: define fewer classes, or remove unused control groups"
     )
 
 

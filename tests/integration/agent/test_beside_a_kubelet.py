@@ -90,7 +90,7 @@ def test_user_ids_that_a_kubelets_pod_has_are_not_given_to_another(
     record = tmp_path / "other/pods/11111111-2222-3333-4444-555555555555/userns"
     record.parent.mkdir(parents=True)
     kubelets, ours = free_blocks(2)
-    record.write_bytes(userns.render(kubelets))
+    record.write_bytes(userns.render(userns.Block(first=kubelets)))
     with kubelet(tmp_path, f"--root-dir={tmp_path / 'other'}"):
         done = own_runner.run(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False))
     assert done.returncode == 0, done.stderr

@@ -194,8 +194,9 @@ def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> 
     )
     assert said.startswith("node node-1: Ready; 1 pod not well\n")
     assert re.search(r"default +bad +CrashLoopBackOff .*container main: back-off .*; before: exit status 3", said)
-    first = node.podkeep("describe", "pod", "bad").splitlines()[0]
-    assert first.startswith("pod/bad in default: CrashLoopBackOff: container main: back-off ")
+    # Between two attempts it is told how the last one ended, for a moment.
+    first = "pod/bad in default: CrashLoopBackOff: container main: back-off "
+    node.until(lambda: node.podkeep("describe", "pod", "bad").startswith(first), first)
 
 
 def test_a_broken_static_manifest_is_told_where_people_look(node: Node, image: str) -> None:

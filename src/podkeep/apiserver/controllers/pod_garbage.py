@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
-from sys import intern
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import (
@@ -21,6 +20,7 @@ from podkeep.apiserver.controllers.controller import (
     service_account,
     with_condition,
 )
+from podkeep.apiserver.controllers.pods_of_nodes import PodsOfNodes
 from podkeep.apiserver.controllers.scheduling import is_terminal
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
@@ -46,8 +46,7 @@ class PodGarbage:
     resources = frozenset({PODS, NODES})
 
     def __init__(self) -> None:
-        self._pods: dict[str, dict[Key, None]] = {}
-        self._nodes: dict[Key, str] = {}
+        self._bound = PodsOfNodes()
         self._gone: dict[str, datetime] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
@@ -56,28 +55,20 @@ class PodGarbage:
         if key.resource == NODES:
             if change.is_deletion:
                 self._gone[key.name] = change.at
-                yield from list(self._pods.get(key.name, ()))
+                yield from self._bound.pods(key.name)
             else:
                 self._gone.pop(key.name, None)
                 if _is_out_of_service(change.value):
-                    yield from list(self._pods.get(key.name, ()))
+                    yield from self._bound.pods(key.name)
             return
-        node = "" if change.is_deletion else change.value.get("spec", {}).get("nodeName", "")
-        before = self._nodes.pop(key, "")
-        if before and before != node:
-            self._pods[before].pop(key, None)
-            if not self._pods[before]:
-                del self._pods[before]
-        if node:
-            self._nodes[key] = intern(node)
-            self._pods.setdefault(node, {})[key] = None
+        before, node = self._bound.note(change)
         if not change.is_deletion and (node != before or change.metadata.deletion_timestamp):
             yield key
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return what ends a pod."""
         assert isinstance(item, Key)
-        node = lister.get(NODES, "", name) if (name := self._nodes.get(item, "")) else None
+        node = lister.get(NODES, "", name) if (name := self._bound.node(item)) else None
         if node is not None and not _is_out_of_service(node):
             return NOTHING  # the pod itself need not be read: there are many of them at the start
         pod = lister.get(*item)

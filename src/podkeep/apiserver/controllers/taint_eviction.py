@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from sys import intern
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import (
@@ -23,6 +22,7 @@ from podkeep.apiserver.controllers.controller import (
     service_account,
     with_condition,
 )
+from podkeep.apiserver.controllers.pods_of_nodes import PodsOfNodes
 from podkeep.apiserver.controllers.recorder import Told, event
 from podkeep.apiserver.controllers.scheduling import NO_EXECUTE, Taint, is_toleration_of
 from podkeep.apiserver.meta.lister import Lister
@@ -46,8 +46,7 @@ class TaintEviction:
     resources = frozenset({PODS, NODES})
 
     def __init__(self) -> None:
-        self._pods: dict[str, dict[Key, None]] = {}
-        self._nodes: dict[Key, str] = {}
+        self._bound = PodsOfNodes()
         self._since: dict[Key, datetime] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
@@ -55,17 +54,10 @@ class TaintEviction:
         key = change.key
         if key.resource == NODES:
             tainted = not change.is_deletion and bool(_taints(change.value))
-            yield from [pod for pod in self._pods.get(key.name, ()) if tainted or pod in self._since]
+            yield from [pod for pod in self._bound.pods(key.name) if tainted or pod in self._since]
             return
-        node = "" if change.is_deletion else change.value.get("spec", {}).get("nodeName", "")
-        before = self._nodes.pop(key, "")
-        if before and before != node:
-            self._pods[before].pop(key, None)
-            if not self._pods[before]:
-                del self._pods[before]
+        _, node = self._bound.note(change)
         if node:
-            self._nodes[key] = intern(node)
-            self._pods.setdefault(node, {})[key] = None
             yield key
         else:
             self._since.pop(key, None)
@@ -73,7 +65,7 @@ class TaintEviction:
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return what evicts a pod, now or later."""
         assert isinstance(item, Key)
-        node = lister.get(NODES, "", self._nodes.get(item, ""))
+        node = lister.get(NODES, "", self._bound.node(item))
         taints = () if node is None else _taints(node)
         # A pod is read only if it may have to go: there are many of them at the start.
         pod = lister.get(*item) if taints else None

@@ -52,10 +52,9 @@ class Sources:
         :raises NotFound: if it is missing.
         :raises FailedPrecondition: if it could not be read.
         """
+        texts = self.config_map_texts(namespace, name, optional=optional)
         found = self.config_maps.get((namespace, name))
-        if found is None:
-            return self._missing("configmap", name, optional)
-        return {key: text.encode() for key, text in found.data.items()} | found.binary_data
+        return texts if found is None else {**texts, **found.binary_data}
 
     def config_map_texts(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
         """Return :meth:`config_map` without ``binaryData``, which ``envFrom`` passes over as a kubelet does.

@@ -272,7 +272,7 @@ def read_all(pods: Path, id_range: IdRange) -> Blocks:
     """
     blocks = Blocks(id_range)
     for uid, file in files(pods):
-        found = record(pods, uid)
+        found = _read_of(uid, file)
         if found is None:
             continue
         if isinstance(found, IdMap):
@@ -300,7 +300,10 @@ def record(pods: Path, uid: str) -> Block | IdMap | None:
 
     :raises DataLoss: naming pod and file, if its record cannot be read.
     """
-    file = pods / uid / FILE_NAME
+    return _read_of(uid, pods / uid / FILE_NAME)
+
+
+def _read_of(uid: str, file: Path) -> Block | IdMap | None:
     try:
         return read(file)
     except OSError as error:

@@ -58,7 +58,7 @@ class _Tree:
 class Request:
     """A tree of ``image`` for ``container``, whose pod has the mapping ``idmap``.
 
-    ``at``: an empty directory that nobody else reaches, at which the image is mounted meanwhile; what a killed daemon
+    ``at``: a private empty directory, at which the image is mounted meanwhile; what a killed daemon
     leaves there goes with the container. ``given_up``: set when the tree is not wanted any more.
     """
 

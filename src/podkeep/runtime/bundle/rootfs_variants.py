@@ -237,7 +237,7 @@ class Variants:
         self._trying = threading.Lock()
 
     def all(self) -> Sequence[Tried]:
-        """Return what is known of each way; those that nobody needed until now are tried."""
+        """Return what is known of each way; those that were not needed until now are tried."""
         with self._trying:
             for variant in Variant:
                 if variant.value not in self._tried:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sqlite3
 import subprocess
@@ -246,3 +247,22 @@ def _holds(path: Path, text: bytes) -> bool:
         return path.is_file() and text in path.read_bytes()
     except OSError:  # a pinned namespace
         return False
+
+
+def test_a_daemon_serves_before_what_was_left_is_removed(mortal: Mortal, tmp_path: Path) -> None:
+    """Millions of files of a container took longer than the service manager waits for a daemon to be ready."""
+    mortal.start()
+    mortal.daemon.stop()
+    left = mortal.daemon.layout.containers_data / ("d" * 64) / "upper"
+    left.mkdir(parents=True)
+    for number in range(100):
+        (left / f"{number}").touch()
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pods = mortal.start(failpoints=f"leftovers.remove=open:{gate}")
+    leftovers = mortal.daemon.layout.leftovers
+    assert pods.call("Version", api.VersionRequest()).runtime_name == "podkeep"
+    assert not left.exists()
+    assert len(list(leftovers.rglob("*/upper/*"))) == 100
+    gate.open("wb").close()
+    assert wait_for(lambda: not leftovers.exists(), "what was left to be removed")

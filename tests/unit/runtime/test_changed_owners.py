@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 
@@ -80,3 +81,19 @@ def test_access_control_lists_name_the_pods_users_and_groups() -> None:
 
 def test_other_attributes_are_kept() -> None:
     assert Owners(SPLIT).attribute("user.comment", V2) == V2
+
+
+def test_ids_of_access_lists_are_not_remembered() -> None:
+    owners = Owners(block(65536, 65536))
+    lists = [
+        struct.pack("<I", 2) + b"".join(struct.pack("<HHI", 2, 7, first + number) for number in range(500))
+        for first in range(0, 50_000, 500)
+    ]
+    tracemalloc.start()
+    try:
+        for value in lists:
+            owners.attribute("system.posix_acl_access", value)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert kept < 2 << 20

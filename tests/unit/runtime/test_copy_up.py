@@ -8,6 +8,9 @@ import stat
 import struct
 import subprocess
 import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +18,7 @@ import pytest
 from podkeep.base.errors import Cancelled, InvalidArgument, KernelCallError, ResourceExhausted
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.namespace.idmap import block
-from podkeep.runtime.bundle import anonymous_volumes
+from podkeep.runtime.bundle import anonymous_volumes, copy_up
 from podkeep.runtime.bundle.anonymous_volumes import wanted
 from podkeep.runtime.bundle.copy_up import copy_directory
 
@@ -297,3 +300,75 @@ def test_a_file_of_the_image_is_no_volume(rootfs: Path, tmp_path: Path) -> None:
 def test_without_volumes_nothing_is_made(rootfs: Path, tmp_path: Path) -> None:
     assert make(tmp_path) == {}
     assert not (tmp_path / "volumes").exists()
+
+
+@contextmanager
+def deep_directory(top: Path) -> Iterator[int]:
+    """Yield a descriptor of a directory whose path from ``top`` has some 3,500 bytes."""
+    fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for number in range(14):
+        name = f"{number:x}" * 250
+        os.mkdir(name[:250], dir_fd=fd)
+        inner = os.open(name[:250], os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+        os.close(fd)
+        fd = inner
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def peak_of_copy(source: Path, target: Path) -> int:
+    """Return how many bytes a copy had allocated at most."""
+    tracemalloc.start()
+    try:
+        copy(source, target)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_paths_of_directories_are_not_remembered(source: Path, tmp_path: Path) -> None:
+    """An image of a few megabytes has a million directories with paths of 4 kB: the daemon had all of them at once."""
+    with deep_directory(source) as fd:
+        for number in range(2000):
+            os.mkdir(f"{number}", dir_fd=fd)
+    assert peak_of_copy(source, tmp_path / "target") < 1 << 20
+    assert sum(len(found[1]) for found in os.walk(tmp_path / "target")) == 2014
+
+
+@pytest.mark.parametrize("kind", ["directories", "links"])
+def test_what_a_copy_remembers_is_bounded(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(copy_up, "_MAX_REMEMBERED", 1 << 18)
+    with deep_directory(source) as fd:
+        for number in range(5000 if kind == "directories" else 100):
+            if kind == "directories":
+                os.mkdir(f"{number}", dir_fd=fd)
+            else:
+                os.close(os.open(f"{number}", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+                os.link(f"{number}", f"{number}.link", src_dir_fd=fd, dst_dir_fd=fd)
+    with pytest.raises(ResourceExhausted, match="too many directories beside each other, or files with several names"):
+        copy(source, tmp_path / "target")
+
+
+def test_directories_leave_a_part_of_the_disk_free(source: Path, tmp_path: Path) -> None:
+    """They have no data, and each takes a block."""
+    for number in range(1200):
+        (source / f"{number}").mkdir()
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["truncate", "-s", "8M", tmp_path / "disk"], check=True)
+    subprocess.run(
+        ["mkfs.ext4", "-q", "-b", "4096", "-O", "^has_journal", "-N", "4000", "-m", "0", tmp_path / "disk"], check=True
+    )
+    subprocess.run(["mount", "-o", "loop", tmp_path / "disk", small], check=True)
+    try:
+        (small / "taken").write_bytes(bytes(3 << 20))
+        with pytest.raises(ResourceExhausted, match="does not fit on the disk"):
+            copy(source, small / "copy")
+        left = os.statvfs(small)
+        assert left.f_bavail >= left.f_blocks // 20
+    finally:
+        mounts.unmount(small)

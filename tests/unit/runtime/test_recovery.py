@@ -20,11 +20,13 @@ from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.kernel.mount import mounts
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from podkeep.kernel.process import procfs
 from podkeep.runtime.bundle.changed_trees import ChangedTrees
 from podkeep.runtime.bundle.image_layers import ImageLayers
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
+from podkeep.runtime.bundle.leftovers import Leftovers
 from podkeep.runtime.bundle.rootfs_variants import Costs
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
@@ -85,6 +87,7 @@ class House:
             classes=self.executor.classes,
             sandboxes=self.executor,
             containers=containers,
+            leftovers=Leftovers(self.layout.leftovers),
             deadline=time.monotonic() + timeout,
         ).run()
         images.close()
@@ -270,3 +273,48 @@ def test_no_namespace_stays_open_when_one_cannot_be_pinned(house: House) -> None
         with pytest.raises((PodkeepError, OSError)):
             house.executor._make_namespaces(pod)  # the directory of the pins is missing
         assert os.listdir("/proc/self/fd") == before
+
+
+def test_what_a_container_filled_is_only_moved_aside(house: House) -> None:
+    """Before the daemon serves requests: removing millions of files takes minutes."""
+    records = house.records
+    records.add_sandbox(sandbox(cgroup_parent="/podkeep-unit"))
+    made = container()
+    records.add_container(made)
+    records.set_container(made.id, msgspec.structs.replace(made.status, state=ContainerState.REMOVING))
+    places = (
+        house.layout.writable_layer(made.id),
+        house.layout.containers_data / ORPHAN / "upper",
+        house.layout.changed_trees / "of another boot/key/tree",
+        house.layout.changed_trees / "this/making-0/tree",
+    )
+    for place in places:
+        place.mkdir(parents=True)
+        (place / "file").touch()
+    house.recover()
+    assert not records.containers()
+    assert [place for place in places if place.exists()] == []
+    kept = house.layout.leftovers
+    assert len(list(kept.rglob("file"))) == len(places)
+    assert kept.stat().st_mode & 0o777 == 0o700
+    Leftovers(kept).remove_all()
+    assert not kept.exists()
+
+
+def test_removing_what_was_left_ends_with_the_daemon(tmp_path: Path) -> None:
+    leftovers = Leftovers(tmp_path / "leftovers")
+    (tmp_path / "tree").mkdir()
+    leftovers.put_aside(tmp_path / "tree")
+    leftovers.put_aside(tmp_path / "tree")
+    leftovers.end()
+    leftovers.remove_all()
+    (left,) = (tmp_path / "leftovers").iterdir()
+    (left / "mounted").mkdir()
+    mounts.tmpfs(left / "mounted", "size=64k")
+    try:
+        Leftovers(tmp_path / "leftovers").remove_all()
+        assert left.exists()
+    finally:
+        mounts.unmount(left / "mounted")
+    Leftovers(tmp_path / "leftovers").remove_all()
+    assert not left.exists()

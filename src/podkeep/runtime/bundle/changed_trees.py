@@ -37,6 +37,7 @@ from podkeep.kernel.mount import mounts, overlay
 from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.kernel.namespace.idmap import IdMap, proc_text
 from podkeep.runtime.bundle.copy_up import Purpose, copy_directory
+from podkeep.runtime.bundle.leftovers import Remove
 from podkeep.runtime.bundle.owners import Owners
 from podkeep.runtime.bundle.rootfs_variants import Costs, Variant
 
@@ -103,7 +104,7 @@ class ChangedTrees:
                 if users.is_dir() and not path.name.startswith("making-"):
                     self._trees[path.name] = _Tree(path, {ContainerID(user) for user in os.listdir(users)})
 
-    def recover(self, containers: Collection[ContainerID]) -> None:
+    def recover(self, containers: Collection[ContainerID], *, remove: Remove = remove_tree) -> None:
         """Remove what a killed daemon left, and trees that none of ``containers`` uses; call it before any other.
 
         :raises OSError: if something cannot be removed.
@@ -111,17 +112,17 @@ class ChangedTrees:
         if not self._root.is_dir():
             return
         for gone in {user for tree in self._trees.values() for user in tree.users} - set(containers):
-            self.release(gone)
+            self.release(gone, remove=remove)
         for key, tree in list(self._trees.items()):
             if not tree.users:
                 del self._trees[key]
         for boot in self._root.iterdir():
             if boot != self._here:
-                remove_tree(boot)
+                remove(boot)
         if self._here.is_dir():
             for path in self._here.iterdir():
                 if path.name not in self._trees:
-                    remove_tree(path)
+                    remove(path)
         self._remove_if_empty()
 
     def lowers(self, request: Request, *, at_least: int = 1) -> tuple[list[int], float]:
@@ -225,7 +226,7 @@ class ChangedTrees:
         )
         self._costs.made(request.variant, took, entries=entries)
 
-    def release(self, container: ContainerID) -> None:
+    def release(self, container: ContainerID, *, remove: Remove = remove_tree) -> None:
         """Let a container, which has nothing of them mounted any more, use no tree; those without a user go.
 
         :raises OSError: if the file system refuses.
@@ -244,7 +245,7 @@ class ChangedTrees:
                     (tree.path / "users" / container).unlink(missing_ok=True)
                     tree.users.discard(container)
         for path in doomed:
-            remove_tree(path)
+            remove(path)
         if doomed:
             self._remove_if_empty()
 

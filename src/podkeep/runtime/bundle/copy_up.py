@@ -6,7 +6,8 @@ by descriptors and resolved by the kernel below them, so that no symbolic link o
 Sockets are left out: nobody listens on them. A label of SELinux is the volume's own and is not copied.
 
 Of a file only its data is copied, as SEEK_DATA finds it, whatever ``st_blocks`` says: EROFS counts holes there. An
-image may have as much data as the disk has room for, but a copy leaves a part of the disk to everybody else.
+image may have as much data as the disk has room for, but a copy leaves a part of the disk to everybody else. What is
+remembered meanwhile is bounded: the names of directories that are still to be copied, and of files with several names.
 
 A copy may also be one of metadata only, for an overlay to lie on the layers with the data (kernel, overlayfs.rst,
 "Metadata only copy up"): regular files are empty, and marked with an attribute.
@@ -20,7 +21,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from podkeep.base import failpoints
 from podkeep.base.errors import Cancelled, KernelCallError, ResourceExhausted
@@ -37,6 +38,12 @@ _CHUNK = 16 << 20
 """Bytes that are copied between two looks at the space that is left, and at whether the copy is still wanted."""
 _LOOK_ENTRIES = 32
 """Entries without data that are made between two looks at the space that is left."""
+_ENTRY_BYTES = 4096
+"""What an entry without data takes at most on common file systems: a directory, a long link, attributes."""
+_MAX_REMEMBERED = 64 << 20
+_NAME_BYTES = 64
+_LINKED_BYTES = 256
+"""What a copy may remember, and what a name and a file with several names take of that beside their text."""
 _KEPT_SHARE = 20
 _KEPT_BYTES = 1 << 30
 """What a copy leaves free: a twentieth of the file system, or a gibibyte if that is less."""
@@ -72,12 +79,22 @@ def copy_directory(
     :returns: how many entries there are, the directory included; a file with several names counts once for each.
     :raises OSError: if the file system refuses; what was copied until then is left, as with all errors.
     :raises KernelCallError: if a path in the tree is longer than the kernel takes (4095 bytes).
-    :raises ResourceExhausted: if it would leave less than a twentieth of the file system's space or inodes.
+    :raises ResourceExhausted: if it would leave less than a twentieth of the file system's space or inodes, or if there
+        are more directories beside each other, or files with several names, than a copy remembers.
     :raises Cancelled: if it was given up.
     """
     copy = _Copy(source, target, given_up, owners, data, purpose)
     copy.run()
     return copy.entries
+
+
+@dataclass
+class _Level:
+    """A directory on the way from the top, and which of those in it are still to be copied."""
+
+    path: bytes
+    names: list[str] = field(default_factory=list)
+    weight: int = 0
 
 
 class _Copy:
@@ -87,22 +104,42 @@ class _Copy:
         self._source, self._target, self._given_up = source, target, given_up
         self._attributes, self._data, self._purpose = _Attributes(owners), data, purpose
         self.entries = 1
+        self._levels: list[_Level] = []
         self._linked: dict[tuple[int, int], bytes] = {}
         """Device and inode of a file with several names to its first name in the target."""
+        self._remembered = 0
 
     def run(self) -> None:
-        waiting, done = [b"."], []
-        while waiting:
-            self._require_wanted()
-            path = waiting.pop()
-            done.append(path)
-            with self._directories(path) as (source, target):
-                waiting += self._copy_entries(path, source, target)
-            failpoints.reach(self._purpose.failpoint)
+        self._enter(b".")
+        while self._levels:
+            level = self._levels[-1]
+            if level.names:
+                self._enter(_inner(level.path, level.names.pop()))
+            else:
+                self._leave()
+
+    def _enter(self, path: bytes) -> None:
+        self._require_wanted()
+        level = _Level(path)
+        self._levels.append(level)
+        with self._directories(path) as (source, target):
+            self._copy_entries(level, source, target)
+        failpoints.reach(self._purpose.failpoint)
+
+    def _leave(self) -> None:
         # Only now, because every entry made in a directory changes its time; and it may be read-only for us as well.
-        for path in reversed(done):
-            with self._directories(path) as (source, target):
-                self._attributes.copy(source, target, os.fstat(source))
+        level = self._levels.pop()
+        self._remembered -= level.weight
+        with self._directories(level.path) as (source, target):
+            self._attributes.copy(source, target, os.fstat(source))
+
+    def _remember(self, weight: int) -> None:
+        self._remembered += weight
+        if self._remembered > _MAX_REMEMBERED:
+            raise ResourceExhausted(
+                f"{self._purpose.what} has too many directories beside each other, or files with several names",
+                hint="build the image with fewer; what a VOLUME has is not copied where another one is mounted",
+            )
 
     @contextmanager
     def _directories(self, path: bytes) -> Iterator[tuple[int, int]]:
@@ -112,30 +149,39 @@ class _Copy:
         ):
             yield source, target
 
-    def _copy_entries(self, path: bytes, source: int, target: int) -> list[bytes]:
-        """Copy everything but directories, which are only made; return the paths of those."""
-        directories = []
-        for name in sorted(os.listdir(source)):
-            self._require_wanted()
-            if self._data or self.entries % _LOOK_ENTRIES == 0:
-                self._require_room(0)
-            self.entries += 1
-            found = os.stat(name, dir_fd=source, follow_symlinks=False)
-            if stat.S_ISDIR(found.st_mode):
-                os.mkdir(name, 0o700, dir_fd=target)
-                directories.append(_inner(path, name))
-            elif found.st_nlink > 1 and (first := self._linked.get((found.st_dev, found.st_ino))) is not None:
-                os.link(first, name, src_dir_fd=self._target, dst_dir_fd=target, follow_symlinks=False)
-            elif not stat.S_ISSOCK(found.st_mode):
-                if found.st_nlink > 1:
-                    self._linked[found.st_dev, found.st_ino] = _inner(path, name)
-                if not stat.S_ISREG(found.st_mode):
-                    self._copy_special(source, target, name, found)
+    def _copy_entries(self, level: _Level, source: int, target: int) -> None:
+        """Copy everything but directories, which are only made, and noted in ``level``."""
+        with os.scandir(source) as entries:
+            for entry in entries:
+                self._require_wanted()
+                if self.entries % _LOOK_ENTRIES == 0:
+                    self._require_room(_LOOK_ENTRIES * _ENTRY_BYTES)
                 elif self._data:
-                    self._copy_regular(source, target, name, found.st_size)
-                else:
-                    self._copy_metadata(source, target, name, found)
-        return directories
+                    self._require_room(0)
+                self.entries += 1
+                self._copy_entry(level, source, target, entry.name)
+
+    def _copy_entry(self, level: _Level, source: int, target: int, name: str) -> None:
+        found = os.stat(name, dir_fd=source, follow_symlinks=False)
+        if stat.S_ISDIR(found.st_mode):
+            weight = len(name) + _NAME_BYTES
+            self._remember(weight)
+            level.weight += weight
+            level.names.append(name)
+            os.mkdir(name, 0o700, dir_fd=target)
+        elif found.st_nlink > 1 and (first := self._linked.get((found.st_dev, found.st_ino))) is not None:
+            os.link(first, name, src_dir_fd=self._target, dst_dir_fd=target, follow_symlinks=False)
+        elif not stat.S_ISSOCK(found.st_mode):
+            if found.st_nlink > 1:
+                first = _inner(level.path, name)
+                self._remember(len(first) + _LINKED_BYTES)
+                self._linked[found.st_dev, found.st_ino] = first
+            if not stat.S_ISREG(found.st_mode):
+                self._copy_special(source, target, name, found)
+            elif self._data:
+                self._copy_regular(source, target, name, found.st_size)
+            else:
+                self._copy_metadata(source, target, name, found)
 
     def _require_wanted(self) -> None:
         if self._given_up.is_set():

@@ -18,9 +18,11 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import ContainerID
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
+from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount.overlay import OverlayFlag
 from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.bundle.changed_trees import ChangedTrees, Request
+from podkeep.runtime.bundle.leftovers import Remove
 from podkeep.runtime.bundle.rootfs_variants import Costs, Variant
 
 
@@ -100,9 +102,9 @@ class ImageLayers:
         fds, seconds = self.trees.lowers(request, at_least=at_least)
         return Lowers(fds=fds, seconds=seconds, flags=self.variant.flags)
 
-    def release(self, container: ContainerID) -> None:
+    def release(self, container: ContainerID, *, remove: Remove = remove_tree) -> None:
         """Let go of what was made for a container, which has nothing of it mounted any more; safe to repeat.
 
         :raises OSError: if the file system refuses.
         """
-        self.trees.release(container)
+        self.trees.release(container, remove=remove)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import lru_cache
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel.namespace.idmap import MAX_ID, IdMap, IdMapping
 
+_REMEMBERED = 4096
+"""IDs whose answer is kept. An image has some ten; a hostile one has 500 other ones in each file's access list."""
 _CAPABILITY = "security.capability"
 _ACLS = frozenset({"system.posix_acl_access", "system.posix_acl_default"})
 _REVISION_MASK = 0xFF000000
@@ -33,14 +35,14 @@ class Owners:
     def __init__(self, idmap: IdMap) -> None:
         nobody_uid, nobody_gid = unmapped(idmap.uids), unmapped(idmap.gids)
 
-        @cache
+        @lru_cache(_REMEMBERED)
         def uid(inside: int) -> int:
             try:
                 return idmap.host_uid(inside)
             except InvalidArgument:
                 return nobody_uid
 
-        @cache
+        @lru_cache(_REMEMBERED)
         def gid(inside: int) -> int:
             try:
                 return idmap.host_gid(inside)

@@ -38,6 +38,7 @@ from podkeep.runtime.bundle import image_volumes, rootfs_variants
 from podkeep.runtime.bundle.changed_trees import ChangedTrees
 from podkeep.runtime.bundle.image_layers import ImageLayers
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
+from podkeep.runtime.bundle.leftovers import Leftovers
 from podkeep.runtime.bundle.staging import Staging
 from podkeep.runtime.cgroup_driver import pod_cgroups
 from podkeep.runtime.class_resources import loading
@@ -200,6 +201,7 @@ class _Daemon:
             classes=self._classes,
             cdi=Registry(config.runtime.cdi_spec_dirs),
         )
+        self._leftovers = Leftovers(layout.leftovers)
         self._last_request = time.monotonic()
         self._requests = 0
 
@@ -226,6 +228,7 @@ class _Daemon:
             classes=self._classes,
             sandboxes=self._sandbox_executor,
             containers=self._container_executor,
+            leftovers=self._leftovers,
         )
         recovery.start_classes()
         recovery.run()
@@ -304,6 +307,7 @@ class _Daemon:
         background.start(_feed_watchdog())
         self._networks.watch()
         background.start(self._networks.check_all())
+        background.start(asyncio.to_thread(self._leftovers.remove_all))
         if limit := self._config.runtime.log_limit():
             background.start(LogLimit(containers.running_logs, containers.reopen_log, limit).run())
         try:
@@ -312,6 +316,7 @@ class _Daemon:
             # The service manager would take a reload's end for a new start.
             await reload.close()
             service.stopping()
+            self._leftovers.end()
             await background.close()
             self._networks.close()
             self._events.close()

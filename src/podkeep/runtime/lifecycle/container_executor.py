@@ -38,6 +38,7 @@ from podkeep.runtime.bundle import anonymous_volumes, container_log, pod_files, 
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.bundle.image_layers import ImageLayers, Wanted
 from podkeep.runtime.bundle.image_volumes import ImageVolumes
+from podkeep.runtime.bundle.leftovers import Remove
 from podkeep.runtime.bundle.staging import Staging, make_passable
 from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
@@ -173,9 +174,12 @@ class ContainerExecutor:
         if held := container.status.held_classes:
             self.classes.release(container_target(self.cgroups, sandbox, container), held)
 
-    def remove(self, container: Container, sandbox: Sandbox, driver: Driver) -> None:
+    def remove(
+        self, container: Container, sandbox: Sandbox, driver: Driver, *, remove: Remove = removal.remove_tree
+    ) -> None:
         """Remove everything of a container whose processes are dead or may be killed; safe to repeat.
 
+        :param remove: takes away trees that may be large.
         :raises PodkeepError: if something cannot be removed.
         """
         # Here, because the OCI runtime removes it.
@@ -186,9 +190,9 @@ class ContainerExecutor:
         self.staging.unstage(container)
         for place in (self.layout.rootfs(container.id), self.layout.log_directory(container.id)):
             mounts.unmount(place, lazy=True)
-        for directory in (self.layout.bundle(container.id), self.layout.container_data(container.id)):
-            removal.remove_tree(directory)
-        self.layers.release(container.id)
+        removal.remove_tree(self.layout.bundle(container.id))
+        remove(self.layout.container_data(container.id))
+        self.layers.release(container.id, remove=remove)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
 
     def _remove_cgroup(self, request: ContainerRequest) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.files.removal import remove_tree, unmount_below
 from podkeep.kernel.process import procfs
+from podkeep.runtime.bundle.leftovers import Remove
 from podkeep.runtime.model.layout import Layout
 
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -30,7 +31,7 @@ def _is_orphan(path: Path, known: Set[str]) -> bool:
     return _ID.fullmatch(path.name) is not None and path.name not in known
 
 
-def remove_orphan(path: Path) -> None:
+def remove_orphan(path: Path, *, remove: Remove = remove_tree) -> None:
     """Unmount what is below ``path`` and remove it.
 
     :raises FailedPrecondition: if a process works on it: then the records were lost and not the machine's power.
@@ -43,4 +44,4 @@ def remove_orphan(path: Path) -> None:
             hint="end the process, and the next start removes the directory",
         )
     unmount_below(path)
-    remove_tree(path)
+    remove(path)

@@ -1,6 +1,7 @@
 """Setting the house in order after the previous daemon ended, however it ended.
 
 Owns: comparing the records with the machine, once, before requests are served. Runs without an event loop; blocks.
+What a container may have filled is only moved aside (``leftovers.py``), and removed while requests are served.
 
     record says            found                        done
     CREATING, REMOVING     anything                     undone to the end, record deleted
@@ -20,12 +21,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
+from podkeep.runtime.bundle.leftovers import Leftovers
 from podkeep.runtime.cgroup_driver.pod_cgroups import limited
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
@@ -59,6 +62,7 @@ class Recovery:
     classes: ClassResources
     sandboxes: SandboxExecutor
     containers: ContainerExecutor
+    leftovers: Leftovers
     deadline: float = field(default_factory=lambda: time.monotonic() + TIMEOUT_S)
     """When what takes long is left to the client (``time.monotonic``)."""
 
@@ -92,7 +96,8 @@ class Recovery:
         for sandbox in self.state.sandboxes():
             _attempt(f"sandbox {sandbox.id}", partial(self._check_sandbox, sandbox, rebooted=rebooted))
         used = [item.id for item in self.state.containers()]
-        _attempt("copies of images for user namespaces", partial(self.containers.layers.trees.recover, used))
+        recover = partial(self.containers.layers.trees.recover, used, remove=self.leftovers.put_aside)
+        _attempt("copies of images for user namespaces", recover)
         _attempt("directories without a record", self._sweep)
         if self.state.boot != boot:
             self.state.note_boot(boot)
@@ -166,7 +171,10 @@ class Recovery:
         known = {*(item.id for item in self.state.sandboxes()), *(item.id for item in self.state.containers())}
         for path in orphans.orphans(self.layout, known):
             log.info("removing %s, which no record names", path)
-            _attempt(f"{path}, which no record names", partial(orphans.remove_orphan, path))
+            _attempt(f"{path}, which no record names", partial(self._remove_orphan, path))
+
+    def _remove_orphan(self, path: Path) -> None:
+        orphans.remove_orphan(path, remove=self.leftovers.put_aside)
 
     def _note_end(self, container: Container) -> None:
         container = self.state.set_container(container.id, ended_status(container, self.layout), ending=True)
@@ -212,7 +220,7 @@ class Recovery:
         driver = self.handlers.driver(sandbox.config.handler)
         kill_strays(driver, container.id)
         self.containers.kill_rest(container, sandbox)
-        self.containers.remove(container, sandbox, driver)
+        self.containers.remove(container, sandbox, driver, remove=self.leftovers.put_aside)
 
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
         log.info("sandbox %s is not whole any more", sandbox.id)

@@ -7,6 +7,7 @@
     <root>/containers/<id>/{upper,work} the writable layer
     <root>/containers/<id>/volumes/<n>  the image's VOLUMEs
     <root>/changed/                     images with the owners of pods (runtime.bundle.changed_trees)
+    <root>/leftovers/                   what a killed daemon left (runtime.bundle.leftovers)
     <run>/sandboxes/<id>/ns/<kind>      pinned namespaces
     <run>/sandboxes/<id>/shm            /dev/shm of the pod
     <run>/sandboxes/<id>/files          idmapped copy of the pod's files, for a pod in a user namespace
@@ -51,6 +52,10 @@ class Layout:
     @property
     def changed_trees(self) -> Path:
         return self.root / "changed"
+
+    @property
+    def leftovers(self) -> Path:
+        return self.root / "leftovers"
 
     @property
     def rootfs_probe(self) -> Path:

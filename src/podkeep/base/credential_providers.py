@@ -196,6 +196,13 @@ class Providers:
         self._lock = threading.Lock()
         self._cached: dict[tuple[str, str, str], tuple[float, tuple[Entry, ...]]] = {}
 
+    def known(self, image: str) -> Told | None:
+        """Return what :meth:`ask` would, if that needs no plugin to be run; None if it does. Does not block."""
+        kept = [self._kept(provider, image) for provider in self._providers if provider.matches(image)]
+        if None in kept:
+            return None
+        return Told(entries=tuple(entry for entries in kept for entry in entries or ()), problems=())
+
     def ask(self, image: str) -> Told:
         """Ask every plugin that is meant for ``image`` (``host/repository``); one that fails hinders no other."""
         entries: list[Entry] = []
@@ -209,14 +216,18 @@ class Providers:
                 problems.append(error.message)
         return Told(entries=tuple(entries), problems=tuple(problems))
 
-    def _of(self, provider: Provider, image: str) -> tuple[Entry, ...]:
-        keys = {"Image": image, "Registry": image.partition("/")[0], "Global": ""}
+    def _kept(self, provider: Provider, image: str) -> tuple[Entry, ...] | None:
         now = time.monotonic()
         with self._lock:
-            for kind, key in keys.items():
+            for kind, key in _keys(image).items():
                 until, entries = self._cached.get((provider.name, kind, key), (0.0, ()))
                 if until > now:
                     return entries
+        return None
+
+    def _of(self, provider: Provider, image: str) -> tuple[Entry, ...]:
+        if (kept := self._kept(provider, image)) is not None:
+            return kept
         response = run(provider, image)
         entries = tuple(
             (where, Credentials(username=auth.username, password=auth.password))
@@ -229,7 +240,8 @@ class Providers:
             except ValueError as error:
                 raise FailedPrecondition(f"credential provider {provider.name}: cacheDuration: {error}") from error
         if seconds > 0:
-            self._keep((provider.name, response.cache_key_type, keys[response.cache_key_type]), seconds, entries)
+            key = _keys(image)[response.cache_key_type]
+            self._keep((provider.name, response.cache_key_type, key), seconds, entries)
         return entries
 
     def _keep(self, key: tuple[str, str, str], seconds: float, entries: tuple[Entry, ...]) -> None:
@@ -239,6 +251,11 @@ class Providers:
             if len(self._cached) >= _MAX_CACHED:
                 self._cached.clear()
             self._cached[key] = (now + seconds, entries)
+
+
+def _keys(image: str) -> dict[str, str]:
+    """Return what an answer is kept under, by its ``cacheKeyType``."""
+    return {"Image": image, "Registry": image.partition("/")[0], "Global": ""}
 
 
 def run(provider: Provider, image: str, *, timeout: float = TIMEOUT_S) -> _Response:

@@ -56,6 +56,24 @@ def annotations(found: dict[str, Any]) -> dict[str, str]:
     return value
 
 
+def test_names_of_files_that_are_no_text(own_node: RunningNode, manifests: Path, image: str) -> None:
+    """A file whose name is no UTF-8 is a static pod as any other, or left out; pods of the API run beside it."""
+    directory = os.fsencode(manifests)
+    Path(os.fsdecode(directory + b"/\xff.json")).write_text(manifest(image))
+    Path(os.fsdecode(directory + b"/\xfe.json")).write_text("kind: Pod\nspec: [")
+    with own_node as node:
+        node.apply(pod(shell(image, "sleep 1000"), name="of-the-api"))
+        node.running("of-the-api")
+        assert annotations(node.running(NAME))[SOURCE] == "file"
+
+        def told() -> list[str]:
+            events = node.ask("GET", "/api/v1/namespaces/default/events")["items"]
+            return [event["message"] for event in events if event["reason"] == "InvalidStaticPod"]
+
+        (message,) = node.until(told, "the event of the file that is left out")
+        assert message.startswith(rf"static pod {manifests}/\udcfe.json is left out")
+
+
 def test_a_static_pod_runs_and_is_mirrored(static_node: RunningNode, manifests: Path, image: str) -> None:
     """A file is a pod, its mirror has its status and comes back; another content is another pod; no file, no pod."""
     node = static_node

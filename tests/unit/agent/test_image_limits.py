@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,9 @@ from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, AgentMetrics
 from podkeep.base.config import AgentConfig
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import NotFound
+from podkeep.base.threads import SharedThreads, working_for
 from podkeep.cri.v1 import api_pb2
+from support.timeout import TIMEOUT_S
 from unit.cri.cri_endpoint import run, talking
 
 
@@ -177,6 +180,45 @@ def test_a_plugin_that_fails_hinders_nothing(tmp_path: Path, script: str) -> Non
         return registry.auths
 
     assert with_registry(tmp_path / "s", work, waits=False) == [""]
+
+
+def test_plugins_that_hang_keep_nothing_else_waiting(tmp_path: Path) -> None:
+    """They have threads of their share, a namespace some of these, and who needs no plugin does not wait for one."""
+    config = plugin(tmp_path, f"echo >> {tmp_path}/asked; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 1")
+    os.mkfifo(tmp_path / "asked")
+
+    async def ask(plugins: CredentialPlugins, number: int, namespace: str) -> None:
+        metadata = api_pb2.PodSandboxMetadata(namespace=namespace)
+        of = PodPull(uid=str(number), sandbox=api_pb2.PodSandboxConfig(metadata=metadata), report=lambda event: None)
+        with working_for(of.uid):
+            assert not await plugins.credentials(f"r.example/i{number}", of)
+
+    async def scenario(plugins: CredentialPlugins) -> None:
+        loop, began = asyncio.get_running_loop(), asyncio.Semaphore(0)
+        loop.set_default_executor(SharedThreads(8, share=4, name="test"))
+        asked = os.open(tmp_path / "asked", os.O_RDWR | os.O_NONBLOCK)
+        loop.add_reader(asked, lambda: [began.release() for _ in os.read(asked, 1)])
+        hung = [asyncio.create_task(ask(plugins, number, "hostile")) for number in range(20)]
+        other = asyncio.create_task(ask(plugins, 20, "other"))
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                for _ in range(3):
+                    await began.acquire()
+                with working_for("somebody"):
+                    await asyncio.to_thread(lambda: None)
+                assert list(await plugins.credentials("z.example/app", pod())) == []
+                assert not any(task.done() for task in (*hung, other))
+        finally:
+            (tmp_path / "go").touch()
+        await asyncio.gather(*hung, other)
+        for _ in range(18):
+            await began.acquire()
+        loop.remove_reader(asked)
+        os.close(asked)
+
+    plugins = CredentialPlugins.of(config)
+    assert plugins is not None
+    asyncio.run(scenario(plugins))
 
 
 @pytest.mark.requirement("V97")

@@ -12,8 +12,10 @@ import pytest
 
 from podkeep.agent.objects.sources import Claim, Sources, failure_key
 from podkeep.agent.poddirs import PodDir
+from podkeep.agent.volumes import claims
 from podkeep.agent.volumes.pod_volumes import MountFailed, PodVolumes
 from podkeep.agent.volumes.setup import Surroundings
+from podkeep.base.errors import InvalidArgument
 from support.volumes import SECRET_TEXT, claim, persistent_volume, pod_with, sources_of
 from unit.kernel.isolation import in_new_namespaces
 
@@ -316,6 +318,15 @@ def claimed(path: Path | str = "", **changes: Any) -> Sources:
 
 
 @in_new_namespaces()
+def test_a_group_of_thousands_of_digits() -> None:
+    """An annotation of a volume that is no group ID is told, however long it is."""
+    volume = persistent_volume(local={"path": "/data"})
+    volume["metadata"]["annotations"] = {"pv.beta.kubernetes.io/gid": "9" * 5000}
+    pod = pod_with([LOCAL])
+    with pytest.raises(InvalidArgument, match="is not a group ID"):
+        claims.bound(pod.spec.volumes[0], pod, claimed(volume=volume))
+
+
 def test_a_claim_on_a_local_volume(tmp_path: Path) -> None:
     """The pod has the directory, given to its group once; what it or others do to owners later stays."""
     data = tmp_path / "data"

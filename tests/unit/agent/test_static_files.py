@@ -117,3 +117,18 @@ def test_what_is_wrong_is_known_until_the_file_is_right(tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text(json.dumps(POD))
     files.look()
     assert files.problems() == {}
+
+
+def test_a_name_that_is_no_text(tmp_path: Path) -> None:
+    """A file with a name that is no UTF-8 is a pod of its own; what is wrong with one is told in printable text."""
+    for name in (b"\xff.json", b"\xfe.json"):
+        Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_text(json.dumps(POD))
+    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xfd\n.json")).write_text("no pod")
+    files = StaticFiles(path=tmp_path, node_name="node-1", gates=GATES, take=lambda _: None)
+    assert files.look()
+    assert [pod.metadata.name for pod in files.pods()] == ["web-node-1"]
+    (pod,) = files.pods()
+    assert pod.metadata.uid == decoded(POD, os.fsdecode(os.fsencode(tmp_path) + b"/\xfe.json")).metadata.uid
+    ((name, problem),) = files.problems().items()
+    assert name == rf"{tmp_path}/\udcfd\n.json"
+    assert problem.isprintable()

@@ -24,6 +24,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.scheduling import Toleration
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.printable import printable
 from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)
@@ -100,8 +101,8 @@ class StaticFiles:
         return {name: file.pod for name, file in before.items()} != {n: file.pod for n, file in self._known.items()}
 
     def problems(self) -> Mapping[str, str]:
-        """Return what is wrong with the files that are left out, by path."""
-        return {name: file.problem for name, file in self._known.items() if file.problem}
+        """Return what is wrong with the files that are left out, by path; names of files need not be text."""
+        return {printable(name): printable(file.problem) for name, file in self._known.items() if file.problem}
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:
@@ -179,7 +180,7 @@ def decoded(data: bytes, name: str, node_name: str, gates: FeatureGates) -> Pod:
 
 def static(pod: Pod, name: str, node_name: str) -> Pod:
     """Return a pod of a file with the identity that it has on this node."""
-    text = msgspec.json.encode(pod) + f"host:{node_name}file:{name}".encode()
+    text = msgspec.json.encode(pod) + os.fsencode(f"host:{node_name}file:{name}")
     uid = pod.metadata.uid or hashlib.md5(text, usedforsecurity=False).hexdigest()
     metadata = msgspec.structs.replace(
         pod.metadata,

@@ -63,7 +63,7 @@ def _listing(directory: int) -> bytes:
             names = [entry.name + "/" * entry.is_dir(follow_symlinks=False) for entry in shown]
     finally:
         os.close(directory)
-    lines = (f'<a href="{quote(name)}">{html.escape(name)}</a>\n' for name in sorted(names))
+    lines = (f'<a href="{quote(os.fsencode(name))}">{html.escape(name)}</a>\n' for name in sorted(names))
     return f"<pre>\n{''.join(lines)}</pre>\n".encode(errors="replace")
 
 

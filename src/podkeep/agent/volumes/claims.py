@@ -6,6 +6,7 @@ kubelet's (volume manager, operation executor).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -19,9 +20,11 @@ from podkeep.api.pod import Pod
 from podkeep.api.scheduling import NodeSelector
 from podkeep.api.volumes import HostPathVolumeSource, Volume
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.printable import quoted
 
 _PROTECTION = "kubernetes.io/pvc-protection"
 _GID = "pv.beta.kubernetes.io/gid"
+_NUMBER = re.compile(r"[0-9]{1,18}")
 _ONE_POD = "ReadWriteOncePod"
 _NO_SOURCES = frozenset(
     {
@@ -235,6 +238,6 @@ def _group(annotations: Mapping[str, str]) -> int | None:
     text = annotations.get(_GID, "")
     if not text:
         return None
-    if not text.isascii() or not text.isdecimal() or int(text) > 2**31 - 1:
-        raise InvalidArgument(f"annotation {_GID}: {text!r} is not a group ID")
+    if not _NUMBER.fullmatch(text) or int(text) > 2**31 - 1:
+        raise InvalidArgument(f"annotation {_GID}: {quoted(text)} is not a group ID")
     return int(text)

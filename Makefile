@@ -6,7 +6,7 @@ MOUNTS ?= hidden
 SECONDS ?= 240
 SPREAD := --numprocesses=auto --maxprocesses=4 --dist=worksteal
 UNIT_TESTS := tests/unit tests/contract
-# A unit test waits for a process or a socket as long as it computes: one worker more than CPUs.
+# Unit tests spend part of their time waiting for processes and sockets: one worker more than CPUs.
 SPREAD_UNIT := --numprocesses=$(shell echo $$(( $$(nproc) + 1 ))) --maxprocesses=4 --dist=worksteal
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance

@@ -30,7 +30,8 @@ def interpreters(tree: ast.AST) -> Iterator[ast.List | ast.Tuple]:
 def test_python_is_started_without_the_working_directory_on_its_import_path() -> None:
     found = []
     for path in SOURCE.rglob("*.py"):
-        for node in interpreters(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in interpreters(ast.parse(text)) if "executable" in text else ():
             option = node.elts[1]
             found.append(path.name)
             assert isinstance(option, ast.Constant), f"{path}:{node.lineno}"

@@ -28,7 +28,7 @@ from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
 from podkeep.agent.user_namespaces import getsubids, mapping
-from podkeep.agent.user_namespaces.blocks import IdRange, default_range
+from podkeep.agent.user_namespaces.blocks import IdRange, Records, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import ONE_USER_MAPPING, FeatureGates
 from podkeep.base.config import Config
@@ -78,6 +78,8 @@ class Node:
     runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
     allocatable: Mapping[str, str] = field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""
+    user_namespaces: Records = field(default_factory=Records)
+    """Which blocks pods had when they were looked at last; under the lock of ``dirs``."""
     api_labels: dict[str, str] = field(default_factory=dict)
     """The labels of the Node object as the API has them; empty: none is known."""
 

@@ -29,6 +29,7 @@ _NR_FSOPEN = 430
 _NR_FSCONFIG = 431
 _NR_FSMOUNT = 432
 _NR_MOUNT_SETATTR = 442
+_NR_LISTMOUNT = 458
 
 
 class CloneFlag(IntFlag):
@@ -76,6 +77,7 @@ _AT_NO_AUTOMOUNT = 0x800
 _AT_EMPTY_PATH = 0x1000
 _AT_STATX_DONT_SYNC = 0x4000
 _STATX_MNT_ID = 0x1000
+_STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_ATTR_MOUNT_ROOT = 0x2000
 
 
@@ -83,6 +85,12 @@ class MountAttrArgument(ctypes.Structure):
     """``struct mount_attr`` of mount_setattr(2)."""
 
     _fields_ = (("attr_set", c_uint64), ("attr_clr", c_uint64), ("propagation", c_uint64), ("userns_fd", c_uint64))
+
+
+class _MountIdRequest(ctypes.Structure):
+    """``struct mnt_id_req`` of listmount(2)."""
+
+    _fields_ = (("size", c_uint), ("spare", c_uint), ("mount_id", c_uint64), ("after", c_uint64))
 
 
 def _declare(name: str, *argtypes: Any, restype: Any = c_int) -> Any:
@@ -109,6 +117,7 @@ _fsopen = _declare_number(c_char_p, c_uint)
 _fsconfig = _declare_number(c_int, c_uint, c_char_p, c_char_p, c_int)
 _fsmount = _declare_number(c_int, c_uint, c_uint)
 _mount_setattr = _declare_number(c_int, c_char_p, c_uint, POINTER(MountAttrArgument), c_size_t)
+_listmount = _declare_number(POINTER(_MountIdRequest), POINTER(c_uint64), c_size_t, c_uint)
 
 
 _getpwnam_r = _declare("getpwnam_r", c_char_p, POINTER(_Passwd), c_char_p, c_size_t, POINTER(POINTER(_Passwd)))
@@ -211,6 +220,21 @@ def mount_id(fd: int) -> int:
     if not result.mask & _STATX_MNT_ID:
         raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
     return int(result.mount_id)
+
+
+def mounts_below(fd: int, most: int) -> int:
+    """Return how many mounts there are below the one that ``fd`` is on, at any depth, counted up to ``most``.
+
+    :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
+    """
+    found = _Statx()
+    call = f"statx(fd={fd}, STATX_MNT_ID_UNIQUE)"
+    _checked(_statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID_UNIQUE, ctypes.byref(found)), call, "")
+    if not found.mask & _STATX_MNT_ID_UNIQUE:
+        raise KernelCallError(call, errno.ENOSYS, hint="Linux 6.8 or later is needed")
+    request = _MountIdRequest(size=ctypes.sizeof(_MountIdRequest), mount_id=found.mount_id)
+    ids = (c_uint64 * most)()
+    return _checked(_listmount(_NR_LISTMOUNT, ctypes.byref(request), ids, most, 0), f"listmount(of fd={fd})", "")
 
 
 def is_mount_root(dirfd: int, path: bytes) -> bool:

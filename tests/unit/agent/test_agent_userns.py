@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.agent.user_namespaces.blocks import UNIT, Block, Blocks, IdRange, default_range
+from podkeep.agent.user_namespaces.blocks import UNIT, Block, Blocks, IdRange, Records, default_range
+from podkeep.base import atomicfile
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import DataLoss, InvalidArgument, ResourceExhausted
 
@@ -281,3 +283,83 @@ def test_processes_that_allocate_at_the_same_time_get_different_blocks(tmp_path:
     assert [program.returncode for program in programs] == [0] * 4
     assert len(starts) == len(set(starts)) == 110
     assert all(start % UNIT == 0 for start in starts)
+
+
+def kept(pods: Path, uid: str, first: int) -> Path:
+    """Make the record of a pod, old enough that what was read of it is kept."""
+    add_pod(pods, uid, userns.render(Block(first=first)))
+    file = pods / uid / userns.FILE_NAME
+    while time.time_ns() <= file.stat().st_ctime_ns + userns.TICK_NS:
+        pass
+    return file
+
+
+@pytest.mark.requirement("U34")
+@pytest.mark.parametrize("how", ["in place", "by another file", "with its times put back"])
+def test_a_record_that_another_process_changed_is_read_again(tmp_path: Path, how: str) -> None:
+    """Its size stays the same."""
+    file, known = kept(tmp_path, "theirs", 65536 * 2), Records()
+    add_pod(tmp_path, "a")
+    assert userns.allocate(tmp_path, "a", default_range(9), known=known).first == 65536
+    before, data = file.stat(), userns.render(Block(first=65536 * 3))
+    if how == "by another file":
+        atomicfile.write(file, data)
+    else:
+        file.write_bytes(data)
+    if how == "with its times put back":
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    for uid, first in (("b", 65536 * 2), ("c", 65536 * 4)):
+        add_pod(tmp_path, uid)
+        assert userns.allocate(tmp_path, uid, default_range(9), known=known).first == first
+
+
+@pytest.mark.requirement("U34")
+def test_a_record_that_is_so_new_that_a_change_does_not_show_is_not_kept(tmp_path: Path) -> None:
+    add_pod(tmp_path, "theirs")
+    known, file = Records(), tmp_path / "theirs" / userns.FILE_NAME
+    for number in range(2, 200):
+        file.write_bytes(userns.render(Block(first=65536 * (10_000 + number))))
+        found = userns.read_all(tmp_path, default_range(9), known).held()["theirs"]
+        assert found.first == 65536 * (10_000 + number)
+
+
+@pytest.mark.requirement("U35")
+@pytest.mark.parametrize("what", ["record", "directory"])
+def test_a_record_that_disappeared_is_forgotten(tmp_path: Path, what: str) -> None:
+    file, known = kept(tmp_path, "theirs", 65536), Records()
+    add_pod(tmp_path, "a")
+    assert userns.allocate(tmp_path, "a", default_range(9), known=known).first == 65536 * 2
+    file.unlink()
+    if what == "directory":
+        file.parent.rmdir()
+    add_pod(tmp_path, "b")
+    assert userns.allocate(tmp_path, "b", default_range(9), known=known).first == 65536
+
+
+@pytest.mark.requirement("U45")
+def test_a_kept_record_that_became_unreadable_is_an_error(tmp_path: Path) -> None:
+    file, known = kept(tmp_path, "theirs", 65536), Records()
+    assert userns.read_all(tmp_path, default_range(9), known).held() == {"theirs": Block(first=65536)}
+    file.write_bytes(b"{" * file.stat().st_size)
+    for _ in range(2):
+        with pytest.raises(DataLoss, match="theirs"):
+            userns.read_all(tmp_path, default_range(9), known)
+
+
+@pytest.mark.requirement("U34")
+def test_blocks_of_another_agent_are_kept_beside_ones_own(tmp_path: Path) -> None:
+    """A pod of the same UID in the other directory is another one."""
+    ours, theirs, known = tmp_path / "ours", tmp_path / "theirs", Records()
+    kept(theirs, "a", 65536)
+    for uid, first in (("a", 65536 * 2), ("b", 65536 * 3)):
+        add_pod(ours, uid)
+        assert userns.allocate(ours, uid, default_range(9), [theirs], known).first == first
+
+
+def test_what_did_not_change_is_not_read_again(tmp_path: Path) -> None:
+    kept(tmp_path, "theirs", 65536)
+    known = Records()
+    found = known.read(tmp_path, "theirs")
+    assert found == Block(first=65536)
+    assert known.read(tmp_path, "theirs") is found

@@ -93,6 +93,38 @@ def test_a_mount_point_is_told_without_the_table(tmp_path: Path) -> None:
     assert not mountinfo.is_mount_point(directory)
 
 
+@in_new_namespaces()
+def test_mounts_that_are_nested_in_others(tmp_path: Path) -> None:
+    """Neither those elsewhere count, nor what is below in the same file system."""
+    top = tmp_path / "top"
+    top.mkdir()
+    mounts.tmpfs(top)
+    for name in ("plain", "one", "two"):
+        (top / name / "inner").mkdir(parents=True)
+    assert not mountinfo.has_nested(top)
+    for name in ("one", "two"):
+        mounts.tmpfs(top / name)
+    (tmp_path / "elsewhere").mkdir()
+    mounts.tmpfs(tmp_path / "elsewhere")
+    assert not mountinfo.has_nested(top)
+    mounts.tmpfs(top / "plain" / "inner")
+    assert mountinfo.has_nested(top)
+    mounts.unmount(top / "plain" / "inner")
+    assert not mountinfo.has_nested(top)
+    (top / "one" / "inner").mkdir()
+    mounts.tmpfs(top / "one" / "inner")
+    assert mountinfo.has_nested(top)
+
+
+@in_new_namespaces()
+def test_mounts_on_top_of_each_other_are_nested(tmp_path: Path) -> None:
+    mounts.tmpfs(tmp_path)
+    (tmp_path / "one").mkdir()
+    for _ in range(2):
+        mounts.tmpfs(tmp_path / "one")
+    assert mountinfo.has_nested(tmp_path)
+
+
 def test_only_a_newline_ends_a_line() -> None:
     """A sub path with a carriage return kept the runtime of a node from starting."""
     line = b"36 35 98:0 /a\rb\x0c\x1c\x85c /mnt rw - ext4 /dev/root rw\n"

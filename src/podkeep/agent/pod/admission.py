@@ -276,7 +276,7 @@ def _resume(pod: Pod, node: Node, others: Sequence[Path], wanted: _Wanted) -> Po
         userns.write(node.dirs.pods, uid, given)
     else:
         id_range = node.id_range().without(subordinate_ids.read())
-        given = userns.allocate(node.dirs.pods, uid, id_range, others)
+        given = userns.allocate(node.dirs.pods, uid, id_range, others, node.user_namespaces)
     reach("agent.userns.recorded")
     return model.of(given)
 

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 
@@ -35,6 +36,8 @@ MAX_BYTES = 1 << 16
 """Of a ``userns`` file; a record of a block has less than 200, one of a mapping with all extents 45,000."""
 NO_ID = (1 << 32) - 1
 """``(uid_t) -1`` is no ID: the kernel refuses a mapping that reaches it."""
+TICK_NS = 20_000_000
+"""More than the longest tick of a kernel (CONFIG_HZ=100: 10 ms)."""
 _NOTHING = (NO_ID, NO_ID + 1)
 """A series of units that is beyond all there are."""
 
@@ -263,16 +266,68 @@ class Blocks:
         return dict(self._by_pod)
 
 
-def read_all(pods: Path, id_range: IdRange) -> Blocks:
+_Identity = tuple[int, int, int, int, int]
+"""Which file a record was read from, and in which state: device, inode, size, and times of both kinds of change."""
+
+
+class Records:
+    """Records as they were read last, of all pods of some directories: what has not changed is not read again.
+
+    Other processes write records too, so each file is looked at every time. Not thread-safe: whoever allocates holds
+    the lock of ``poddirs``.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Path, dict[str, tuple[_Identity, Block | IdMap]]] = {}
+
+    def files(self, pods: Path) -> list[tuple[str, Path]]:
+        """Return what :func:`files` does, and forget the records of pods that are not there any more."""
+        found = files(pods)
+        kept = self._known.get(pods, {})
+        self._known[pods] = {uid: kept[uid] for uid, _ in found if uid in kept}
+        return found
+
+    def read(self, pods: Path, uid: str) -> Block | IdMap | None:
+        """Return what :func:`read` does for the record of pod ``uid``, with the same errors."""
+        known, file = self._known.setdefault(pods, {}), pods / uid / FILE_NAME
+        # Before it is read: if it changes meanwhile, it is another one next time.
+        identity = _identity(file)
+        was = known.pop(uid, None)
+        if was is not None and was[0] == identity:
+            known[uid] = was
+            return was[1]
+        found = read(file)
+        if found is not None and identity is not None:
+            known[uid] = identity, found
+        return found
+
+
+def _identity(file: Path) -> _Identity | None:
+    """Return what tells a file's states apart; ``None`` if it is not there, or so new that a change might not show.
+
+    Time stamps have the resolution of the kernel's tick: of two changes within one the second is not seen by them.
+    """
+    now = time.time_ns()
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    if not 0 <= found.st_ctime_ns < now - TICK_NS:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def read_all(pods: Path, id_range: IdRange, known: Records | None = None) -> Blocks:
     """Return the blocks that the pod directories under ``pods`` record.
 
     IDs of pods with the node's mapping are nobody's block.
 
+    :param known: what was read before.
     :raises DataLoss: naming pod and file, if a record cannot be read or contradicts another one.
     """
-    blocks = Blocks(id_range)
-    for uid, file in files(pods):
-        found = _read_of(uid, file)
+    blocks, known = Blocks(id_range), known or Records()
+    for uid, file in known.files(pods):
+        found = _read_of(uid, file, partial(known.read, pods, uid))
         if found is None:
             continue
         if isinstance(found, IdMap):
@@ -300,12 +355,13 @@ def record(pods: Path, uid: str) -> Block | IdMap | None:
 
     :raises DataLoss: naming pod and file, if its record cannot be read.
     """
-    return _read_of(uid, pods / uid / FILE_NAME)
+    file = pods / uid / FILE_NAME
+    return _read_of(uid, file, partial(read, file))
 
 
-def _read_of(uid: str, file: Path) -> Block | IdMap | None:
+def _read_of(uid: str, file: Path, reading: Callable[[], Block | IdMap | None]) -> Block | IdMap | None:
     try:
-        return read(file)
+        return reading()
     except OSError as error:
         raise _unreadable(uid, file, error.strerror or str(error)) from error
     except PodkeepError as error:
@@ -336,11 +392,11 @@ def extents(id_map: IdMap) -> list[Block]:
     return [Block(first=item.host_id, length=item.length) for item in {*id_map.uids, *id_map.gids}]
 
 
-def _of_others(pods: Path) -> Iterator[Block]:
+def _of_others(pods: Path, known: Records) -> Iterator[Block]:
     """Yield each block that another agent has recorded; what it cannot read either is no block."""
-    for _, file in files(pods):
+    for uid, file in known.files(pods):
         try:
-            found = read(file)
+            found = known.read(pods, uid)
         except (OSError, PodkeepError) as error:
             log.warning("the user namespace of another agent's pod cannot be read: %s: %s", file, error)
             continue
@@ -365,19 +421,23 @@ def _unreadable(uid: str, file: Path, why: str) -> DataLoss:
     )
 
 
-def allocate(pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = ()) -> Block:
+def allocate(
+    pods: Path, uid: str, id_range: IdRange, others: Iterable[Path] = (), known: Records | None = None
+) -> Block:
     """Return the block of pod ``uid``, recorded on disk before this returns.
 
     The caller holds the lock of ``poddirs`` and has made the pod's directory.
 
     :param others: directories of other agents' pods, whose blocks are not handed out.
+    :param known: what earlier calls read, kept for the next one.
     :raises ResourceExhausted: if no block is free.
     :raises DataLoss: if any pod's record cannot be read.
     :raises OSError: if the record cannot be written; nothing is taken then.
     """
-    blocks = read_all(pods, id_range)
+    known = known or Records()
+    blocks = read_all(pods, id_range, known)
     for directory in others:
-        for block in _of_others(directory):
+        for block in _of_others(directory, known):
             blocks.reserve(block)
     block = blocks.allocate(uid)
     if not (pods / uid / FILE_NAME).exists():

@@ -103,6 +103,23 @@ def is_mount_point(path: Path | str) -> bool:
     return any(item.mount_point == str(path) for item in _mentioning(str(path), None))
 
 
+def has_nested(directory: Path) -> bool:
+    """Say whether below a mount at ``directory`` there are others than those right in it, each at a name of its own.
+
+    Without the table, if the kernel tells (Linux 6.8).
+    """
+    names = os.listdir(directory)
+    direct = sum(is_mount_point(directory / name) for name in names)
+    try:
+        fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return libc.mounts_below(fd, direct + 1) > direct
+        finally:
+            os.close(fd)
+    except KernelCallError:
+        return sum(entry.mount_point != str(directory) for entry in under(directory)) > direct
+
+
 def holding(path: Path | str) -> MountEntry:
     """Return the mount that what is at ``path`` is on, as this process sees it.
 

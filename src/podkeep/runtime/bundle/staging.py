@@ -229,8 +229,10 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
 def _deep(directory: Path) -> frozenset[str]:
     """Return which copies in a directory have mounts below them.
 
-    The table is read once, for a node may have thousands.
+    The table is read once at most, for a node may have thousands of mounts.
     """
+    if not mountinfo.has_nested(directory):
+        return frozenset()
     found = {entry.mount_point for entry in mountinfo.under(directory)}
     return frozenset(str(above) for path in found for above in Path(path).parents) & found
 

@@ -96,6 +96,14 @@ class _ManagedPod:
         """Whether the pod is to be removed from the node: no source has it, or its deletion was asked for."""
         return not self.wanted or self.pod.metadata.deletion_timestamp is not None
 
+    def is_active(self) -> bool:
+        """Whether the pod has a claim on the node (kubelet, GetActivePods).
+
+        It was taken on and has not ended. One that was deleted by force has none, though its containers may still be
+        about to end.
+        """
+        return self.wanted and self.admitted and not self.ended
+
     def grace(self) -> int:
         """Return the seconds that its containers have for their end (kubelet, calculateEffectiveGracePeriod)."""
         asked = self.pod.metadata.deletion_grace_period_seconds
@@ -249,22 +257,13 @@ class PodManager:
             yield managed.pod, managed.shown
 
     def active(self) -> list[Pod]:
-        """Return the pods that were taken on and have not ended (kubelet, GetActivePods); one that was deleted by force
-        has no claim on anything, though its containers may still be about to end.
-        """
+        """Return the active pods, with the resources that they were granted."""
         granted = self._node.allocations.allocated
-        active = [
-            managed for managed in self._managed.values() if managed.wanted and managed.admitted and not managed.ended
-        ]
-        return [granted(managed.pod) for managed in active]
+        return [granted(managed.pod) for managed in self._managed.values() if managed.is_active()]
 
     def retry_resizes(self) -> None:
         """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""
-        by_uid = {
-            managed.pod.metadata.uid: managed
-            for managed in self._managed.values()
-            if managed.admitted and not managed.ended
-        }
+        by_uid = {managed.pod.metadata.uid: managed for managed in self._managed.values() if managed.is_active()}
         for pod in self._node.allocations.waiting([managed.pod for managed in by_uid.values()]):
             managed = by_uid[pod.metadata.uid]
             self._request_resources(managed)

@@ -38,6 +38,7 @@ from podkeep.agent.resources import critical, preemption
 from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
+from podkeep.base.backoff import doubling
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
@@ -360,15 +361,14 @@ class PodManager:
 
         What nobody expected costs one attempt: a pod that were given up would run on, and could not be deleted.
         """
-        pause = _FIRST_PAUSE_S
+        pauses = doubling(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while True:
             try:
                 await self._to_its_end(managed, worker)
                 return
             except Exception:  # the boundary: one pod's fault must not leave the pod to nobody
                 log.exception("pod %s/%s failed unexpectedly; trying again", *managed.name)
-            await self._changed(managed, pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
+            await self._changed(managed, pauses.next())
 
     async def _to_its_end(self, managed: _ManagedPod, worker: PodWorker) -> None:
         if managed.pod.status.phase not in TERMINAL and not managed.is_to_go():
@@ -416,7 +416,7 @@ class PodManager:
 
         :returns: whether it ended; else it is to go before it could begin.
         """
-        pause = _FIRST_PAUSE_S
+        pauses = doubling(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while not managed.is_to_go():
             try:
                 await worker.run()
@@ -426,13 +426,12 @@ class PodManager:
                 return True
             except PodkeepError as error:
                 log.warning("pod %s/%s: %s; trying again", *managed.name, error)
-            await self._changed(managed, pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
+            await self._changed(managed, pauses.next())
         return False
 
     async def _repeated(self, managed: _ManagedPod, step: Callable[[], Awaitable[None]]) -> None:
         """Take a step of the end of a pod as often as it takes."""
-        pause, said = _FIRST_PAUSE_S, False
+        pauses, said = doubling(_FIRST_PAUSE_S, _LAST_PAUSE_S), False
         while True:
             try:
                 await step()
@@ -445,8 +444,7 @@ class PodManager:
                     trace = None if expected else error
                     log.warning("pod %s/%s cannot be removed: %s; trying again", *managed.name, error, exc_info=trace)
                     said = True
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
+            await asyncio.sleep(pauses.next())
 
     async def _changed(self, managed: _ManagedPod, seconds: float | None = None) -> None:
         """Wait until the pod's object changes, ``seconds`` at most."""

@@ -44,32 +44,6 @@ _SETTINGS = {
 """What options stand for."""
 
 
-_UNIT = """\
-[Unit]
-Description=podkeep node agent
-Wants=network-online.target podkeep.service
-After=network-online.target podkeep.service
-Conflicts=kubelet.service podkeep-node.service
-{dependencies}
-[Service]
-Type=notify
-NotifyAccess=main
-ExecStart={command}
-Restart=always
-RestartSec=1
-TimeoutStartSec=infinity
-OOMScoreAdjust=-999
-
-[Install]
-WantedBy=multi-user.target
-"""
-_DEPENDENCIES = """\
-# What it mounts for pods is hidden in a mount namespace that this service makes: `podkeep mountns install`.
-Requires={service}
-After={service}
-"""
-
-
 @click.group(name="agent", invoke_without_command=True)
 @click.option(
     "--config",
@@ -149,29 +123,11 @@ def unit(invocation: Invocation) -> None:
       podkeep agent unit >/etc/systemd/system/podkeep-agent.service
       systemctl enable --now podkeep-agent
     """
+    from podkeep.cli.core import service_unit
     from podkeep.cli.mountns import namespace
 
-    hidden = invocation.config.mountns.enabled
-    # What this shell's environment says is nothing that systemd's services know.
-    pin = namespace.configured(invocation, {}).pin if hidden else None
-    click.echo(agent_unit(background.program(), invocation.global_options(), pin), nl=False)
-
-
-def agent_unit(program: Sequence[str], global_options: Sequence[str], pin: Path | None) -> str:
-    """Return a unit file for ``podkeep agent``.
-
-    :param program: the command ``podkeep``, with an absolute path.
-    :param global_options: options before the verb; paths in them are to be absolute.
-    :param pin: where the mount namespace is pinned that mounts of pods are hidden in; None: they are not.
-    """
-    from podkeep.mountns import units
-    from podkeep.mountns.execstart import quoted
-
-    words, dependencies = [*program, *global_options, "agent"], ""
-    if pin is not None:
-        words.append(f"--mount-namespace={pin}")
-        dependencies = _DEPENDENCIES.format(service=units.service_of(pin))
-    return _UNIT.format(command=" ".join(quoted(word) for word in words), dependencies=dependencies)
+    pin = namespace.of_services(invocation)
+    click.echo(service_unit.AGENT.unit(background.program(), invocation.global_options(), pin), nl=False)
 
 
 def serve(

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,41 +28,6 @@ if TYPE_CHECKING:
     from podkeep.runtime.model.layout import Layout
 
 log = logging.getLogger(__name__)
-
-_UNIT = """\
-[Unit]
-Description=podkeep container runtime (CRI v1)
-After=network.target local-fs.target
-Before=kubelet.service
-{dependencies}
-[Service]
-Type=notify
-NotifyAccess=main
-ExecStart={command}
-ExecReload=/bin/sh -c 'kill -HUP $MAINPID'
-# Each container's monitor is in this unit's cgroup: only the runtime itself is ended, containers run on.
-KillMode=process
-Delegate=yes
-Restart=always
-RestartSec=1
-TimeoutStartSec=60
-TimeoutStopSec=30
-WatchdogSec=60
-OOMScoreAdjust=-999
-LimitNOFILE=1048576
-LimitNPROC=infinity
-LimitCORE=infinity
-TasksMax=infinity
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-_DEPENDENCIES = """\
-# What it mounts for containers is hidden in a mount namespace that this service makes: `podkeep mountns install`.
-Requires={service}
-After={service}
-"""
 
 
 @click.group(name="runtime", invoke_without_command=True)
@@ -134,12 +98,11 @@ def unit(invocation: Invocation) -> None:
       podkeep mountns install
       systemctl enable --now podkeep
     """
+    from podkeep.cli.core import service_unit
     from podkeep.cli.mountns import namespace
 
-    hidden = invocation.config.mountns.enabled
-    # What this shell's environment says is nothing that systemd's services know.
-    pin = namespace.configured(invocation, {}).pin if hidden else None
-    click.echo(runtime_unit(background.program(), invocation.global_options(), pin), nl=False)
+    pin = namespace.of_services(invocation)
+    click.echo(service_unit.RUNTIME.unit(background.program(), invocation.global_options(), pin), nl=False)
 
 
 def serve(
@@ -268,21 +231,3 @@ def _wait_until_unlocked(lock: Path) -> None:
         os.close(lockfile.acquire(lock, timeout_s=background.STOP_TIMEOUT_S, hint="the runtime did not end"))
     except FileNotFoundError:
         return
-
-
-def runtime_unit(program: Sequence[str], global_options: Sequence[str], pin: Path | None) -> str:
-    """Return a unit file for ``podkeep runtime``.
-
-    :param program: the command ``podkeep``, with an absolute path.
-    :param global_options: options before the verb; paths in them are to be absolute.
-    :param pin: where the mount namespace is pinned that container mounts are hidden in; None: they are not.
-    """
-    from podkeep.mountns import units
-    from podkeep.mountns.execstart import quoted
-
-    words = [*program, *global_options, "runtime"]
-    dependencies = ""
-    if pin is not None:
-        words.append(f"--mount-namespace={pin}")
-        dependencies = _DEPENDENCIES.format(service=units.service_of(pin))
-    return _UNIT.format(command=" ".join(quoted(word) for word in words), dependencies=dependencies)

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.client.settings import ExecPlugin, Pem, Settings
 
@@ -132,7 +133,7 @@ def in_cluster() -> Settings:
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ.get("KUBERNETES_SERVICE_PORT", "443")
     namespace = IN_CLUSTER / "namespace"
     return Settings(
-        server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
+        server=f"https://{netloc.join(host, port)}",
         authority=Pem(path=str(IN_CLUSTER / "ca.crt")),
         token_file=str(IN_CLUSTER / "token"),
         namespace=namespace.read_text().strip() if namespace.exists() else "default",

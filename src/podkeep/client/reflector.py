@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
+from podkeep.base.backoff import Backoff
 from podkeep.base.errors import Internal, PodkeepError, Unavailable
 from podkeep.client.client import WATCH_S, Client
 from podkeep.client.errors import ApiError
@@ -21,9 +22,6 @@ from podkeep.client.resources import Resource
 
 log = logging.getLogger(__name__)
 
-FIRST_WAIT_S, MAX_WAIT_S = 0.8, 30.0
-_FORGET_S = 120.0
-"""Without a failure, after which the first wait is the first again."""
 _SHORT_S = 1.0
 """A watch that ends earlier, without an event, is waited for like a failure."""
 PAGE = 500
@@ -40,23 +38,6 @@ class Handler(Protocol):
 
     def deleted(self, item: Mapping[str, Any]) -> None:
         """An object is gone; ``item`` is its last state."""
-
-
-class Backoff:
-    """How long to wait after a failure: twice as long each time, up to a limit, and a random part more."""
-
-    def __init__(self, first: float = FIRST_WAIT_S, most: float = MAX_WAIT_S, forget: float = _FORGET_S) -> None:
-        self._first, self._most, self._forget = first, most, forget
-        self._next, self._last = first, float("-inf")
-
-    def next(self) -> float:
-        """Return the seconds to wait now."""
-        now = time.monotonic()
-        if now - self._last > self._forget:
-            self._next = self._first
-        self._last = now
-        wait, self._next = self._next, min(self._next * 2, self._most)
-        return wait * (1 + random.random())
 
 
 class Reflector:

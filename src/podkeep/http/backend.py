@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import h11
 
+from podkeep.base import netloc
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.tasks import Tasks
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
@@ -39,7 +40,7 @@ class Address:
     name: str = ""
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return netloc.join(self.host, self.port)
 
 
 class Backend:

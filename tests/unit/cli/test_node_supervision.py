@@ -12,8 +12,7 @@ import pytest
 from podkeep.base import lockfile, service
 from podkeep.base.config import Config, NodeConfig, RuntimeConfig
 from podkeep.cli.core import node_report as report
-from podkeep.cli.core import supervised
-from podkeep.cli.node import unit
+from podkeep.cli.core import service_unit, supervised
 from podkeep.cli.node.child import Output
 from podkeep.cli.node.restarts import Failures, Reason, reason
 
@@ -103,7 +102,7 @@ def test_a_node_of_another_configuration_is_not_this_ones(tmp_path: Path) -> Non
 
 
 def test_unit() -> None:
-    text = unit.unit(["/opt/pod keep/podkeep"], ["--config", "/etc/100%.toml"])
+    text = service_unit.NODE.unit(["/opt/pod keep/podkeep"], ["--config", "/etc/100%.toml"])
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(text)

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.cli.agent import agent_unit
-from podkeep.cli.runtime import runtime_unit
+from podkeep.cli.core.service_unit import AGENT, RUNTIME
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry, Part, quoted
 from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
@@ -18,7 +17,7 @@ from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
 def test_the_unit_keeps_containers_when_the_runtime_ends() -> None:
     parser = configparser.ConfigParser(interpolation=None)
     parser.optionxform = str  # type: ignore[assignment,method-assign]
-    parser.read_string(runtime_unit(["/opt/pod keep/bin/podkeep"], ["--config", "/etc/p.toml"], None))
+    parser.read_string(RUNTIME.unit(["/opt/pod keep/bin/podkeep"], ["--config", "/etc/p.toml"], None))
     service = parser["Service"]
     assert service["ExecStart"] == '"/opt/pod keep/bin/podkeep" --config /etc/p.toml runtime'
     assert (service["Type"], service["KillMode"], service["Delegate"]) == ("notify", "process", "yes")
@@ -46,7 +45,7 @@ def test_words_are_quoted_for_systemd(word: str, written: str) -> None:
     ("pin", "service"), [(DEFAULT_PIN, "container-mount-namespace.service"), (KUBENS_PIN, "kubens.service")]
 )
 def test_the_unit_of_a_runtime_that_hides_mounts_needs_no_drop_in(pin: Path, service: str) -> None:
-    text = runtime_unit(["/opt/podkeep"], ["--config", "/etc/p.toml"], pin)
+    text = RUNTIME.unit(["/opt/podkeep"], ["--config", "/etc/p.toml"], pin)
     assert f"ExecStart=/opt/podkeep --config /etc/p.toml runtime --mount-namespace={pin}\n" in text
     unit = execstart.read("podkeep.service", [Part(path="podkeep.service", text=text)])
     assert service in unit.names("Requires") & unit.names("After")
@@ -58,7 +57,7 @@ def test_the_unit_of_a_runtime_that_hides_mounts_needs_no_drop_in(pin: Path, ser
     ("pin", "service"), [(DEFAULT_PIN, "container-mount-namespace.service"), (KUBENS_PIN, "kubens.service")]
 )
 def test_the_unit_of_an_agent_that_hides_mounts_needs_no_drop_in(pin: Path, service: str, tmp_path: Path) -> None:
-    name, text = "podkeep-agent.service", agent_unit(["/opt/podkeep"], ["--config", "/etc/p.toml"], pin)
+    name, text = "podkeep-agent.service", AGENT.unit(["/opt/podkeep"], ["--config", "/etc/p.toml"], pin)
     assert f"ExecStart=/opt/podkeep --config /etc/p.toml agent --mount-namespace={pin}\n" in text
     unit = execstart.read(name, [Part(path=name, text=text)])
     assert service in unit.names("Requires") & unit.names("After")
@@ -70,12 +69,12 @@ def test_the_unit_of_an_agent_that_hides_mounts_needs_no_drop_in(pin: Path, serv
     done = subprocess.run(["systemd-analyze", "verify", str(file)], capture_output=True, text=True, check=False)
     said = [line for line in done.stderr.splitlines() if "podkeep-agent" in line]
     assert (done.returncode, said) == (0, []), done.stderr
-    assert "mount-namespace" not in agent_unit(["/opt/podkeep"], [], None)
+    assert "mount-namespace" not in AGENT.unit(["/opt/podkeep"], [], None)
 
 
 @pytest.mark.requirement("M16")
 def test_the_unit_of_a_runtime_that_hides_nothing_knows_no_namespace() -> None:
-    text = runtime_unit(["/opt/podkeep"], [], None)
+    text = RUNTIME.unit(["/opt/podkeep"], [], None)
     assert "mount-namespace" not in text
     assert "Requires" not in text
 
@@ -83,7 +82,7 @@ def test_the_unit_of_a_runtime_that_hides_nothing_knows_no_namespace() -> None:
 @pytest.mark.parametrize("pin", [None, DEFAULT_PIN])
 def test_systemd_takes_the_unit(tmp_path: Path, pin: Path | None) -> None:
     unit = tmp_path / "podkeep.service"
-    unit.write_text(runtime_unit(["/bin/true"], ["--set", "runtime.root=/srv/a b"], pin))
+    unit.write_text(RUNTIME.unit(["/bin/true"], ["--set", "runtime.root=/srv/a b"], pin))
     (tmp_path / "container-mount-namespace.service").write_text("[Service]\nType=oneshot\nExecStart=/bin/true\n")
     done = subprocess.run(
         ["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False, timeout=60

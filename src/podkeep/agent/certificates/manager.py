@@ -21,10 +21,10 @@ from typing import Any
 from podkeep.agent.certificates import orders
 from podkeep.agent.certificates.orders import Delivery, Order, Subject
 from podkeep.agent.certificates.store import CertificateStore
+from podkeep.base.backoff import Backoff
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PermissionDenied, PodkeepError
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
-from podkeep.client.reflector import Backoff
 from podkeep.client.resources import CERTIFICATE_SIGNING_REQUESTS
 
 log = logging.getLogger(__name__)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from podkeep.base import netloc
+
 _API = ("default", "kubernetes")
 """Namespace and name of the service whose variables every pod gets."""
 
@@ -38,7 +40,7 @@ def _of(service: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     for port in ports:
         if port.get("name"):
             yield f"{prefix}_SERVICE_PORT_{_spelled(port['name'])}", str(port.get("port", 0))
-    host = f"[{address}]" if ":" in address else address
+    host = netloc.bracketed(address)
     for index, port in enumerate(ports):
         number, protocol = port.get("port", 0), port.get("protocol") or "TCP"
         url = f"{protocol.lower()}://{host}:{number}"

@@ -38,6 +38,7 @@ from podkeep.agent.resources import critical, preemption
 from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
+from podkeep.base.backoff import doubling
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.tasks import Tasks
@@ -95,6 +96,14 @@ class _ManagedPod:
     def is_to_go(self) -> bool:
         """Whether the pod is to be removed from the node: no source has it, or its deletion was asked for."""
         return not self.wanted or self.pod.metadata.deletion_timestamp is not None
+
+    def is_active(self) -> bool:
+        """Whether the pod has a claim on the node (kubelet, GetActivePods).
+
+        It was taken on and has not ended. One that was deleted by force has none, though its containers may still be
+        about to end.
+        """
+        return self.wanted and self.admitted and not self.ended
 
     def grace(self) -> int:
         """Return the seconds that its containers have for their end (kubelet, calculateEffectiveGracePeriod)."""
@@ -249,22 +258,13 @@ class PodManager:
             yield managed.pod, managed.shown
 
     def active(self) -> list[Pod]:
-        """Return the pods that were taken on and have not ended (kubelet, GetActivePods); one that was deleted by force
-        has no claim on anything, though its containers may still be about to end.
-        """
+        """Return the active pods, with the resources that they were granted."""
         granted = self._node.allocations.allocated
-        active = [
-            managed for managed in self._managed.values() if managed.wanted and managed.admitted and not managed.ended
-        ]
-        return [granted(managed.pod) for managed in active]
+        return [granted(managed.pod) for managed in self._managed.values() if managed.is_active()]
 
     def retry_resizes(self) -> None:
         """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""
-        by_uid = {
-            managed.pod.metadata.uid: managed
-            for managed in self._managed.values()
-            if managed.admitted and not managed.ended
-        }
+        by_uid = {managed.pod.metadata.uid: managed for managed in self._managed.values() if managed.is_active()}
         for pod in self._node.allocations.waiting([managed.pod for managed in by_uid.values()]):
             managed = by_uid[pod.metadata.uid]
             self._request_resources(managed)
@@ -361,15 +361,14 @@ class PodManager:
 
         What nobody expected costs one attempt: a pod that were given up would run on, and could not be deleted.
         """
-        pause = _FIRST_PAUSE_S
+        pauses = doubling(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while True:
             try:
                 await self._to_its_end(managed, worker)
                 return
             except Exception:  # the boundary: one pod's fault must not leave the pod to nobody
                 log.exception("pod %s/%s failed unexpectedly; trying again", *managed.name)
-            await self._changed(managed, pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
+            await self._changed(managed, pauses.next())
 
     async def _to_its_end(self, managed: _ManagedPod, worker: PodWorker) -> None:
         if managed.pod.status.phase not in TERMINAL and not managed.is_to_go():
@@ -417,7 +416,7 @@ class PodManager:
 
         :returns: whether it ended; else it is to go before it could begin.
         """
-        pause = _FIRST_PAUSE_S
+        pauses = doubling(_FIRST_PAUSE_S, _LAST_PAUSE_S)
         while not managed.is_to_go():
             try:
                 await worker.run()
@@ -427,13 +426,12 @@ class PodManager:
                 return True
             except PodkeepError as error:
                 log.warning("pod %s/%s: %s; trying again", *managed.name, error)
-            await self._changed(managed, pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
+            await self._changed(managed, pauses.next())
         return False
 
     async def _repeated(self, managed: _ManagedPod, step: Callable[[], Awaitable[None]]) -> None:
         """Take a step of the end of a pod as often as it takes."""
-        pause, said = _FIRST_PAUSE_S, False
+        pauses, said = doubling(_FIRST_PAUSE_S, _LAST_PAUSE_S), False
         while True:
             try:
                 await step()
@@ -446,8 +444,7 @@ class PodManager:
                     trace = None if expected else error
                     log.warning("pod %s/%s cannot be removed: %s; trying again", *managed.name, error, exc_info=trace)
                     said = True
-            await asyncio.sleep(pause)
-            pause = min(pause * 2, _LAST_PAUSE_S)
+            await asyncio.sleep(pauses.next())
 
     async def _changed(self, managed: _ManagedPod, seconds: float | None = None) -> None:
         """Wait until the pod's object changes, ``seconds`` at most."""

@@ -19,10 +19,10 @@ import msgspec
 
 from podkeep.agent.manager.static_files import CONFIG_HASH
 from podkeep.api.pod import Pod
+from podkeep.base.backoff import Backoff
 from podkeep.base.errors import PodkeepError
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
-from podkeep.client.reflector import Backoff
 from podkeep.client.resources import NODES, PODS
 
 log = logging.getLogger(__name__)

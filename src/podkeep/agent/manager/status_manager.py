@@ -21,11 +21,11 @@ from podkeep.agent.metrics import POD_STATUS_SYNC_DURATION, AgentMetrics
 from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
+from podkeep.base.backoff import Backoff
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
-from podkeep.client.reflector import Backoff
 from podkeep.client.resources import PODS
 
 log = logging.getLogger(__name__)

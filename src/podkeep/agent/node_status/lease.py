@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from podkeep.base.backoff import doubling
 from podkeep.base.errors import PodkeepError
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
@@ -42,10 +43,11 @@ class NodeLease:
     async def _renew(self) -> None:
         if self._lease is not None and await self._updated():
             return
-        wait = _WAIT_S
-        while not await self._ensured():
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, _MAX_WAIT_S)
+        waits = doubling(_WAIT_S, _MAX_WAIT_S)
+        while True:
+            if await self._ensured():
+                return
+            await asyncio.sleep(waits.next())
 
     async def _ensured(self) -> bool:
         """Return whether the lease is there and new."""

@@ -22,6 +22,7 @@ from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.node_status.status import SPREAD, Facts, Report, fields, report, with_missing
 from podkeep.api.feature_gates import CLASS_RESOURCES
 from podkeep.base import rfc3339
+from podkeep.base.backoff import doubling
 from podkeep.base.errors import PodkeepError
 from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
@@ -182,11 +183,12 @@ class NodeReporter:
 
     async def register(self) -> None:
         """Make the Node, or make the one that is there ours; try until it is done."""
-        wait = _FIRST_S
-        while not await self._registered():
-            await asyncio.sleep(wait)
-            wait = min(wait * 2, _LONGEST_S)
-        self.registered.set()
+        waits = doubling(_FIRST_S, _LONGEST_S)
+        while True:
+            if await self._registered():
+                self.registered.set()
+                return
+            await asyncio.sleep(waits.next())
 
     async def _registered(self) -> bool:
         settings = self._settings

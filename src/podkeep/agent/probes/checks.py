@@ -14,6 +14,7 @@ from podkeep.agent.probes import dialing, grpc_health, http_get, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.agent.probes.places import Places
 from podkeep.api.containers import Container, EphemeralContainer, ExecAction, Probe, TCPSocketAction
+from podkeep.base import netloc
 from podkeep.base.errors import DeadlineExceeded, PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -76,7 +77,7 @@ async def _tcp(action: TCPSocketAction, target: Target, timeout: int) -> Outcome
         async with asyncio.timeout(timeout):
             _, writer = await dialing.connect(host, port)
     except TimeoutError:
-        return Outcome(verdict=Verdict.FAILURE, text=f"dial tcp {dialing.join(host, port)}: i/o timeout")
+        return Outcome(verdict=Verdict.FAILURE, text=f"dial tcp {netloc.join(host, port)}: i/o timeout")
     except dialing.DialFailed as failure:
         return Outcome(verdict=Verdict.FAILURE, text=failure.message)
     writer.transport.abort()

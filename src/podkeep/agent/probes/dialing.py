@@ -7,6 +7,7 @@ import os
 import socket
 import ssl
 
+from podkeep.base import netloc
 from podkeep.base.errors import Unavailable
 from podkeep.base.threads import working_for
 
@@ -16,11 +17,6 @@ _MAX_HELD = 64 * 1024
 
 class DialFailed(Unavailable):
     """There is no connection; the message is that of Go's ``net.Dial``."""
-
-
-def join(host: str, port: int) -> str:
-    """Return ``host:port``, with brackets around an IPv6 address."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def why(error: OSError) -> str:
@@ -48,7 +44,7 @@ async def connect(
     except ConnectionResetError:
         raise
     except OSError as error:
-        raise DialFailed(f"dial tcp {join(address, port)}: connect: {why(error)}") from error
+        raise DialFailed(f"dial tcp {netloc.join(address, port)}: connect: {why(error)}") from error
 
 
 async def _address(host: str, port: int) -> tuple[str, int]:

@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 
 from podkeep.agent import durations
-from podkeep.agent.probes import dialing
 from podkeep.agent.probes.http_get import VERSION
 from podkeep.agent.probes.model import Outcome, Verdict
+from podkeep.base import netloc
 
 _CHECK = "/grpc.health.v1.Health/Check"
 _MAX_ANSWER = 4096
@@ -35,7 +35,7 @@ async def probe(host: str, port: int, service: str, timeout: float) -> Outcome:
 
     :param timeout: seconds for connecting and asking.
     """
-    address = dialing.join(host, port)
+    address = netloc.join(host, port)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
     channel = grpc.aio.insecure_channel(f"ipv6:{address}" if ":" in host else f"ipv4:{address}", options=_OPTIONS)

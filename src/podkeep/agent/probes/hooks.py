@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from podkeep.agent.events import Event, PodListener
 from podkeep.agent.metrics import HOOK_HTTP_FALLBACKS, HOOK_SLEEP_ENDED_EARLY
-from podkeep.agent.probes import dialing, http_get
+from podkeep.agent.probes import http_get
 from podkeep.agent.probes.model import Target
 from podkeep.api.containers import ExecAction, HTTPGetAction, LifecycleHandler
+from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.metrics import Metrics
 from podkeep.cri.client import CriClient
@@ -84,7 +85,7 @@ class Hooks:
             except http_get.PlainAnswer:
                 headers = tuple(item for item in request.headers if item[0].lower() != "authorization")
                 await http_get.get(replace(request, scheme="http", headers=headers), None)
-                place = dialing.join(request.host, request.port)
+                place = netloc.join(request.host, request.port)
                 text = f"request to HTTPS lifecycle hook {place} got HTTP response, retry with HTTP succeeded"
                 self._metrics.add(HOOK_HTTP_FALLBACKS)
                 listener.event(Event(type="Warning", reason="LifecycleHTTPFallback", message=text))

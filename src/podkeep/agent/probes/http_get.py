@@ -20,6 +20,7 @@ import h11
 from podkeep.agent.probes import dialing, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.api.containers import HTTPGetAction
+from podkeep.base import netloc
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
 from podkeep.http.heads import Head
 
@@ -59,7 +60,7 @@ class Request:
     @property
     def url(self) -> str:
         """Return the URL as messages have it."""
-        return f"{self.scheme}://{dialing.join(self.host, self.port)}{self.target}"
+        return f"{self.scheme}://{netloc.join(self.host, self.port)}{self.target}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +206,7 @@ async def _ask(asked: Request) -> Answer:
 
 def _encoded(connection: h11.Connection, asked: Request) -> bytes:
     given = [value for name, value in asked.headers if name.lower() == "host"]
-    host = given[0] if given and given[0] else dialing.join(asked.host, asked.port)
+    host = given[0] if given and given[0] else netloc.join(asked.host, asked.port)
     headers = [("Host", host), *((name, value) for name, value in asked.headers if name.lower() != "host")]
     try:
         event = h11.Request(method="GET", target=asked.target, headers=[*headers, ("Connection", "close")])
@@ -227,7 +228,7 @@ async def _connected(asked: Request) -> AsyncIterator[tuple[asyncio.StreamReader
             raise PlainAnswer("http: server gave HTTP response to HTTPS client") from error
         raise Unavailable(f"tls: {error.reason or error}") from error
     except ConnectionResetError as error:
-        raise Unavailable(f"read tcp {dialing.join(asked.host, asked.port)}: read: connection reset by peer") from error
+        raise Unavailable(f"read tcp {netloc.join(asked.host, asked.port)}: read: connection reset by peer") from error
     except OSError as error:
         raise Unavailable(dialing.why(error)) from error
     finally:

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.agent.user_namespaces import mapping, subordinate_ids
+from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.kernel.files import openat
-from podkeep.kernel.namespace.idmap import IdMap
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
 log = logging.getLogger(__name__)
 
@@ -155,19 +155,24 @@ def default_range(max_pods: int, length: int = UNIT) -> IdRange:
     return IdRange(first=length, blocks=max_pods, length=length, wanted=max_pods)
 
 
-class _Mapping(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+class _Extent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     host_id: int
     container_id: int
     length: int
 
 
-class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    uid_mappings: tuple[_Mapping, ...] = ()
-    gid_mappings: tuple[_Mapping, ...] = ()
+class _Record(
+    msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    """A ``userns`` file as a kubelet's; ``node_mapping`` is not in those: such a pod has no block of its own."""
+
+    uid_mappings: tuple[_Extent, ...] = ()
+    gid_mappings: tuple[_Extent, ...] = ()
+    node_mapping: bool = False
 
 
-def parse(data: bytes) -> Block:
-    """Return the block that a ``userns`` file records, of any length that a node may give.
+def parse(data: bytes) -> Block | IdMap:
+    """Return what a ``userns`` file records: a block of any length that a node may give, or the mapping of the node.
 
     :raises DataLoss: saying what is wrong with the record.
     """
@@ -175,28 +180,53 @@ def parse(data: bytes) -> Block:
         record = msgspec.json.decode(data, type=_Record)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataLoss(f"invalid user namespace mappings file: {error}") from error
+    return _mapping_of_node(record) if record.node_mapping else _block(record)
+
+
+def _block(record: _Record) -> Block:
     if not record.uid_mappings or not record.gid_mappings:
         raise DataLoss("invalid user namespace mappings file: it maps nothing")
     if len(record.uid_mappings) > 1 or len(record.gid_mappings) > 1:
         raise DataLoss("invalid user namespace configuration: no more than one mapping allowed.")
     if record.uid_mappings != record.gid_mappings:
         raise DataLoss("invalid user namespace configuration: GID and UID mappings should be identical.")
-    (mapping,) = record.uid_mappings
-    if mapping.container_id != 0:
+    (extent,) = record.uid_mappings
+    if extent.container_id != 0:
         raise DataLoss("invalid user namespace configuration: UID 0 must be mapped")
-    if mapping.length < UNIT or mapping.length % UNIT:
-        raise DataLoss(f"wrong user namespace length {mapping.length}")
-    if mapping.host_id % mapping.length:
-        raise DataLoss(f"wrong user namespace offset specified {mapping.host_id}")
-    if not mapping.length <= mapping.host_id <= NO_ID - mapping.length:
-        raise DataLoss(f"id {mapping.host_id} is out of range")
-    return Block(first=mapping.host_id, length=mapping.length)
+    if extent.length < UNIT or extent.length % UNIT:
+        raise DataLoss(f"wrong user namespace length {extent.length}")
+    if extent.host_id % extent.length:
+        raise DataLoss(f"wrong user namespace offset specified {extent.host_id}")
+    if not extent.length <= extent.host_id <= NO_ID - extent.length:
+        raise DataLoss(f"id {extent.host_id} is out of range")
+    return Block(first=extent.host_id, length=extent.length)
 
 
-def render(block: Block) -> bytes:
-    """Return the content of a ``userns`` file for ``block``."""
-    mapping = (_Mapping(host_id=block.first, container_id=0, length=block.length),)
-    return msgspec.json.encode(_Record(uid_mappings=mapping, gid_mappings=mapping))
+def _mapping_of_node(record: _Record) -> IdMap:
+    uids, gids = (
+        tuple(IdMapping(container_id=i.container_id, host_id=i.host_id, length=i.length) for i in side)
+        for side in (record.uid_mappings, record.gid_mappings)
+    )
+    found = IdMap(uids=uids, gids=gids)
+    try:
+        found.validate()
+    except InvalidArgument as error:
+        raise DataLoss(f"invalid user namespace mappings file: {error.message}") from error
+    if any(item.host_id == 0 for item in (*uids, *gids)):
+        raise DataLoss("invalid user namespace mappings file: it maps ID 0 of the node")
+    return found
+
+
+def render(given: Block | IdMap) -> bytes:
+    """Return the content of a ``userns`` file of a pod that has a block, or the mapping of the node."""
+    if isinstance(given, Block):
+        extents = (_Extent(host_id=given.first, container_id=0, length=given.length),)
+        return msgspec.json.encode(_Record(uid_mappings=extents, gid_mappings=extents))
+    uids, gids = (
+        tuple(_Extent(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in side)
+        for side in (given.uids, given.gids)
+    )
+    return msgspec.json.encode(_Record(uid_mappings=uids, gid_mappings=gids, node_mapping=True))
 
 
 class Blocks:
@@ -384,7 +414,7 @@ def read(file: Path) -> Block | IdMap | None:
         data = openat.read_bytes(fd, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise DataLoss(f"invalid user namespace mappings file: it has more than {MAX_BYTES} bytes")
-    return mapping.parse(data) or parse(data)
+    return parse(data)
 
 
 def extents(id_map: IdMap) -> list[Block]:
@@ -450,8 +480,7 @@ def write(pods: Path, uid: str, given: Block | IdMap) -> None:
 
     :raises OSError: if it cannot be written.
     """
-    data = mapping.render(given) if isinstance(given, IdMap) else render(given)
-    atomicfile.write(pods / uid / FILE_NAME, data, mode=0o600)
+    atomicfile.write(pods / uid / FILE_NAME, render(given), mode=0o600)
     # The directory itself must survive a power cut with its file.
     atomicfile.sync_directory(pods)
 

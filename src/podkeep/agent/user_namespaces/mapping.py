@@ -1,7 +1,7 @@
-"""One mapping for all pods of a node (KEP-127 draft): reading it, an fsGroup in it, and its record. Pure.
+"""One mapping for all pods of a node (KEP-127 draft): reading it, and an fsGroup in it. Pure.
 
-Owns: what ``agent.uid_mapping`` and ``agent.gid_mapping`` mean, and what a pod's file ``userns`` says when the pod has
-the node's mapping. Does not own: which pods get it (``choice``), blocks of pods' own (``blocks``).
+Owns: what ``agent.uid_mapping`` and ``agent.gid_mapping`` mean. Does not own: which pods get it (``choice``), blocks of
+pods' own and records of both (``blocks``).
 """
 
 from __future__ import annotations
@@ -10,11 +10,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-import msgspec
-
 from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
-from podkeep.base.errors import DataLoss, InvalidArgument
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.printable import printable
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
@@ -138,60 +136,3 @@ def _without(item: IdMapping, offsets: Iterable[int]) -> Iterator[IdMapping]:
 def _piece(item: IdMapping, start: int, end: int) -> Iterator[IdMapping]:
     if start < end:
         yield IdMapping(container_id=item.container_id + start, host_id=item.host_id + start, length=end - start)
-
-
-class _Extent(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    host_id: int
-    container_id: int
-    length: int
-
-    def mapping(self) -> IdMapping:
-        return IdMapping(container_id=self.container_id, host_id=self.host_id, length=self.length)
-
-
-class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
-    """As a kubelet's records, but for ``nodeMapping``: such a pod has no block of its own."""
-
-    uid_mappings: tuple[_Extent, ...]
-    gid_mappings: tuple[_Extent, ...]
-    node_mapping: bool
-
-
-class _Kind(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    node_mapping: bool = False
-
-
-def render(id_map: IdMap) -> bytes:
-    """Return the record of a pod with the node's mapping, for its file ``userns``."""
-
-    def extents(mappings: Sequence[IdMapping]) -> tuple[_Extent, ...]:
-        return tuple(_Extent(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in mappings)
-
-    record = _Record(uid_mappings=extents(id_map.uids), gid_mappings=extents(id_map.gids), node_mapping=True)
-    return msgspec.json.encode(record)
-
-
-def parse(data: bytes) -> IdMap | None:
-    """Return the mapping that a ``userns`` file records as the node's; ``None`` if it does not say that it is one.
-
-    :raises DataLoss: saying what is wrong with the record.
-    """
-    try:
-        if not msgspec.json.decode(data, type=_Kind).node_mapping:
-            return None
-        record = msgspec.json.decode(data, type=_Record)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        if isinstance(error, msgspec.ValidationError) and b"nodeMapping" in data:
-            raise DataLoss(f"invalid user namespace mappings file: {error}") from error
-        return None  # whatever it is: who reads blocks says so
-    found = IdMap(
-        uids=tuple(item.mapping() for item in record.uid_mappings),
-        gids=tuple(item.mapping() for item in record.gid_mappings),
-    )
-    try:
-        found.validate()
-    except InvalidArgument as error:
-        raise DataLoss(f"invalid user namespace mappings file: {error.message}") from error
-    if any(item.host_id == 0 for item in (*found.uids, *found.gids)):
-        raise DataLoss("invalid user namespace mappings file: it maps ID 0 of the node")
-    return found

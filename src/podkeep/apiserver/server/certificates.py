@@ -263,6 +263,23 @@ def issue(files: Files, wanted: Wanted, now: int) -> Pair:
     return _order(Order(now=now, wanted=(wanted,), authority=_read_authority(files))).pairs[wanted.name]
 
 
+def keep(files: Files, own: Files, wanted: Wanted, now: int) -> None:
+    """Have a certificate of the authority of ``files`` in ``own``, made anew under the same rules as the API's; blocks.
+
+    :raises FailedPrecondition: if there is no authority that can be used, or no certificate can have such a name.
+    :raises DataLoss: if the files cannot be read.
+    :raises OSError: if they cannot be written.
+    """
+    authority, found = _digest(files.key(AUTHORITY)), _look(own, [wanted])
+    if _is_good(wanted, found, authority, now):
+        return
+    pair = issue(files, wanted, now)
+    own.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _write(own, wanted.name, pair)
+    record = _record(own, wanted.name, pair, authority, wanted)
+    atomicfile.write(own.directory / _RECORDS, msgspec.json.encode(found.records | {wanted.name: record}))
+
+
 def _order(order: Order) -> Delivery:
     done = spawn.run(spawn.own_command(_WORKER), stdin=msgspec.json.encode(order), timeout=_TIMEOUT_S).check()
     delivery = msgspec.json.decode(done.stdout, type=Delivery)
@@ -314,8 +331,7 @@ def _store(files: Files, old: Mapping[str, Record], todo: Plan, delivery: Delive
     if delivery.authority is not None and todo.new_authority:
         pairs[AUTHORITY] = delivery.authority
     for name, pair in pairs.items():
-        atomicfile.write(files.key(name), pair.key.encode())
-        atomicfile.write(files.certificate(name), pair.certificate.encode())
+        _write(files, name, pair)
     if delivery.accounts is not None:
         private, public = delivery.accounts
         atomicfile.write(files.accounts_public, public.encode())
@@ -328,6 +344,11 @@ def _store(files: Files, old: Mapping[str, Record], todo: Plan, delivery: Delive
         records[item.name] = _record(files, item.name, delivery.pairs[item.name], authority, item)
     atomicfile.write(files.directory / _RECORDS, msgspec.json.encode(records))
     return records
+
+
+def _write(files: Files, name: str, pair: Pair) -> None:
+    atomicfile.write(files.key(name), pair.key.encode())
+    atomicfile.write(files.certificate(name), pair.certificate.encode())
 
 
 def _record(files: Files, name: str, pair: Pair, authority: str, wanted: Wanted | None) -> Record:

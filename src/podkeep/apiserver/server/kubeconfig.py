@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair, of_node
-from podkeep.base import atomicfile
+from podkeep.base import atomicfile, netloc
 from podkeep.base.errors import refused
 
 CLUSTER = "podkeep"
@@ -20,7 +20,7 @@ def server_url(host: str, port: int) -> str:
     address = ip_address(host)
     if address.is_unspecified:
         host = "127.0.0.1" if address.version == 4 else "::1"
-    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return f"https://{netloc.join(host, port)}"
 
 
 def kubeconfig(server: str, authority: str, user: str, pair: Pair | tuple[str, str]) -> str:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from podkeep.apiserver.server import certificates, kubeconfig
 from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, KUBELET_CLIENT, Files
+from podkeep.base import netloc
 from podkeep.base.config import ApiConfig
 from podkeep.base.errors import FailedPrecondition
 from podkeep.http.connection import Limits
@@ -106,7 +107,7 @@ class Sockets:
         if self._tcp is None:
             return ""
         host, port = self._tcp.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return netloc.join(host, port)
 
     def write_kubeconfigs(self) -> None:
         """Write the files with which administrators and components reach the TLS socket, if there is one."""

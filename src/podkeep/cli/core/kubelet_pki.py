@@ -1,12 +1,11 @@
 """The kubelet's certificates where the API is this machine's own: its authority signs them.
 
-Owns: which file, when it is made anew. The agent knows the Kubernetes API and nothing of the embedded one, so its
-command line does that. With a kubeconfig, certificates are the cluster's.
+Owns: where they are. The agent knows the Kubernetes API and nothing of the embedded one, so its command line does that.
+With a kubeconfig, certificates are the cluster's.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import socket
 import time
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from podkeep.base import atomicfile
 from podkeep.base.errors import PodkeepError
 
 if TYPE_CHECKING:
@@ -27,16 +25,7 @@ log = logging.getLogger(__name__)
 
 _WAIT_S = 10.0
 _LOOK_S = 0.02
-_MADE = "kubelet-serving.json"
-
-
-class _Made(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the certificate that is there: for whom, by which authority, and when it is to be renewed."""
-
-    name: str
-    addresses: tuple[str, ...]
-    authority: str
-    renewed: int
+_NAME = "kubelet"
 
 
 def prepared(config: Config, addresses: Sequence[str], *, wait: float = _WAIT_S) -> Config:
@@ -75,26 +64,8 @@ def prepared(config: Config, addresses: Sequence[str], *, wait: float = _WAIT_S)
 def _ensure(config: Config, files: Files, addresses: tuple[str, ...]) -> tuple[Path, Path]:
     from podkeep.apiserver.server import certificates
 
-    name = config.agent.node_name or socket.gethostname().lower()
-    directory = Path(config.agent.root) / "pki"
-    certificate, key, record = directory / "kubelet.crt", directory / "kubelet.key", directory / _MADE
-    digest = hashlib.sha256(files.key(certificates.AUTHORITY).read_bytes()).hexdigest()
-    now = int(time.time())
-    wanted = _Made(name=name, addresses=addresses, authority=digest, renewed=now)
-    if certificate.exists() and key.exists() and _is_good(record, wanted):
-        return certificate, key
-    pair = certificates.issue(files, certificates.of_node(name, addresses)[1], now)
-    renewed = pair.not_after - (pair.not_after - pair.not_before) // 3
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    atomicfile.write(key, pair.key.encode())
-    atomicfile.write(certificate, pair.certificate.encode())
-    atomicfile.write(record, msgspec.json.encode(msgspec.structs.replace(wanted, renewed=renewed)))
-    return certificate, key
-
-
-def _is_good(record: Path, wanted: _Made) -> bool:
-    try:
-        made = msgspec.json.decode(record.read_bytes(), type=_Made)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-        return False
-    return wanted.renewed < made.renewed and msgspec.structs.replace(made, renewed=wanted.renewed) == wanted
+    node = config.agent.node_name or socket.gethostname().lower()
+    own = certificates.Files(Path(config.agent.root))
+    wanted = msgspec.structs.replace(certificates.of_node(node, addresses)[1], name=_NAME)
+    certificates.keep(files, own, wanted, int(time.time()))
+    return own.certificate(_NAME), own.key(_NAME)

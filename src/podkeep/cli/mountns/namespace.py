@@ -90,6 +90,14 @@ def configured(invocation: Invocation, environ: Mapping[str, str]) -> NamespaceR
     return found
 
 
+def of_services(invocation: Invocation) -> Path | None:
+    """Return where the namespace is pinned that services of this configuration are to be in; ``None``: in none."""
+    if not invocation.config.mountns.enabled:
+        return None
+    # What this shell's environment says is nothing that systemd's services know.
+    return configured(invocation, {}).pin
+
+
 def own_pin(invocation: Invocation) -> Path:
     """Return where a namespace is pinned that podkeep makes and removes.
 

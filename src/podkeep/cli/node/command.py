@@ -99,9 +99,10 @@ def install(invocation: Invocation, only_print: bool, no_start: bool, output: st
 
     The service has the options that are given here, also those before `install`.
     """
+    from podkeep.cli.core import service_unit
     from podkeep.cli.node import unit
 
-    text = unit.unit(background.program(), invocation.global_options())
+    text = service_unit.NODE.unit(background.program(), invocation.global_options())
     if only_print:
         click.echo(text, nl=False)
         return

@@ -1,8 +1,7 @@
-"""The systemd unit of ``podkeep node``: its text, installing and removing it (systemd.unit(5), systemd.service(5))."""
+"""The systemd unit of ``podkeep node``: installing and removing it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from podkeep.base import atomicfile, spawn
@@ -10,48 +9,6 @@ from podkeep.base.errors import CommandFailed, FailedPrecondition, NotFound, ref
 
 PATH = Path("/etc/systemd/system/podkeep-node.service")
 _TIMEOUT_S = 120.0
-
-_UNIT = """\
-[Unit]
-Description=podkeep node (container runtime, Kubernetes API, node agent)
-Wants=network-online.target
-After=network-online.target local-fs.target time-sync.target
-# `podkeep runtime` as a service of its own has the same directories; containers run on while it is replaced.
-Conflicts=podkeep.service
-After=podkeep.service
-
-[Service]
-Type=notify
-NotifyAccess=main
-ExecStart={command}
-ExecReload=/bin/sh -c 'kill -HUP $MAINPID'
-# Each container's monitor is in this unit's cgroup: the supervisor ends its daemons itself, containers run on.
-KillMode=process
-Delegate=yes
-Restart=always
-RestartSec=1
-TimeoutStartSec=90
-TimeoutStopSec=120
-WatchdogSec=120
-OOMScoreAdjust=-999
-LimitNOFILE=1048576
-LimitNPROC=infinity
-LimitCORE=infinity
-TasksMax=infinity
-
-[Install]
-WantedBy=multi-user.target
-"""
-
-
-def unit(program: Sequence[str], options: Sequence[str]) -> str:
-    """Return the unit's text.
-
-    :param program: the command ``podkeep``, with an absolute path; ``options`` go before the verb.
-    """
-    from podkeep.mountns.execstart import quoted
-
-    return _UNIT.format(command=" ".join(quoted(word) for word in (*program, *options, "node")))
 
 
 def install(text: str, *, start: bool) -> dict[str, str]:

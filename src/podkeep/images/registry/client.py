@@ -14,6 +14,7 @@ from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 import msgspec
 
 from podkeep import __version__
+from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.redaction import remember
 from podkeep.images.registry.dialing import Allowed, Dialer
@@ -49,7 +50,7 @@ class Url(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def netloc(self) -> str:
         """``host[:port]`` as in a Host header and in ``[registries]``."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = netloc.bracketed(self.host)
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
     def __str__(self) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition
 from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import BrokenOff, Connection, TransferError
@@ -154,7 +155,7 @@ class Dialer:
         )
 
     def _tunnel(self, sock: socket.socket, host: str, port: int, authorization: str) -> None:
-        name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        name = netloc.join(host, port)
         headers = {"Host": name} | ({"Proxy-Authorization": authorization} if authorization else {})
         answer = Connection(sock, timeout=_CONNECT_S).exchange("CONNECT", name, headers)
         if not 200 <= answer.status < 300:
@@ -221,7 +222,7 @@ def _connect(host: str, port: int, allowed: Allowed) -> socket.socket:
     reasons: list[str] = []
     refused = ""
     for family, kind, protocol, _, address in found[:_MAX_ADDRESSES]:
-        shown = f"[{address[0]}]:{port}" if family == socket.AF_INET6 else f"{address[0]}:{port}"
+        shown = netloc.join(str(address[0]), port)
         if why := forbidden(_numeric(address), allowed):
             refused = f"{shown} is {why}"
             continue

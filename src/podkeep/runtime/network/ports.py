@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
+from podkeep.base import netloc
 from podkeep.base.errors import AlreadyExists, InvalidArgument
 from podkeep.base.printable import quoted
 from podkeep.runtime.model.records import HostPort, Sandbox
@@ -170,5 +171,5 @@ def forwards(ports: Iterable[HostPort], addresses: Sequence[str]) -> tuple[Forwa
 
 def words(port: HostPort) -> str:
     """Return a host port as a reader would write it."""
-    address = f"[{port.host_ip}]" if ":" in port.host_ip else port.host_ip
+    address = netloc.bracketed(port.host_ip)
     return f"host port {address}{':' if address else ''}{port.host_port}/{port.protocol}"

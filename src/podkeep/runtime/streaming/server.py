@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
+from podkeep.base import netloc
 from podkeep.base.config import StreamingConfig
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
 from podkeep.base.tasks import Tasks
@@ -216,4 +217,4 @@ def _host(address: str) -> str:
     parsed = ip_address(address)
     if parsed.is_unspecified:
         return "127.0.0.1" if parsed.version == 4 else "[::1]"
-    return f"[{parsed}]" if parsed.version == 6 else str(parsed)
+    return netloc.bracketed(str(parsed))

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from podkeep.api import names
-from podkeep.api.container_validation import FIELD_PATHS
+from podkeep.api.container_validation import FIELD_PATHS, RESOURCE_FIELDS
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.field_rules import named, required
@@ -44,14 +44,6 @@ _DIVISORS = {
     "ephemeral-storage": ("local ephemeral storage", _BYTES),
 }
 """By resource: what messages call it, and the units that it can be told in."""
-_RESOURCE_FIELDS = (
-    "limits.cpu",
-    "limits.ephemeral-storage",
-    "limits.memory",
-    "requests.cpu",
-    "requests.ephemeral-storage",
-    "requests.memory",
-)
 VOLUME_FIELDS = ("metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid")
 _FIELDS = frozenset(FIELD_PATHS + VOLUME_FIELDS) | {
     "spec.restartPolicy",
@@ -235,7 +227,7 @@ def validate_resource_ref(reference: Values, path: str, errors: FieldErrors, *, 
     elif not resource:
         errors.required(f"{path}.resource", "")
     elif not huge:
-        pod_fields.supported(f"{path}.resource", resource, _RESOURCE_FIELDS, errors)
+        pod_fields.supported(f"{path}.resource", resource, RESOURCE_FIELDS, errors)
     divisor = reference.get("divisor", "0")
     shown, units = ("hugepages", _BYTES) if huge else _DIVISORS.get(resource.partition(".")[2], ("", ()))
     if divisor != "0" and units and divisor not in units:

@@ -13,6 +13,7 @@ from podkeep.apiserver.kinds.services import addresses
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.patch.values import equal
 from podkeep.apiserver.schema.table import Kind
+from podkeep.base import netloc
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 HOST_NAME = "kubernetes.io/hostname"
@@ -100,12 +101,7 @@ def _destinations(value: Mapping[str, Any]) -> Iterator[str]:
         ports = [port["port"] for port in subset.get("ports", ())]
         for port in ports or [None]:
             for address in subset.get("addresses", ()):
-                yield address["ip"] if port is None else host_port(address["ip"], port)
-
-
-def host_port(host: str, port: int) -> str:
-    """Return an address and a port as URLs have them."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                yield address["ip"] if port is None else netloc.join(address["ip"], port)
 
 
 def _shown_destinations(value: Mapping[str, Any]) -> str:

@@ -4,10 +4,11 @@ PYTHON := .venv/bin/python
 SOURCES := src tests tools bench
 MOUNTS ?= hidden
 SECONDS ?= 240
-SPREAD := --numprocesses=auto --maxprocesses=4 --dist=worksteal
+CPUS := $(shell nproc)
+# Tests wait for processes and sockets, those of pods half of their time: more of them at once than CPUs.
+SPREAD_UNIT := --numprocesses=$(shell echo $$(($(CPUS) + 1))) --maxprocesses=4 --dist=worksteal
+SPREAD := --numprocesses=$(shell echo $$((2 * $(CPUS)))) --maxprocesses=4 --dist=worksteal
 UNIT_TESTS := tests/unit tests/contract
-# Unit tests spend part of their time waiting for processes and sockets: one worker more than CPUs.
-SPREAD_UNIT := --numprocesses=$(shell echo $$(( $$(nproc) + 1 ))) --maxprocesses=4 --dist=worksteal
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 RESULTS := .cache/results
@@ -34,7 +35,7 @@ test: ## every check and every test; MOUNTS=shown: without hiding the mounts of 
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
-	$(PYTHON) -m pytest $(SPREAD) --results=$(RESULTS)/slow.jsonl -m slow $(UNIT_TESTS)
+	$(PYTHON) -m pytest $(SPREAD_UNIT) --results=$(RESULTS)/slow.jsonl -m slow $(UNIT_TESTS)
 	$(SUITE) $(SCRATCH_TESTS) --container-mounts=$(MOUNTS)
 
 parity: setup ## run the tests with container mounts hidden and shown, and compare result by result (root)
@@ -45,7 +46,7 @@ parity: setup ## run the tests with container mounts hidden and shown, and compa
 
 reference: ## run the conformance tests, a node's among them, against Debian's containerd (root)
 	@tools/setup reference
-	$(PYTHON) tools/suite.py --results=.cache/reference.jsonl tests/conformance --cri-endpoint=containerd
+	$(PYTHON) tools/suite.py --results=.cache/reference.jsonl $(SPREAD) tests/conformance --cri-endpoint=containerd
 
 nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
 	@tools/setup nested

@@ -453,6 +453,7 @@ def test_up_down_up(changing: Runner, image: str) -> None:
         daemon.run("rm", "--grace-period", "0", "field", "note", check=True)
 
 
+@pytest.mark.first
 @pytest.mark.requirement("Q1", "Q93")
 def test_a_full_node_of_pods_in_one_class(changing: Runner, image: str) -> None:
     """As many pods as a node has, in few classes, in one manifest; then the runtime is killed and comes back."""

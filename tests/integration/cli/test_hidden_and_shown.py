@@ -41,6 +41,7 @@ def start(mounts: ContainerMounts, results: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.first
 @pytest.mark.requirement("M30", "M42")
 def test_the_same_passes_and_what_differs_is_named(tmp_path: Path) -> None:
     runs = {mounts: start(mounts, tmp_path / f"{mounts}.xml") for mounts in ContainerMounts}

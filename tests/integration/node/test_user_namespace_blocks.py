@@ -46,6 +46,7 @@ def test_no_free_block(one_block: None, own_node: RunningNode, image: str) -> No
         assert mapping_of(node, image, "second") == ["0", "65536", "65536"]
 
 
+@pytest.mark.first
 @pytest.mark.requirement("U32", "U34")
 def test_as_many_pods_as_a_node_has_at_once(own_node: RunningNode, image: str) -> None:
     """Each has a block of its own, over a restart of the agent and when its sandbox is lost; later ones get others."""

@@ -62,7 +62,7 @@ isolation: ## print the attacks of the last make test as docs/isolation.md has t
 
 quick: ## the unit tests that need no root, in 15 s at most
 	@test -x $(PYTHON) || tools/setup test
-	$(PYTHON) -m pytest -q $(SPREAD) --quick -m "not slow" tests/unit
+	$(PYTHON) -m pytest -q $(SPREAD_UNIT) --quick -m "not slow" tests/unit
 
 watch: ## run the tests that belong to what was changed, each time something is saved
 	@test -x $(PYTHON) || tools/setup test

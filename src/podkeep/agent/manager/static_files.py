@@ -97,7 +97,7 @@ class StaticFiles:
         }
         for name, file in self._known.items():
             if file.problem and (name not in before or before[name].problem != file.problem):
-                log.error("static pod %s is left out: %s", name, file.problem)
+                log.error("static pod %s is left out: %s", printable(name), printable(file.problem))
         return {name: file.pod for name, file in before.items()} != {n: file.pod for n, file in self._known.items()}
 
     def problems(self) -> Mapping[str, str]:
@@ -126,7 +126,7 @@ class StaticFiles:
                 continue
             key = file.pod.metadata.namespace, file.pod.metadata.name
             if key in found:
-                log.warning("static pod %s is left out: there is another pod %s/%s", name, *key)
+                log.warning("static pod %s is left out: there is another pod %s/%s", printable(name), *key)
             found.setdefault(key, file.pod)
         return list(found.values())
 

@@ -47,6 +47,7 @@ ALLOWED = {
         "runtime/lifecycle/handlers.py",
         "runtime/bundle/changed_trees.py",
         "runtime/bundle/image_volumes.py",
+        "runtime/bundle/leftovers.py",
         "runtime/bundle/rootfs_variants.py",
         "runtime/oci/driver.py",
         "runtime/oci/exec.py",

@@ -23,4 +23,25 @@ def test_no_container_ends_before_it_starts(noted: int, expected: int, tmp_path:
     file.parent.mkdir(parents=True)
     file.write_text("0")
     os.utime(file, ns=(noted, noted))
-    assert ended_status(ended, layout).finished_at == expected
+    assert ended_status(ended, layout, lambda: 0).finished_at == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "is_noted", "counted", "reason"),
+    [
+        (137, True, 0, "OOMKilled"),
+        (137, False, 1, "OOMKilled"),
+        (137, False, 0, "Error"),
+        (0, True, 1, "Completed"),
+    ],
+)
+def test_an_end_for_want_of_memory(code: int, is_noted: bool, counted: int, reason: str, tmp_path: Path) -> None:
+    """conmon may be told of the end first, and note nothing; the kernel counts in any case."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    ended = container()
+    for file in (layout.exit_file(ended.id), layout.bundle(ended.id) / "oom"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+    layout.exit_file(ended.id).write_text(str(code))
+    if is_noted:
+        (layout.bundle(ended.id) / "oom").touch()
+    assert ended_status(ended, layout, lambda: counted).reason == reason

@@ -27,6 +27,7 @@ from podkeep.base.errors import (
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.cgroup import cgroup_dynmods
+from podkeep.kernel.cgroup.cgroup_files import Table
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat, removal
 from podkeep.kernel.mount import mounts, overlay
@@ -165,6 +166,20 @@ class ContainerExecutor:
                     hint="something killed it: who stopped it, or its memory limit or its pod's",
                 ) from error
             raise
+
+    def oom_kills(self, container: Container, sandbox: Sandbox) -> int:
+        """Return how many processes of a container's cgroup the kernel has killed because memory ran out.
+
+        What cannot be read is 0: that a container has ended is noted in any case.
+        """
+        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        try:
+            # Of version 2 and of version 1.
+            texts = [self.cgroups.read(cgroup, name) for name in ("memory.events", "memory.oom_control")]
+            return sum(Table(text.encode()).get(b"oom_kill") for text in texts if text is not None)
+        except PodkeepError as error:
+            log.warning("why container %s ended: %s", container.id, error)
+            return 0
 
     def release_classes(self, container: Container, sandbox: Sandbox) -> None:
         """Take a container that ended out of its classes; safe to repeat.

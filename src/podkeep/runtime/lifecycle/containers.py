@@ -12,6 +12,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -499,7 +500,8 @@ class Containers:
         if container_id in self._starting:
             self._ended_early.add(container_id)
             return
-        status = ended_status(container, self._layout)
+        sandbox = self._state.sandbox(container.sandbox_id)
+        status = ended_status(container, self._layout, partial(self._executor.oom_kills, container, sandbox))
         if (message := self._failed_starts.get(container_id)) is not None:
             status = msgspec.structs.replace(
                 status, reason="StartError", message=message, exit_code=START_ERROR_EXIT_CODE
@@ -541,8 +543,11 @@ def without_classes(status: ContainerStatus) -> ContainerStatus:
     return msgspec.structs.replace(status, class_resources={}, class_change={})
 
 
-def ended_status(container: Container, layout: Layout) -> ContainerStatus:
-    """Return the status of a container whose processes are gone: what conmon noted, or that nobody knows."""
+def ended_status(container: Container, layout: Layout, oom_kills: Callable[[], int]) -> ContainerStatus:
+    """Return the status of a container whose processes are gone: what conmon noted, or that nobody knows.
+
+    :param oom_kills: returns what the container's cgroup has counted, 0 if it is gone.
+    """
     noted = exit_code_of(layout.exit_file(container.id))
     if noted is None:
         return msgspec.structs.replace(
@@ -557,8 +562,9 @@ def ended_status(container: Container, layout: Layout) -> ContainerStatus:
     # A file's time is that of the kernel's last tick: of a program that ended at once, before its start.
     finished = max(finished, container.status.started_at)
     reason = "Completed" if code == 0 else "Error"
-    # conmon notes each time that memory ran out in the cgroup. What survived it and then succeeded was not killed.
-    if code != 0 and (layout.bundle(container.id) / "oom").exists():
+    # conmon notes each time that memory ran out in the cgroup, unless it is told of the end before it is told of that.
+    # What survived it and then succeeded was not killed.
+    if code != 0 and ((layout.bundle(container.id) / "oom").exists() or oom_kills()):
         reason = "OOMKilled"
     return msgspec.structs.replace(
         container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason

@@ -108,8 +108,10 @@ class Recovery:
             status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=())
             self.state.set_sandbox(sandbox.id, status)
         for container in self.state.containers():
-            status_of = ended_status(container, self.layout) if container.status.state.lives else container.status
-            self.state.set_container(container.id, msgspec.structs.replace(status_of, process=None, monitor=None))
+            ended = container.status
+            if ended.state.lives:
+                ended = ended_status(container, self.layout, lambda: 0)  # its cgroup was of the last boot, too
+            self.state.set_container(container.id, msgspec.structs.replace(ended, process=None, monitor=None))
 
     def _check_container(self, container: Container) -> None:
         if container.status.update_undo:
@@ -177,10 +179,12 @@ class Recovery:
         orphans.remove_orphan(path, remove=self.leftovers.put_aside)
 
     def _note_end(self, container: Container) -> None:
-        container = self.state.set_container(container.id, ended_status(container, self.layout), ending=True)
+        sandbox = self.state.sandbox(container.sandbox_id)
+        status = ended_status(container, self.layout, partial(self.containers.oom_kills, container, sandbox))
+        container = self.state.set_container(container.id, status, ending=True)
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.
-            self.containers.kill_rest(container, self.state.sandbox(container.sandbox_id))
+            self.containers.kill_rest(container, sandbox)
         if container.status.held_classes:
             self._release_classes(container)
 

@@ -15,6 +15,7 @@ import pytest
 from podkeep.agent.eviction.logind import Logind
 from podkeep.base.errors import PodkeepError, Unavailable
 
+ANNOUNCE = Path(__file__).with_name("programs") / "announce_shutdown.py"
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>custom</type><listen>unix:path={path}</listen>
@@ -77,44 +78,12 @@ def test_a_shutdown_that_begins_and_is_called_off(bus: Path) -> None:
 
             reading = asyncio.ensure_future(read())
             while not reading.done():  # the match may not be there yet
-                emit = await asyncio.create_subprocess_exec(sys.executable, "-c", EMIT, address)
+                emit = await asyncio.create_subprocess_exec(sys.executable, ANNOUNCE, address)
                 assert await emit.wait() == 0
             await reading
             return found[:2]
 
     assert asyncio.run(follow()) == [True, False]
-
-
-EMIT = """
-import os, socket, struct, sys
-from podkeep.agent.eviction import dbus_messages as dbus
-path = sys.argv[1].removeprefix("unix:path=")
-bus = socket.socket(socket.AF_UNIX)
-bus.connect(path)
-bus.sendall(b"\\0AUTH EXTERNAL " + str(os.geteuid()).encode().hex().encode() + b"\\r\\n")
-bus.recv(4096)
-bus.sendall(b"BEGIN\\r\\n")
-target = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
-bus.sendall(dbus.call(1, *target, "Hello"))
-bus.recv(4096)
-request = dbus.call(2, *target, "RequestName", "org.freedesktop.login1", 4)
-bus.sendall(request.replace(b"\\2si\\0", b"\\2su\\0"))
-bus.recv(4096)
-for serial, value in ((3, 1), (4, 0)):
-    fields = bytearray()
-    for code, kind, text in (
-        (1, b"o", b"/org/freedesktop/login1"),
-        (2, b"s", b"org.freedesktop.login1.Manager"),
-        (3, b"s", b"PrepareForShutdown"),
-        (8, b"g", b"b"),
-    ):
-        fields += bytes(-len(fields) % 8) + bytes((code, 1)) + kind + b"\\0"
-        fields += (bytes((len(text),)) if kind == b"g" else struct.pack("<I", len(text))) + text + b"\\0"
-    head = struct.pack("<cBBBIII", b"l", 4, 0, 1, 4, serial, len(fields)) + fields
-    bus.sendall(head + bytes(-len(head) % 8) + struct.pack("<I", value))
-bus.sendall(dbus.call(5, *target, "GetId"))
-bus.recv(4096)
-"""
 
 
 def test_what_is_no_bus(tmp_path: Path) -> None:

@@ -36,11 +36,7 @@ ACCEPT = {"Accept": "application/vnd.oci.image.manifest.v1+json, application/vnd
 LOGIN = {"Authorization": "Basic bWU6c2VjcmV0"}
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 
-BETWEEN = """
-import resource, subprocess, sys
-subprocess.run(sys.argv[1:], check=True)
-print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
-"""
+PEAK_MEMORY = Path(__file__).with_name("programs") / "peak_memory.py"
 
 
 @pytest.fixture
@@ -346,7 +342,7 @@ def test_a_large_file_takes_little_memory(tmp_path: Path, registry: Registry) ->
     push = ["artifact", "push", f"{registry.host}/push/large:1", "large.bin"]
     command = [sys.executable, "-m", "podkeep", "--set", f'registries."{registry.host}".insecure=true', *push]
     # A process has at least the peak of who forked it: that of the tests would count, were there none between.
-    between = [sys.executable, "-S", "-c", BETWEEN, *command]
+    between = [sys.executable, "-S", str(PEAK_MEMORY), *command]
     done = subprocess.run(between, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert int(done.stdout.splitlines()[-1]) < 200 << 10

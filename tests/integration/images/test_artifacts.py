@@ -637,18 +637,7 @@ def test_a_store_that_is_opened_again_has_what_it_had(
     assert (store.usage().used_bytes, store.usage().inodes_used) == du(root)
 
 
-OWNER = """
-import asyncio, sys
-from pathlib import Path
-from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.images.store.store import ImageStore
-root, mounted, driver, name = sys.argv[1:]
-registries = {name.partition("/")[0]: RegistryConfig(insecure=True)}
-config = ImagesConfig(snapshot_driver=driver)
-store = ImageStore.open(Path(root), config=config, registries=registries, mounted=Path(mounted))
-asyncio.run(store.pull(name))
-store.close()
-"""
+OWNER = Path(__file__).with_name("programs") / "image_owner.py"
 
 
 @pytest.mark.parametrize("point", ["images-before-commit", "images-before-record"])
@@ -662,7 +651,7 @@ def test_an_owner_killed_while_it_takes_an_artifact_leaves_nothing(
     asyncio.run(store.pull(artifact(parts[:1]).push(registry, "killed:first")))
     before = len(list(root.glob("*/sha256-*")))
     store.close()
-    command = [sys.executable, "-c", OWNER, str(root), str(tmp_path / "mounted"), snapshot_driver, name]
+    command = [sys.executable, OWNER, root, tmp_path / "mounted", snapshot_driver, name, "ends"]
     environment = os.environ | {"PODKEEP_FAILPOINTS": f"{point}=kill"}
     assert subprocess.run(command, env=environment, check=False, timeout=60).returncode == -signal.SIGKILL
     store = open_store()

@@ -23,25 +23,12 @@ from podkeep.kernel.mount import mountinfo
 from support.images import BUSYBOX, Layout, busybox_layout, file
 from support.registry import Answer, HostileRegistry, Registry
 
-OWNER = """
-import asyncio, sys
-from pathlib import Path
-from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.images.store.store import ImageStore
-root, host, driver = sys.argv[1:]
-registries, config = {host: RegistryConfig(insecure=True)}, ImagesConfig(snapshot_driver=driver)
-store = ImageStore.open(Path(root), config=config, registries=registries, mounted=Path(root).parent / "mounted")
-image = asyncio.run(store.pull(host + "/app:v1"))
-"""
-ENDS = OWNER + "store.close()"
-IS_USED = (
-    OWNER
-    + """
-store.lowers(image, userns=None)
-print("mounted", flush=True)
-sys.stdin.read()
-"""
-)
+PROGRAM = Path(__file__).with_name("programs") / "image_owner.py"
+
+
+def owner_of(root: Path, host: str, driver: str, then: str = "ends") -> list[str]:
+    """Return the command line of a process that opens the store and pulls ``app:v1``; ``then`` it ends, or uses it."""
+    return [sys.executable, str(PROGRAM), str(root), str(root.parent / "mounted"), driver, f"{host}/app:v1", then]
 
 
 @pytest.fixture(params=["directories", "erofs"])
@@ -114,7 +101,7 @@ def test_a_killed_owner_takes_its_workers_along_and_the_next_store_cleans_up(
 ) -> None:
     gate = threading.Event()
     with _held(busybox, gate) as registry:
-        owner = subprocess.Popen([sys.executable, "-c", ENDS, str(root), registry.host, snapshot_driver])
+        owner = subprocess.Popen(owner_of(root, registry.host, snapshot_driver))
         assert registry.paused.wait(30)
         assert leftovers(root) != []
         owner.kill()
@@ -132,7 +119,7 @@ def test_an_owner_killed_between_its_steps_leaves_nothing(
 ) -> None:
     name = registry.push(busybox, "app:v1")
     environment = os.environ | {"PODKEEP_FAILPOINTS": f"{point}=kill"}
-    command = [sys.executable, "-c", ENDS, str(root), registry.host, snapshot_driver]
+    command = owner_of(root, registry.host, snapshot_driver)
     owner = subprocess.run(command, env=environment, check=False, timeout=60)
     assert owner.returncode == -signal.SIGKILL
     assert leftovers(root) != []
@@ -146,7 +133,7 @@ def test_an_image_outlives_its_owner(
     root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
 ) -> None:
     registry.push(busybox, "app:v1")
-    subprocess.run([sys.executable, "-c", ENDS, str(root), registry.host, snapshot_driver], check=True, timeout=60)
+    subprocess.run(owner_of(root, registry.host, snapshot_driver), check=True, timeout=60)
     store = open_store()
     image = store.find(f"{registry.host}/app:v1")
     assert image is not None
@@ -169,7 +156,7 @@ def test_mounts_of_a_killed_owner_are_gone(
     root: Path, registry: Registry, busybox: Layout, snapshot_driver: str, open_store: OpenStore
 ) -> None:
     registry.push(busybox, "app:v1")
-    command = [sys.executable, "-c", IS_USED, str(root), registry.host, snapshot_driver]
+    command = owner_of(root, registry.host, snapshot_driver, "uses")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == b"mounted\n"

@@ -18,18 +18,7 @@ from support.loopdev import loop_device
 
 NEIGHBOUR = 1000
 NO_FILE = os.strerror(errno.ENOENT)
-_LOOK = """
-import os, sys
-os.setgroups([])
-os.setresgid(*[int(sys.argv[1])] * 3)
-os.setresuid(*[int(sys.argv[1])] * 3)
-for path in sys.argv[3:]:
-    try:
-        os.stat(path, dir_fd=int(sys.argv[2]))
-    except PermissionError:
-        continue
-    print(path)
-"""
+_AS_A_USER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("programs") / "as_a_user.py"))
 
 
 def reached(top: Path, daemon: Daemon, *paths: str) -> list[str]:
@@ -38,7 +27,7 @@ def reached(top: Path, daemon: Daemon, *paths: str) -> list[str]:
     try:
         for path in paths:
             os.stat(path, dir_fd=directory)
-        command = [sys.executable, "-I", "-S", "-c", _LOOK, str(NEIGHBOUR), str(directory), *paths]
+        command = [*_AS_A_USER, str(NEIGHBOUR), "look", str(directory), *paths]
         look = subprocess.run(command, pass_fds=(directory,), capture_output=True, text=True, check=True)
     finally:
         os.close(directory)
@@ -63,18 +52,6 @@ def test_a_setuid_program_that_a_pod_makes_is_nobodys_to_run(pods: Pods, daemon:
     assert reached(daemon.layout.run, daemon, *inside, f"containers/{container}/rootfs/program") == []
 
 
-_OPEN = """
-import os, sys
-os.setgroups([])
-os.setresgid(*[int(sys.argv[1])] * 3)
-os.setresuid(*[int(sys.argv[1])] * 3)
-try:
-    print(len(os.read(os.open(sys.argv[2], os.O_RDONLY), 512)))
-except OSError as error:
-    print(error.strerror)
-"""
-
-
 def test_a_user_of_the_machine_opens_no_device_that_a_pod_makes(pods: Pods, tmp_path: Path) -> None:
     """Only the container's cgroup may not open it. By /proc/PID/root comes to it who has the user ID of the process."""
     with loop_device(tmp_path) as disk:
@@ -83,7 +60,7 @@ def test_a_user_of_the_machine_opens_no_device_that_a_pod_makes(pods: Pods, tmp_
         container = pods.launch(pods.run(), "sh", "-c", script)
         process = Path(f"/proc/{pods.host_pid(container)}")
         nobody = wait_for(lambda: process.stat().st_uid, "its change of user")
-        command = [sys.executable, "-I", "-S", "-c", _OPEN, str(nobody), f"{process}/root/disk"]
+        command = [*_AS_A_USER, str(nobody), "read", f"{process}/root/disk"]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{NO_FILE}\n"
 
 

@@ -44,22 +44,7 @@ UNITS = {
     ),
     "trial.target": "[Unit]\nDefaultDependencies=no\nWants=dbus.socket dbus.service trial.service\n",
 }
-INNER = """
-set -e
-umount -R -l /sys/fs/cgroup
-mount -t cgroup2 none /sys/fs/cgroup
-mount -t tmpfs -o mode=755 tmpfs /run
-mkdir -p /run/systemd/system
-cp {base}/units/* /run/systemd/system/
-# What PID 1 sets up for a machine must not reach this one.
-mount --bind /proc/sys /proc/sys
-mount -o remount,bind,ro /proc/sys
-mount --bind {base} {base}
-mount --bind {base}/console /dev/console
-mount -o remount,bind,ro /
-export container=podkeep-test
-exec {systemd} --system --unit=trial.target --log-target=console --show-status=0
-"""
+BOOT = Path(__file__).with_name("programs") / "boot_systemd.sh"
 
 
 class SystemdMachine(Daemon):
@@ -75,10 +60,9 @@ class SystemdMachine(Daemon):
         values = {"command": " ".join(super().command(*arguments)), "log": str(self.log)}
         for name, text in UNITS.items():
             (units / name).write_text(text.format(**values))
-        inner = self.base / "inner.sh"
-        inner.write_text(INNER.format(base=self.base, systemd=SYSTEMD))
-        script = f'echo $$ > "{self.cgroup}/cgroup.procs" && exec unshare -C -p -f --kill-child --mount-proc sh {inner}'
-        return ["unshare", "-m", "-u", "-i", "--propagation", "private", "sh", "-c", script]
+        script = 'echo $$ >"$1/cgroup.procs" && shift && exec unshare -C -p -f --kill-child --mount-proc sh "$@"'
+        spaces = ["unshare", "-m", "-u", "-i", "--propagation", "private"]
+        return [*spaces, "sh", "-c", script, "sh", *map(str, (self.cgroup, BOOT, self.base, SYSTEMD))]
 
     def stop(self) -> int:
         """End the daemon as systemd would, then its systemd and everything in it."""

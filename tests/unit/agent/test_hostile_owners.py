@@ -22,37 +22,13 @@ MAPPED = Owners(id_map=block(FIRST, 65536))
 OWNERS = pytest.mark.parametrize(
     "owners", [Owners(group=7), MAPPED, Owners(id_map=block(FIRST, 65536), group=7)], ids=["group", "mapping", "both"]
 )
-_CHANGES = """
-import os, sys
-root, victim, parent = sys.argv[1], sys.argv[2], os.getppid()
-os.chdir(root)
-os.write(1, b"!")
-number = 0
-while os.getppid() == parent:
-    number += 1
-    for step in (
-        lambda: os.symlink(victim, f"link-{number % 50}"),
-        lambda: os.unlink(f"link-{(number + 25) % 50}"),
-        lambda: os.mkfifo(f"pipe-{number % 50}"),
-        lambda: os.unlink(f"pipe-{(number + 25) % 50}"),
-        lambda: os.rename("tree", "moved"),
-        lambda: os.symlink(victim, "tree"),
-        lambda: os.unlink("tree"),
-        lambda: os.rename("moved", "tree"),
-        lambda: os.link("tree/0", f"hard-{number % 50}"),
-        lambda: os.unlink(f"hard-{(number + 25) % 50}"),
-    ):
-        try:
-            step()
-        except OSError:
-            pass
-"""
+_PROGRAM = Path(__file__).with_name("programs") / "changing_tree.py"
 
 
 @contextmanager
 def changing(root: Path, victim: Path) -> Iterator[None]:
     """Have another process change a tree as often as it can: what it has of links leads to ``victim``."""
-    with subprocess.Popen([sys.executable, "-c", _CHANGES, root, victim], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, "-I", _PROGRAM, root, victim], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             process.stdout.read(1)

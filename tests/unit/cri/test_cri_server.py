@@ -324,15 +324,7 @@ def test_leaving_a_stream_closes_its_handler(path: Path) -> None:
     run(main())
 
 
-READER = """
-import sys
-from podkeep.cri import transport
-import grpc
-channel = grpc.insecure_channel(transport.target(transport.socket_path(sys.argv[1])))
-messages = channel.unary_stream("/podkeep.v1.Node/WatchPulls")(b"")
-for _ in messages:
-    print("heard", flush=True)
-"""
+READER = Path(__file__).with_name("programs") / "watching_pulls.py"
 
 
 @pytest.mark.slow
@@ -358,7 +350,7 @@ def test_a_reader_that_is_killed_is_no_error(path: Path, caplog: pytest.LogCaptu
         async with serving(path, node={"WatchPulls": endless}):
             for _ in range(10):
                 done = asyncio.Event()
-                argv = [sys.executable, "-c", READER, str(path)]
+                argv = [sys.executable, READER, path]
                 with subprocess.Popen(argv, stdout=subprocess.PIPE) as reader:  # noqa: ASYNC220 - see reader.wait()
                     await done.wait()
         return closed

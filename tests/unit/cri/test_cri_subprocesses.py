@@ -14,23 +14,12 @@ from podkeep.base import spawn
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
-_WATCH_IMPORTS = """
-import os, sys
-seen = []
-def watch(event, arguments):
-    if event == "import" and arguments[0] == "grpc":
-        seen.append(os.environ.get("GRPC_ENABLE_FORK_SUPPORT"))
-sys.addaudithook(watch)
-import {module}
-print(seen[0])
-"""
+_WATCHING_IMPORTS = Path(__file__).with_name("programs") / "watching_imports.py"
 
 
 @pytest.mark.parametrize("module", ["podkeep.cri.status", "podkeep.cri.server", "podkeep.cri.client"])
 def test_fork_support_is_off_before_grpc_is_imported(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _WATCH_IMPORTS.format(module=module)], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, _WATCHING_IMPORTS, module], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
 
 

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -72,13 +73,8 @@ def test_interrupts_are_the_owners_business(raw: tuple[socket.socket, subprocess
 
 def test_the_helper_ends_when_its_owner_is_killed() -> None:
     """The owner is killed with SIGKILL; its helper sees the end of the socket."""
-    program = (
-        "import os, signal\n"
-        "from podkeep.kernel.namespace.namespaces import NamespaceHelper\n"
-        "helper = NamespaceHelper()\nhelper.start()\nprint(helper.pid, flush=True)\n"
-        "os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    owner = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, check=False)
+    program = Path(__file__).with_name("programs") / "killed_owner.py"
+    owner = subprocess.run([sys.executable, program], stdout=subprocess.PIPE, check=False)
     assert owner.returncode == -signal.SIGKILL
     try:
         pidfd = os.pidfd_open(int(owner.stdout))

@@ -17,6 +17,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.process import procfs
 from podkeep.runtime.oci import entering
 
+PROGRAM = Path(__file__).with_name("programs") / "killed_while_entering.py"
 TIMEOUT_S = 30
 
 
@@ -70,16 +71,8 @@ def test_a_program_that_is_not_there(enter: entering.Enter | None) -> None:
 
 def test_who_is_killed_while_a_program_waits_leaves_nothing_waiting(tmp_path: Path) -> None:
     mark, noted = tmp_path / "mark", tmp_path / "pid"
-    script = """
-import os, signal, sys
-from pathlib import Path
-from podkeep.runtime.oci import entering
-def die(pid):
-    Path(sys.argv[2]).write_text(str(pid))
-    os.kill(os.getpid(), signal.SIGKILL)
-entering.popen(["/bin/touch", sys.argv[1]], die, start_new_session=True)
-"""
-    assert subprocess.run([sys.executable, "-c", script, str(mark), str(noted)], check=False).returncode == -9
+    command = [sys.executable, PROGRAM, mark, noted]
+    assert subprocess.run(command, check=False).returncode == -9
     pid = int(noted.read_text())
     deadline = time.monotonic() + TIMEOUT_S
     while _runs(pid) and time.monotonic() < deadline:

@@ -249,17 +249,12 @@ def test_nothing_is_removed_below_a_mount_that_cannot_be_unmounted(tmp_path: Pat
     """Mounts that come from a more privileged mount namespace are locked (mount_namespaces(7))."""
     (tmp_path / "sandbox/shm").mkdir(parents=True)
     (tmp_path / "sandbox/file").touch()
-    program = (
-        "import sys; from pathlib import Path; from podkeep.base.errors import PodkeepError\n"
-        "from podkeep.runtime.lifecycle import sandbox_executor\n"
-        "try: sandbox_executor._clear(Path(sys.argv[1]))\n"
-        "except PodkeepError as error: print(error)"
-    )
+    program = Path(__file__).with_name("programs") / "clear.py"
     script = (
         'mount -t tmpfs precious "$1/shm" && touch "$1/shm/precious" && '
-        'unshare --user --map-root-user --mount "$2" -c "$3" "$1" && cd "$1" && find . | sort'
+        'unshare --user --map-root-user --mount "$2" "$3" "$1" && cd "$1" && find . | sort'
     )
-    argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "sandbox"), sys.executable, program]
+    argv = ["unshare", "--mount", "sh", "-c", script, "sh", str(tmp_path / "sandbox"), sys.executable, str(program)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
     said, *found = done.stdout.splitlines()
     assert "shm is a mount point" in said

@@ -292,14 +292,7 @@ def test_notes_that_cannot_be_written_stop_it_before_a_group_is_made(mounted: Mo
     assert mounted.groups() == set()
 
 
-_KILLED = """
-import sys
-from pathlib import Path
-from podkeep.kernel.cgroup.resctrl import Resctrl
-from podkeep.runtime.class_resources.rdt.groups import ControlGroups
-resctrl = Resctrl(Path(sys.argv[1]))
-ControlGroups(resctrl, Path(sys.argv[2])).establish({"gold": ("L3:0=f;1=f",), "silver": ()})
-"""
+_ESTABLISH = Path(__file__).with_name("programs") / "establish.py"
 
 
 @pytest.mark.requirement("Q37")
@@ -307,7 +300,7 @@ ControlGroups(resctrl, Path(sys.argv[2])).establish({"gold": ("L3:0=f;1=f",), "s
 def test_what_a_killed_daemon_left_is_ours(mounted: Mounted, tmp_path: Path, point: str) -> None:
     environment = {**os.environ, "PODKEEP_FAILPOINTS": f"{point}=kill"}
     killed = subprocess.run(
-        [sys.executable, "-c", _KILLED, str(mounted.path), str(tmp_path)], env=environment, timeout=60, check=False
+        [sys.executable, _ESTABLISH, mounted.path, tmp_path], env=environment, timeout=60, check=False
     )
 
     control(mounted, tmp_path).establish({"silver": ("L3:0=f0;1=f0",)})

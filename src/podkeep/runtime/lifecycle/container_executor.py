@@ -167,13 +167,17 @@ class ContainerExecutor:
                 ) from error
             raise
 
-    def oom_kills(self, container: Container, sandbox: Sandbox) -> int:
+    def oom_kills(self, container: Container, sandbox: Sandbox | None) -> int:
         """Return how many processes of a container's cgroup the kernel has killed because memory ran out.
 
         What cannot be read is 0: that a container has ended is noted in any case.
+
+        :param sandbox: its pod, if there is a record of it.
         """
-        cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        if sandbox is None:
+            return 0
         try:
+            cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
             # Of version 2 and of version 1.
             texts = [self.cgroups.read(cgroup, name) for name in ("memory.events", "memory.oom_control")]
             return sum(Table(text.encode()).get(b"oom_kill") for text in texts if text is not None)

@@ -500,7 +500,7 @@ class Containers:
         if container_id in self._starting:
             self._ended_early.add(container_id)
             return
-        sandbox = self._state.sandbox(container.sandbox_id)
+        sandbox = self._state.find_sandbox(container.sandbox_id)
         status = ended_status(container, self._layout, partial(self._executor.oom_kills, container, sandbox))
         if (message := self._failed_starts.get(container_id)) is not None:
             status = msgspec.structs.replace(

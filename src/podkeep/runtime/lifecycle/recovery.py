@@ -179,12 +179,12 @@ class Recovery:
         orphans.remove_orphan(path, remove=self.leftovers.put_aside)
 
     def _note_end(self, container: Container) -> None:
-        sandbox = self.state.sandbox(container.sandbox_id)
+        sandbox = self.state.find_sandbox(container.sandbox_id)
         status = ended_status(container, self.layout, partial(self.containers.oom_kills, container, sandbox))
         container = self.state.set_container(container.id, status, ending=True)
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.
-            self.containers.kill_rest(container, sandbox)
+            self.containers.kill_rest(container, self.state.sandbox(container.sandbox_id))
         if container.status.held_classes:
             self._release_classes(container)
 

@@ -99,7 +99,8 @@ def _make(root: int, parts: list[str], user: int) -> None:
         parent = openat2(root, above, _DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
         try:
             os.mkdir(parts[depth], 0o700, dir_fd=parent)
-            made = os.open(parts[depth], _DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+            # A container may have removed or exchanged it meanwhile.
+            made = openat2(parent, os.fsencode(parts[depth]), _DIRECTORY, Resolve.BENEATH | Resolve.NO_SYMLINKS)
             try:
                 # What has something in it was put in the place of ours meanwhile, and stays closed if it was.
                 if _is_empty(made):
@@ -146,7 +147,7 @@ def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPreco
         errno.EXDEV: "it leads out of the volume",
         errno.ELOOP: "it leads through too many or forbidden symbolic links",
         errno.ENOTDIR: "a part of it is not a directory",
-        errno.ENOENT: "a symbolic link in it leads nowhere",
+        errno.ENOENT: "a symbolic link in it leads nowhere, or a part of it was removed meanwhile",
     }
     why = reasons.get(error.errno, error.message)
     return FailedPrecondition(f'failed to prepare subPath "{sub_path}" of volume "{volume.name}": {why}')

@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import BLOCK, OTHER_BLOCK, Pods, error_of, namespaces, pod
+from support.cri import BLOCK, OTHER_BLOCK, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 
 KINDS = ("net", "ipc", "uts", "pid", "mnt", "cgroup", "user")
@@ -63,7 +63,9 @@ def test_target_pid_namespace(pods: Pods, user: tuple[int, int, int] | None) -> 
     target = pods.launch(sandbox, "sleep", "1001", name="target")
     options = namespaces(user=user, pid=api.TARGET, target_id=target)
     debugger = pods.launch(sandbox, "sleep", "1002", name="debugger", options=options)
-    assert pods.read(debugger, "ps -o args | grep '[s]leep 100'") == "sleep 1001\nsleep 1002"
+    # A container that was started has its program a moment later.
+    both = "sleep 1001\nsleep 1002"
+    wait_for(lambda: pods.read(debugger, "ps -o args | grep '[s]leep 100'") == both, "both programs to be seen")
     pods.stop(debugger)
     assert pods.status(target).state == api.CONTAINER_RUNNING
     pods.stop(target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -42,7 +41,23 @@ echo "first $(awk '{print $2}' /proc/self/uid_map)"
 exit 7
 """
 
-MEMORY_LIMIT = Path(__file__).with_name("programs") / "memory_limit.py"
+UPDATE = """\
+import asyncio, sys
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2 as api
+
+async def update():
+    async with CriClient("/run/podkeep/podkeep.sock") as client:
+        listed = await client.runtime.ListContainers(api.ListContainersRequest())
+        resources = api.LinuxContainerResources(memory_limit_in_bytes=int(sys.argv[1]))
+        container = listed.containers[0].id
+        await client.runtime.UpdateContainerResources(
+            api.UpdateContainerResourcesRequest(container_id=container, linux=resources)
+        )
+
+asyncio.run(update())
+"""
+"""Sets the memory limit of the one container, in bytes, as a kubelet does."""
 
 
 def manifest(script: str, *, mounts: Sequence[Mapping[str, str]] = (), **spec: object) -> str:
@@ -181,7 +196,7 @@ def test_a_pod_survives_that_systemd_reloads_and_restarts_the_runtime(service: S
     machine.run("systemctl daemon-reload", check=True)
     assert machine.run(look).stdout == expected
     # What is changed counts where the process is, and systemd leaves it so.
-    machine.run([sys.executable, str(MEMORY_LIMIT), str(128 << 20)], timeout=TIMEOUT_S, check=True)
+    machine.run([sys.executable, "-c", UPDATE, str(128 << 20)], timeout=TIMEOUT_S, check=True)
     expected = expected.replace("67108864", "134217728")
     assert machine.run(look).stdout == expected
     machine.run("systemctl daemon-reload", check=True)

@@ -26,7 +26,28 @@ MARK = "/mnt"
 TIMEOUT_S = 400
 """For a verb of podkeep on an emulated machine that has little of a busy one."""
 
-PROGRAMS = Path(__file__).with_name("programs")
+NOTIFIER = """\
+#!/usr/bin/python3 -SE
+import json, os, signal, socket, sys
+
+def note(**what):
+    with open(os.environ["NOTES"], "a") as notes:
+        print(json.dumps(what), file=notes)
+
+def noted(number, frame):
+    note(signal=signal.Signals(number).name)
+    if number == signal.SIGTERM:
+        sys.exit()
+
+for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, noted)
+note(argv=sys.argv[1:], cwd=os.getcwd(), pid=os.getpid())
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ready:
+    ready.connect(os.environ["NOTIFY_SOCKET"])
+    ready.send(b"READY=1")
+while True:
+    signal.pause()
+"""
 KUBELET = """\
 [Service]
 Type=notify
@@ -151,7 +172,7 @@ def node(machine: Machine) -> Iterator[Node]:
         f"{UNITS}/kubelet.service.d/10-kubeadm.conf": KUBEADM,
         f"{UNITS}/crio.service": CRIO,
     }
-    machine.write("/usr/local/bin/notifier", (PROGRAMS / "notifier.py").read_text(), 0o755)
+    machine.write("/usr/local/bin/notifier", NOTIFIER, 0o755)
     for path, text in files.items():
         machine.write(path, text)
     machine.run("mkdir '/var/lib/kube let' && systemctl daemon-reload", check=True)
@@ -294,8 +315,28 @@ def test_files_of_a_unit_are_found_as_systemd_finds_them(node: Node) -> None:
         machine.write(path, text)
     masked = f"{UNITS}/odd-one.service.d/40.conf"
     node.sh(f"ln -s /dev/null {masked}; ln -s odd-one.service {UNITS}/odd-alias.service; systemctl daemon-reload")
+    script = """
+import pathlib, subprocess
+from podkeep.mountns import unitfiles
+directories = [pathlib.Path(name) for name in ("/etc/systemd/system", "/usr/lib/systemd/system")]
+names = sorted({path.name for directory in directories for path in directory.glob("[!@]*.service")} - {"odd-.service"})
+names = [name for name in names if "@" not in name]
+keys = ["FragmentPath", "DropInPaths", "LoadState"]
+shown = subprocess.run(["systemctl", "show", "-p", ",".join(keys), *names], capture_output=True, text=True, check=True)
+for name, block in zip(names, shown.stdout.split("\\n\\n"), strict=True):
+    known = dict(line.split("=", 1) for line in block.splitlines() if line)
+    parts = unitfiles.parts(pathlib.Path("/"), name)
+    found = [part.path for part in parts or []]
+    if known["LoadState"] == "masked":
+        assert parts == [], (name, parts)
+        continue
+    fragment = str(pathlib.Path(known["FragmentPath"]).resolve())
+    paths = [path for path in known["DropInPaths"].split() if pathlib.Path(path).stat().st_size]  # not masked
+    assert found == [fragment, *paths], (name, found, known)
+print(len(names))
+"""
     try:
-        assert int(node.sh(f"{REPOSITORY}/.venv/bin/python {PROGRAMS}/compare_units.py")) > 20
+        assert int(node.sh(f"{REPOSITORY}/.venv/bin/python -c '{script}'")) > 20
     finally:
         directories = f"{UNITS}/odd-one.service.d {UNITS}/odd-.service.d /run/systemd/system/*.d"
         node.sh(f"rm -r {directories} {UNITS}/odd-*.service; systemctl daemon-reload")

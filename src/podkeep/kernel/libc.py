@@ -214,12 +214,7 @@ def mount_id(fd: int) -> int:
 
     :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
     """
-    result = _Statx()
-    call = f"statx(fd={fd}, STATX_MNT_ID)"
-    _checked(_statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, ctypes.byref(result)), call, "")
-    if not result.mask & _STATX_MNT_ID:
-        raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
-    return int(result.mount_id)
+    return _mount_id(fd, _STATX_MNT_ID, "Linux 5.8")
 
 
 def mounts_below(fd: int, most: int) -> int:
@@ -227,14 +222,19 @@ def mounts_below(fd: int, most: int) -> int:
 
     :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
     """
-    found = _Statx()
-    call = f"statx(fd={fd}, STATX_MNT_ID_UNIQUE)"
-    _checked(_statx(fd, b"", _AT_EMPTY_PATH, _STATX_MNT_ID_UNIQUE, ctypes.byref(found)), call, "")
-    if not found.mask & _STATX_MNT_ID_UNIQUE:
-        raise KernelCallError(call, errno.ENOSYS, hint="Linux 6.8 or later is needed")
-    request = _MountIdRequest(size=ctypes.sizeof(_MountIdRequest), mount_id=found.mount_id)
+    unique = _mount_id(fd, _STATX_MNT_ID_UNIQUE, "Linux 6.8")
+    request = _MountIdRequest(size=ctypes.sizeof(_MountIdRequest), mount_id=unique)
     ids = (c_uint64 * most)()
     return _checked(_listmount(_NR_LISTMOUNT, ctypes.byref(request), ids, most, 0), f"listmount(of fd={fd})", "")
+
+
+def _mount_id(fd: int, mask: int, since: str) -> int:
+    result = _Statx()
+    call = f"statx(fd={fd}, mask={mask:#x})"
+    _checked(_statx(fd, b"", _AT_EMPTY_PATH, mask, ctypes.byref(result)), call, "")
+    if not result.mask & mask:
+        raise KernelCallError(call, errno.ENOSYS, hint=f"{since} or later is needed")
+    return int(result.mount_id)
 
 
 def is_mount_root(dirfd: int, path: bytes) -> bool:

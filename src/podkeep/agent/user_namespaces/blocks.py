@@ -339,7 +339,7 @@ def _identity(file: Path) -> _Identity | None:
     """
     now = time.time_ns()
     try:
-        found = os.stat(file)
+        found = os.stat(file, follow_symlinks=False)  # as it is opened
     except OSError:
         return None
     if not 0 <= found.st_ctime_ns < now - TICK_NS:

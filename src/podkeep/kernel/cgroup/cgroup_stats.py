@@ -18,11 +18,13 @@ import msgspec
 from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel.cgroup import cgroup_files as files
 from podkeep.kernel.cgroup.cgroup_files import DeviceIo, Psi, Table
-from podkeep.kernel.cgroup.cgroups import CgroupLayout
+from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.kernel.tables import GONE
 
 _READ_BYTES = 16 << 10
 """More than any file here holds, but the lists of processes and devices."""
+_OOM_FILES = {1: "memory.oom_control", 2: "memory.events"}
+"""Where each version counts what was killed because memory ran out."""
 
 
 class Memory(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -121,6 +123,15 @@ def open_reader(layout: CgroupLayout) -> StatsReader:
     :raises FailedPrecondition: if the one for memory or CPU time is missing.
     """
     return _V2(layout) if layout.version == 2 else _V1(layout)
+
+
+def oom_kills(cgroups: Cgroups, path: str) -> int:
+    """Return how many processes of a cgroup the kernel has killed because memory ran out, 0 if the cgroup is gone.
+
+    :raises KernelCallError: if the kernel refuses to say.
+    """
+    text = cgroups.read(path, _OOM_FILES[cgroups.version])
+    return 0 if text is None else Table(text.encode()).get(b"oom_kill")
 
 
 class _Gone(Exception):
@@ -265,7 +276,7 @@ class _V1:
         except _Gone:
             return None
         throttling = Table(self._cpu.optional(f"{relative}/cpu.stat")) if self._cpu is not None else Table(b"")
-        oom = Table(memory.optional(f"{relative}/memory.oom_control"))
+        oom = Table(memory.optional(f"{relative}/{_OOM_FILES[1]}"))
         most = memory.optional(f"{relative}/memory.max_usage_in_bytes")
         tasks_limit = self._pids.optional(f"{relative}/pids.max") if self._pids is not None else b""
         return Detail(
@@ -360,7 +371,7 @@ class _V2:
             stat = Table(tree.read(f"{relative}/memory.stat"))
         except _Gone:
             return None
-        events = Table(tree.optional(f"{relative}/memory.events"))
+        events = Table(tree.optional(f"{relative}/{_OOM_FILES[2]}"))
         most = tree.optional(f"{relative}/memory.peak")  # Linux 5.19
         return Detail(
             cpu_user_ns=cpu[b"user_usec"] * 1000,

@@ -26,8 +26,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.cgroup import cgroup_dynmods
-from podkeep.kernel.cgroup.cgroup_files import Table
+from podkeep.kernel.cgroup import cgroup_dynmods, cgroup_stats
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat, removal
 from podkeep.kernel.mount import mounts, overlay
@@ -178,9 +177,7 @@ class ContainerExecutor:
             return 0
         try:
             cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-            # Of version 2 and of version 1.
-            texts = [self.cgroups.read(cgroup, name) for name in ("memory.events", "memory.oom_control")]
-            return sum(Table(text.encode()).get(b"oom_kill") for text in texts if text is not None)
+            return cgroup_stats.oom_kills(self.cgroups, cgroup)
         except PodkeepError as error:
             log.warning("why container %s ended: %s", container.id, error)
             return 0

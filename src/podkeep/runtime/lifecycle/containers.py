@@ -544,7 +544,7 @@ def without_classes(status: ContainerStatus) -> ContainerStatus:
 
 
 def ended_status(container: Container, layout: Layout, oom_kills: Callable[[], int]) -> ContainerStatus:
-    """Return the status of a container whose processes are gone: what conmon noted, or that nobody knows.
+    """Return the status of a container whose processes are gone: the exit code conmon noted, or ContainerStatusUnknown.
 
     :param oom_kills: returns what the container's cgroup has counted, 0 if it is gone.
     """

@@ -10,6 +10,8 @@ import sys
 import threading
 from pathlib import Path
 
+from support import forked
+from support.forked import Forked
 from support.timeout import TIMEOUT_S
 
 _PLACES = re.compile(r"serving the API on unix://(\S+) and https://(\S+)")
@@ -27,7 +29,7 @@ class ApiDaemon:
         """Variables of its own."""
         self.log: list[str] = []
         """What it wrote since it served."""
-        self.process: subprocess.Popen[str] | None = None
+        self.process: Forked | subprocess.Popen[str] | None = None
 
     def __enter__(self) -> ApiDaemon:
         self.start()
@@ -41,7 +43,7 @@ class ApiDaemon:
         command = [sys.executable, "-m", "podkeep", *self.options, "api", "--root", str(self.root)]
         command += ["--unix-socket", str(self.socket), "--address", self.address or "127.0.0.1:0"]
         environment = {**os.environ, "PODKEEP_CONFIG": os.devnull, **self.environment}
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.process = forked.start(command, env=environment)
         assert self.process.stderr is not None
         said = []
         for line in self.process.stderr:

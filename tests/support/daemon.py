@@ -24,8 +24,9 @@ from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.kernel.network import netlink
 from podkeep.mountns import lifecycle
 from podkeep.runtime.model.layout import Layout
-from support import container_mounts, processes, scratch
+from support import container_mounts, forked, processes, scratch
 from support.container_mounts import ContainerMounts
+from support.forked import Forked
 from support.timeout import TIMEOUT_S
 
 
@@ -75,7 +76,7 @@ class Daemon:
     """Options of ``podkeep runtime``."""
     module: str = "podkeep"
     """What ``python -m`` runs as the daemon; its verbs are always podkeep's."""
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | subprocess.Popen[str] | None = None
 
     def __post_init__(self) -> None:
         self.layout = Layout(root=self.base / "root", run=self.base / "run")
@@ -137,7 +138,9 @@ pod_logs = "{self.base / "logs"}"
             command = self.command("runtime", "--log-level", "debug", *self.options)
             if self.module != "podkeep":
                 command[command.index(sys.executable) + 2] = self.module
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+                self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True, env=environment)
+            else:
+                self.process = forked.start(command, stderr=log, env=environment)
         deadline = time.monotonic() + TIMEOUT_S
         while not self.listens():
             if self.process.poll() is not None:

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.kernel.mount import mountinfo
+from support import forked
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
 from support.daemon import Daemon, Resources
+from support.forked import Forked
 from support.timeout import TIMEOUT_S
 
 SERVES = "runs the pods of"
@@ -37,7 +39,7 @@ class RunningNode:
     ) -> None:
         self.daemon, self.name, self.settings, self.options = daemon, name, settings, options
         self.api = ApiDaemon(daemon.base)
-        self.agent: subprocess.Popen[str] | None = None
+        self.agent: Forked | subprocess.Popen[str] | None = None
         self.environment: dict[str, str] = {}
         """Variables of the agent's own."""
         self.log: list[str] = []
@@ -68,7 +70,7 @@ class RunningNode:
         )
         command[command.index("agent") : command.index("agent")] = settings
         environment = os.environ | self.environment
-        self.agent = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
+        self.agent = forked.start(command, env=environment)
         assert self.agent.stderr is not None
         for line in self.agent.stderr:
             self.log.append(line)

@@ -23,8 +23,8 @@ def mode(request: pytest.FixtureRequest) -> Mode:
 
 @pytest.fixture(scope="session")
 def mode_runtime(mode: Mode, open_directory: Path, image: str) -> Iterator[Daemon]:
-    """A daemon for all tests of one mode."""
-    with mode_daemon(mode, open_directory / f"mounts-{mode}", image) as daemon:
+    """A daemon for all tests of one mode; a worker that gets tests of the other in between starts it once more."""
+    with mode_daemon(mode, open_directory / os.urandom(4).hex(), image) as daemon:
         with Pods(daemon.socket, image) as pods:
             pods.pull()
         yield daemon

@@ -227,7 +227,7 @@ def test_environment_working_directory_and_arguments(node: Node) -> None:
     container = node.launch(
         sandbox, "sh", "-c", script, "zero", args=["one"], envs=envs, working_dir="/tmp", name="arguments"
     )
-    text = node.read(container, "tr '\\0' '\\n' </proc/1/environ; readlink /proc/1/cwd")
+    text = node.read(node.executed(container), "tr '\\0' '\\n' </proc/1/environ; readlink /proc/1/cwd")
     assert "EMPTY=" in text.splitlines()
     assert "SPACES= two  words " in text.splitlines()
     assert text.splitlines()[-1] == "/tmp"

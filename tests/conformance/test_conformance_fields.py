@@ -293,7 +293,7 @@ def test_stop_signal_is_the_one_that_is_sent(node: Node, image_with_signal: str)
     ids=["with a host name", "without one", "on the host's network"],
 )
 def test_host_name_is_in_the_environment(node: Node, config: api.PodSandboxConfig) -> None:
-    container = node.launch(node.run(config))
+    container = node.executed(node.launch(node.run(config)))
     name, seen = node.read(container, "tr '\\0' '\\n' </proc/1/environ | grep ^HOSTNAME=; hostname").splitlines()
     assert name == f"HOSTNAME={seen}"
     assert seen == (config.hostname or os.uname().nodename)
@@ -303,7 +303,7 @@ def test_host_name_of_the_image_and_of_the_request_win(node: Node, image_with_si
     sandbox = node.run(pod("named", hostname="web-0"))
     script = "tr '\\0' '\\n' </proc/1/environ | grep ^HOSTNAME="
     of_image = node.launch(sandbox, image=image_with_signal, name="image")
-    assert node.read(of_image, script) == "HOSTNAME=0.0.0.0"
+    assert node.read(node.executed(of_image), script) == "HOSTNAME=0.0.0.0"
     envs = [api.KeyValue(key="HOSTNAME", value=b"mine")]
     of_request = node.launch(sandbox, image=image_with_signal, name="request", envs=envs)
-    assert node.read(of_request, script) == "HOSTNAME=mine"
+    assert node.read(node.executed(of_request), script) == "HOSTNAME=mine"

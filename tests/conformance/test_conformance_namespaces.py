@@ -45,7 +45,7 @@ def test_pid_namespace_of_a_container(node: Node) -> None:
     sandbox = node.run(pod(options=namespaces(pid=api.CONTAINER)))
     one, two = (node.launch(sandbox, "sleep", f"100{name}", name=name) for name in ("1", "2"))
     assert inside(node, one, "pid") != inside(node, two, "pid")
-    assert node.read(one, "tr '\\0' ' ' </proc/1/cmdline").strip() == "sleep 1001"
+    assert node.read(node.executed(one), "tr '\\0' ' ' </proc/1/cmdline").strip() == "sleep 1001"
     assert "1002" not in node.read(one, "ps -o args")
 
 
@@ -77,6 +77,7 @@ def test_pid_namespace_of_another_container(node: Node) -> None:
     options = namespaces(pid=api.TARGET, target_id=target)
     debugger = node.launch(sandbox, name="debugger", options=options)
     assert inside(node, debugger, "pid") == inside(node, target, "pid")
+    node.executed(target)
     assert node.read(debugger, "tr '\\0' ' ' </proc/1/cmdline").strip() == "sleep 1234"
 
 

@@ -237,6 +237,16 @@ class Pods:
         """Create and start a container and return its ID."""
         return self.start(self.create(sandbox, *command, **fields))
 
+    def executed(self, container: str) -> str:
+        """Return the container's ID once its first process, PID 1 of its own namespace, is busybox.
+
+        Until then that is the OCI runtime, which has answered that the container is started, and which nobody may look
+        into.
+        """
+        is_busybox = ("test", "/proc/1/exe", "-ef", "/proc/self/exe")
+        wait_for(lambda: self.exec(container, *is_busybox).exit_code == 0, "the container's program")
+        return container
+
     def stop(self, container: str, timeout: int = 0) -> None:
         """Stop a container; its answer must come :data:`TIMEOUT_S` after the grace period, an hour's at once."""
         limit = TIMEOUT_S + (timeout if timeout < HOUR_S else 0)

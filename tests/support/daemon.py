@@ -138,9 +138,7 @@ pod_logs = "{self.base / "logs"}"
             command = self.command("runtime", "--log-level", "debug", *self.options)
             if self.module != "podkeep":
                 command[command.index(sys.executable) + 2] = self.module
-                self.process = subprocess.Popen(command, stdout=log, stderr=log, text=True, env=environment)
-            else:
-                self.process = forked.start(command, stderr=log, env=environment)
+            self.process = forked.start(command, stderr=log, env=environment)
         deadline = time.monotonic() + TIMEOUT_S
         while not self.listens():
             if self.process.poll() is not None:

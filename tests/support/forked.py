@@ -1,7 +1,7 @@
 """Daemons of podkeep as copies of a process that has imported them: most of the CPU time of a start are imports.
 
 Owns: the fork server of this test run (``programs/forking.py``), and when a daemon is started as a program instead: if
-something that a process inherits is not what it was when the fork server began.
+its command is another, or something that a process inherits is not what it was when the fork server began.
 """
 
 from __future__ import annotations
@@ -74,11 +74,11 @@ def start(
 ) -> Forked | subprocess.Popen[str]:
     """Start a daemon of podkeep, whose standard output nobody reads.
 
-    :param command: ``python -m podkeep`` with arguments.
+    :param command: ``python -m podkeep`` with arguments; any other is executed, as whoever runs podkeep in turn.
     :param stderr: where its standard error goes; None: into a pipe, ``stderr`` of what is returned.
     """
     server = _server()
-    if _inherited(env) != server.inherited:
+    if list(command[:3]) != [sys.executable, "-m", "podkeep"] or _inherited(env) != server.inherited:
         sink = stderr if stderr is not None else subprocess.PIPE
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sink, text=True, env=env)
     if stderr is not None:

@@ -46,7 +46,7 @@ def test_shared_pid_namespace(pods: Pods) -> None:
     assert pods.read(one, "cat /proc/1/comm") == "catatonit"
     assert pods.read(two, "ps -o args | grep '[s]leep 100'") == "sleep 1001\nsleep 1002"
     alone = pods.launch(sandbox, "sleep", "1003", name="alone", options=namespaces(pid=api.CONTAINER))
-    assert pods.read(alone, "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1003 "
+    assert pods.read(pods.executed(alone), "cat /proc/1/cmdline | tr '\\0' ' '") == "sleep 1003 "
 
 
 def test_shared_pid_namespace_reaps_orphans(pods: Pods) -> None:

@@ -326,7 +326,10 @@ def applied(body: bytes, resource: Resource, validation: FieldValidation, warnin
 
 
 def _untyped(value: Mapping[str, Any], resource: Resource, why: str) -> StatusError:
-    fields = value.get("metadata") or {}
-    group = resource.kind.api_version
-    name = f"{fields.get('namespace', '')}/{fields.get('name', '')}; {group}, Kind={resource.kind.kind}"
+    fields = value.get("metadata")
+    namespace, name = (
+        found if isinstance(fields, dict) and isinstance(found := fields.get(key), str) else ""
+        for key in ("namespace", "name")
+    )
+    name = f"{namespace}/{name}; {resource.kind.api_version}, Kind={resource.kind.kind}"
     return bad_request(f"failed to create typed patch object ({name}): {why}")

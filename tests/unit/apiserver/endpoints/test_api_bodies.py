@@ -278,6 +278,16 @@ def test_what_is_applied_may_have_a_key_twice_unless_validation_is_strict() -> N
     assert warnings == [complaint]
 
 
+@pytest.mark.parametrize("metadata", ["text", "[]", "[1]", "1", "true", "{name: [], x: 1}"])
+def test_what_is_applied_with_metadata_that_is_none_is_refused(metadata: str) -> None:
+    resource = next(item for item in configuration.RESOURCES if item.plural == "configmaps")
+    text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {metadata}\n".encode()
+    with pytest.raises(StatusError) as refused:
+        applied(text, resource, FieldValidation.IGNORE, [])
+    assert refused.value.code == 400
+    assert refused.value.message.startswith("failed to create typed patch object (/")
+
+
 def test_a_long_field_manager_is_not_repeated_for_each_of_its_characters() -> None:
     with pytest.raises(StatusError) as caught:
         write_options(Query("fieldManager=" + "%01" * 1_000), "CreateOptions")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import sqlite3
 import signal
 import subprocess
 import sys
@@ -211,26 +212,34 @@ def test_a_layer_that_is_gone_takes_its_images_along(
 def test_layers_never_seen_on_the_disk_do_not_outlive_the_boot(
     root: Path, registry: Registry, busybox: Layout, open_store: OpenStore
 ) -> None:
-    import sqlite3
-
     name = registry.push(busybox, "power/loss:v1")
     store = open_store()
     asyncio.run(store.pull(name))
     store.close()
-
-    def another_boot() -> None:
-        with sqlite3.connect(root / "images.db") as database:
-            database.execute("UPDATE layers SET boot_id = 'another' WHERE boot_id <> ''")
-        database.close()
-
-    another_boot()
+    _another_boot(root)
     store = open_store()
     assert store.images() == []
     asyncio.run(store.pull(name))
     store.sync()
     store.close()
-    another_boot()
+    _another_boot(root)
     assert [image.repo_tags for image in open_store().images()] == [(name,)]
+
+
+def test_what_was_loaded_is_on_the_disk(root: Path, busybox: Layout, open_store: OpenStore) -> None:
+    store = open_store()
+    (image,) = asyncio.run(store.load(busybox.path))
+    store.close()
+    _another_boot(root)
+    assert [found.id for found in open_store().images()] == [image.id]
+
+
+def _another_boot(root: Path) -> None:
+    """Have a store, which is closed, find itself in another boot."""
+    database = sqlite3.connect(root / "images.db")
+    with database:
+        database.execute("UPDATE layers SET boot_id = 'another' WHERE boot_id <> ''")
+    database.close()
 
 
 def test_a_damaged_database_is_an_error_that_says_what_to_do(root: Path, open_store: OpenStore) -> None:

@@ -1,10 +1,13 @@
-"""The records of images on a file system that is full."""
+"""The records of images on a file system that is full, and on one that loses its power."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 from pathlib import Path
+
+from podkeep.images.store.database import ImageDatabase
+from support import powerloss
 
 PROGRAM = Path(__file__).with_name("programs") / "full_disk.py"
 
@@ -32,3 +35,13 @@ def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
     """A kubelet does that to have space again."""
     done = on_a_small_disk(tmp_path, "removal", size="8m")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_that_a_layer_was_synced_outlives_a_loss_of_power(tmp_path: Path, own_mounts: None) -> None:
+    with powerloss.mounted(tmp_path) as disk:
+        command = [sys.executable, str(PROGRAM.with_name("power_loss.py")), str(tmp_path)]
+        subprocess.run(command, check=True, timeout=60)
+        disk.lose_power()
+        database = ImageDatabase(tmp_path / "images.db")
+        assert [layer.boot_id for layer in database.layers().values()] == [""]
+        database.close()

@@ -387,9 +387,15 @@ class ImageDatabase:
             return frozenset(row[0] for row in rows)
 
     def mark_synced(self, layers: Iterable[Digest]) -> None:
-        """Record that layers are on the disk and outlive a loss of power."""
-        with self._transaction() as connection:
-            connection.executemany("UPDATE layers SET boot_id = '' WHERE id = ?", [(layer,) for layer in layers])
+        """Record durably that layers are on the disk and outlive a loss of power."""
+        with self._translated() as connection:
+            # A layer whose record of this is lost with the power is as lost as one that was not synced.
+            connection.execute("PRAGMA synchronous = FULL")
+            try:
+                with self._transaction():
+                    connection.executemany("UPDATE layers SET boot_id = '' WHERE id = ?", [(layer,) for layer in layers])
+            finally:
+                connection.execute("PRAGMA synchronous = NORMAL")
 
     def close(self) -> None:
         """Close the file."""

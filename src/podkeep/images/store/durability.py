@@ -1,7 +1,8 @@
 """Seeing that layers outlive a loss of power, without a pod waiting for the disk.
 
-Layers are not synced when they come. A while after a pull everything is synced at once and recorded as such; what was
-not when the machine went down is doubtful, and pulled again. Used by the store.
+Pulled layers are not synced when they come. A while after a pull everything is synced at once and recorded as such; what
+was not when the machine went down is doubtful, and pulled again. What is loaded from a file is synced before the load is
+answered: there may be no file to load it from again. Used by the store.
 """
 
 from __future__ import annotations
@@ -44,15 +45,13 @@ class Durability:
             self._timer.start()
 
     def sync(self) -> None:
-        """Write every layer to the disk now, so that it outlives a loss of power. Blocks.
+        """Write every layer and the records of images to the disk now, so that they outlive a loss of power. Blocks.
 
         :raises KernelCallError: if the disk fails.
         :raises ResourceExhausted: if the disk has no space for the record of it.
         """
         with self._catalog.changing:
             layers = [layer.id for layer in self._catalog.layers.values() if layer.boot_id]
-        if not layers:
-            return
         fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             syncfs(fd)

@@ -178,12 +178,14 @@ class Fetching:
 
     async def load(self, archive: Path, *, file: OpenFile | None, progress: Listener | None) -> list[Image]:
         """Do what ``ImageStore.load`` says."""
-        return await self._fetch(
+        images = await self._fetch(
             str(archive),
             ("load", ""),
             lambda settings: Load(path=str(archive), file=file, settings=settings),
             progress or (lambda _: None),
         )
+        await _whole(self._durability.sync)
+        return images
 
     async def _fetch(
         self,

@@ -149,12 +149,13 @@ class ImageStore:
     async def load(
         self, archive: Path, *, file: OpenFile | None = None, progress: Listener | None = None
     ) -> list[Image]:
-        """Load every image of an OCI layout (directory or tar) or a docker archive.
+        """Load every image of an OCI layout (directory or tar) or a docker archive. It then outlives a loss of power.
 
         :param file: read instead of what is at the path ``archive``, which then is just a name.
         :raises NotFound: if there is no such file, or no image in it for this node's architecture.
         :raises InvalidArgument: if it is no image archive, or a document or layer in it is wrong.
         :raises FailedPrecondition: if something does not match its digest.
+        :raises KernelCallError: if the disk fails; the images are here all the same.
         """
         return await self._fetching.load(archive, file=file, progress=progress)
 
@@ -292,7 +293,7 @@ class ImageStore:
         return self._layers.strays(remove=remove)
 
     def sync(self) -> None:
-        """Write every layer to the disk now, so that it outlives a loss of power. Blocks.
+        """Write every layer and record to the disk now, so that they outlive a loss of power. Blocks.
 
         :raises KernelCallError: if the disk fails.
         :raises ResourceExhausted: if the disk has no space for the record of it.

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import h11
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted, Unavailable
+from podkeep.http.transport import abort
 
 CONNECT_TIMEOUT_S = 10.0
 PIECE_BYTES = 64 * 1024
@@ -195,7 +196,7 @@ class Connection:
     def abort(self) -> None:
         """Cut the connection."""
         self.aborted = True
-        self._writer.transport.abort()
+        abort(self._writer.transport)
 
     async def close(self) -> None:
         """End the connection."""

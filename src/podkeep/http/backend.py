@@ -20,7 +20,7 @@ from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.tasks import Tasks
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
 from podkeep.http.messages import Headers
-from podkeep.http.transport import Transport
+from podkeep.http.transport import Transport, abort
 
 CONNECT_TIMEOUT_S = 10.0
 """For the connection, and for TLS's handshake."""
@@ -105,7 +105,7 @@ class Backend:
             await self._write(h11.EndOfMessage())
         except (OSError, h11.ProtocolError, PodkeepError):
             # Whoever waits for the answer learns it.
-            self._writer.transport.abort()
+            abort(self._writer.transport)
 
     async def _write(self, event: h11.Event) -> None:
         self._writer.write(self._h11.send(event) or b"")
@@ -174,7 +174,7 @@ class Backend:
         """Cut the connection, and read no more of the request's body."""
         if self._sending is not None:
             self._sending.cancel()
-        self._writer.transport.abort()
+        abort(self._writer.transport)
 
 
 async def _has_left(client: Transport) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import h11
 
 from podkeep.base.errors import Unavailable
+from podkeep.http.transport import abort
 
 CONNECT_TIMEOUT_S = 10.0
 _READ_BYTES = 64 * 1024
@@ -87,10 +88,10 @@ async def upgrade(
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             return await _answer(name, http, reader, writer)
     except (OSError, TimeoutError, h11.RemoteProtocolError) as error:
-        writer.transport.abort()
+        abort(writer.transport)
         raise Unavailable(f"{name} gave no answer: {error}") from error
     except Unavailable:
-        writer.transport.abort()
+        abort(writer.transport)
         raise
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.tasks import Tasks
+from podkeep.http.transport import abort
 
 log = logging.getLogger(__name__)
 
@@ -196,4 +197,4 @@ class Listener:
             )
         finally:
             # Not close(): it would wait for ever for a client that does not take what was written.
-            transport.abort()
+            abort(transport)

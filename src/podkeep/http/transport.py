@@ -25,6 +25,17 @@ LINGER_S = 5.0
 """How long a client may take to close its side of a connection after us."""
 
 
+def abort(transport: asyncio.WriteTransport) -> None:
+    """Break a connection at once, whatever was not sent; one that is gone stays as it is.
+
+    asyncio's own call fails on a socket that was closed with bytes unsent and has sent them since.
+    """
+    gone = transport.is_closing() and not transport.get_write_buffer_size()
+    # TLS says goodbye after the last byte; there the call is safe at any time.
+    if not gone or transport.get_extra_info("sslcontext"):
+        transport.abort()
+
+
 class Transport(Protocol):
     """Bytes to and from one client."""
 
@@ -125,7 +136,7 @@ class SocketTransport:
 
     def abort(self) -> None:
         """Break the connection at once; who reads or writes it gets an error."""
-        self._writer.transport.abort()
+        abort(self._writer.transport)
         self.account.hang_up()
 
     async def receive(self) -> bytes:
@@ -164,5 +175,5 @@ class SocketTransport:
         self.account.close()
         self._clock.cancel()
         self._hangup.close()
-        self._writer.transport.abort()
+        abort(self._writer.transport)
         await self._tasks.close()

@@ -18,6 +18,7 @@ from podkeep.base import netloc
 from podkeep.base.errors import DeadlineExceeded, PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+from podkeep.http.transport import abort
 
 _MAX_OUTPUT = 10 * 1024
 """Bytes of a command's output that are shown (k8s.io/kubernetes/pkg/probe/exec)."""
@@ -80,5 +81,5 @@ async def _tcp(action: TCPSocketAction, target: Target, timeout: int) -> Outcome
         return Outcome(verdict=Verdict.FAILURE, text=f"dial tcp {netloc.join(host, port)}: i/o timeout")
     except dialing.DialFailed as failure:
         return Outcome(verdict=Verdict.FAILURE, text=failure.message)
-    writer.transport.abort()
+    abort(writer.transport)
     return Outcome(verdict=Verdict.SUCCESS)

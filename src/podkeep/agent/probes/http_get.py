@@ -23,6 +23,7 @@ from podkeep.api.containers import HTTPGetAction
 from podkeep.base import netloc
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
 from podkeep.http.heads import Head
+from podkeep.http.transport import abort
 
 VERSION = "1.36"
 """The Kubernetes version that requests tell."""
@@ -233,7 +234,7 @@ async def _connected(asked: Request) -> AsyncIterator[tuple[asyncio.StreamReader
         raise Unavailable(dialing.why(error)) from error
     finally:
         if writer is not None:
-            writer.transport.abort()
+            abort(writer.transport)
 
 
 class _Reading:

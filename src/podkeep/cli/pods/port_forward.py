@@ -14,6 +14,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepErro
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.pods.targets import find_pod, namespace_option
+from podkeep.http.transport import abort
 
 if TYPE_CHECKING:
     from podkeep.cli.pods.stream_client import ForwardClient
@@ -88,7 +89,7 @@ class _Forwarding:
             except PodkeepError as error:
                 click.echo(f"podkeep: port {pair.remote}: {error.message}", err=True)
             finally:
-                writer.transport.abort()
+                abort(writer.transport)
 
         try:
             return await asyncio.start_server(connected, LOCAL, pair.local)

@@ -393,7 +393,8 @@ class ImageDatabase:
             connection.execute("PRAGMA synchronous = FULL")
             try:
                 with self._transaction():
-                    connection.executemany("UPDATE layers SET boot_id = '' WHERE id = ?", [(layer,) for layer in layers])
+                    rows = [(layer,) for layer in layers]
+                    connection.executemany("UPDATE layers SET boot_id = '' WHERE id = ?", rows)
             finally:
                 connection.execute("PRAGMA synchronous = NORMAL")
 

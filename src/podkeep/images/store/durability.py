@@ -1,8 +1,8 @@
 """Seeing that layers outlive a loss of power, without a pod waiting for the disk.
 
-Pulled layers are not synced when they come. A while after a pull everything is synced at once and recorded as such; what
-was not when the machine went down is doubtful, and pulled again. What is loaded from a file is synced before the load is
-answered: there may be no file to load it from again. Used by the store.
+Pulled layers are not synced when they come. A while after a pull everything is synced at once and recorded as such;
+what was not when the machine went down is doubtful, and pulled again. What is loaded from a file is synced before the
+load is answered: there may be no file to load it from again. Used by the store.
 """
 
 from __future__ import annotations

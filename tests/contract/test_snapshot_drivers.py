@@ -198,6 +198,7 @@ def test_the_same_tar_gives_the_same_tree(name: str, both: tuple[Layers, Layers]
     assert set(both[1].keeper.values()) == {"erofs"}
 
 
+@pytest.mark.slow
 def test_directories_list_themselves_and_where_they_are_in(both: tuple[Layers, Layers]) -> None:
     archive = tar([file("directory/file"), file("other")])
     for layers in both:
@@ -209,6 +210,7 @@ def test_directories_list_themselves_and_where_they_are_in(both: tuple[Layers, L
             assert all(path.stat().st_ino for path in (top, *top.rglob("*")))
 
 
+@pytest.mark.slow
 def test_links_are_counted(both: tuple[Layers, Layers]) -> None:
     archive = tar([*TREES["links"], *TREES["replaced"], directory("e/f"), directory("e/g")])
     counts = []
@@ -230,6 +232,7 @@ def test_links_are_counted(both: tuple[Layers, Layers]) -> None:
     ],
     ids=["aligned", "far apart", "in the middle", "only a hole", "odd places", "odd end"],
 )
+@pytest.mark.slow
 def test_sparse_files(parts: list[tuple[int, int]], real: int, keeper: str, both: tuple[Layers, Layers]) -> None:
     data = os.urandom(sum(length for _, length in parts))
     archive = old_sparse(b"sparse", parts, real, data) + END
@@ -365,6 +368,7 @@ def _timeless(found: Census) -> Census:
     return {name: (*about[:4], about[5]) for name, about in found.items()}
 
 
+@pytest.mark.slow
 def test_in_a_user_namespace_the_pod_owns_the_files(both: tuple[Layers, Layers]) -> None:
     archive = tar([file("a", uid=0), file("b", uid=1000, gid=50), *TREES["attributes"]])
     with NamespaceHelper() as helper, ExitStack() as closing:
@@ -376,6 +380,7 @@ def test_in_a_user_namespace_the_pod_owns_the_files(both: tuple[Layers, Layers])
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_the_tar_comes_out_again(name: str, opened: Callable[[str], Layers]) -> None:
     layers = opened(name)
     for archive in (tar(TREES["files"]), tar(TREES["attributes"]), tar([]) + b"what follows the end"):
@@ -384,6 +389,7 @@ def test_the_tar_comes_out_again(name: str, opened: Callable[[str], Layers]) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_a_layer_that_is_gone_is_named(name: str, opened: Callable[[str], Layers]) -> None:
     layers = opened(name)
     layer = layers.keep(tar([file("x")]))
@@ -435,6 +441,7 @@ def test_random_archives(members: list[Member], opened: Callable[[str], Layers])
     assert verdicts[0] == verdicts[1]
 
 
+@pytest.mark.slow
 def test_a_layer_that_somebody_else_unmounted_is_mounted_again(opened: Callable[[str], Layers]) -> None:
     layers = opened("erofs")
     one, two = layers.keep(tar([file("a")])), layers.keep(tar([file("b")]))

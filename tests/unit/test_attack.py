@@ -29,6 +29,7 @@ def test_a_case_is_the_same_with_the_same_seed_and_after_it_was_written(name: st
     assert len(texts) == 30
 
 
+@pytest.mark.slow
 def test_a_changed_document_is_made_of_values_of_its_own() -> None:
     """Two changes of one document took the same value; with this seed it came to be in itself."""
     before = repr(archives._VALUES)

@@ -249,6 +249,7 @@ def test_cpu_time_of_a_process_that_counts(sleeper: subprocess.Popen[bytes]) -> 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces")
 @pytest.mark.parametrize("watch", [mountwatch.poller, mountwatch.findmnt])
+@pytest.mark.slow
 def test_a_watcher_of_a_host_counts_what_changes_there(
     tmp_path: Path, watch: Callable[[int], mountwatch.Watcher]
 ) -> None:

@@ -27,6 +27,7 @@ def interpreters(tree: ast.AST) -> Iterator[ast.List | ast.Tuple]:
             yield node
 
 
+@pytest.mark.slow
 def test_python_is_started_without_the_working_directory_on_its_import_path() -> None:
     found = []
     for path in SOURCE.rglob("*.py"):

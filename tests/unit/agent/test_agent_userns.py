@@ -269,6 +269,7 @@ PROGRAM = Path(__file__).with_name("programs") / "allocate.py"
 
 
 @pytest.mark.requirement("U32")
+@pytest.mark.slow
 def test_processes_that_allocate_at_the_same_time_get_different_blocks(tmp_path: Path) -> None:
     programs = [
         subprocess.Popen(

@@ -149,6 +149,7 @@ def test_completion(words: str, expected: str) -> None:
     assert f"plain,{expected}" in done.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_doctor_reports_json() -> None:
     done = podkeep("doctor", "-o", "json")
     findings = json.loads(done.stdout)

@@ -134,6 +134,7 @@ def test_what_is_no_answer(tmp_path: Path, given: bytes) -> None:
         asked(script, tmp_path, lambda client: client.create(PODS, {}, "default"))
 
 
+@pytest.mark.slow
 def test_who_is_told_to_come_again_does(tmp_path: Path) -> None:
     busy = answer(b"", status="429 Too Many Requests", headers="retry-after: 1\r\n")
     script = Script(busy, answer(LIST))

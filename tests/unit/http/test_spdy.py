@@ -73,6 +73,7 @@ def test_the_dictionary_is_that_of_the_protocol() -> None:
 
 
 @given(st.lists(frames, max_size=12), st.lists(st.integers(0, 10**6), max_size=20))
+@pytest.mark.slow
 def test_frames_survive_any_cut(sent: list[spdy.Frame], places: list[int]) -> None:
     encoder, decoder = spdy.Encoder(), spdy.Decoder()
     wire = b"".join(map(encoder.encode, sent))

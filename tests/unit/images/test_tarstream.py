@@ -58,6 +58,7 @@ def members(draw: st.DrawFn) -> tarfile.TarInfo:
 
 @settings(max_examples=150)
 @given(st.lists(members(), max_size=6), st.sampled_from(sorted(FORMATS)), st.integers(1, 2000))
+@pytest.mark.slow
 def test_it_reads_what_tarfile_reads(infos: list[tarfile.TarInfo], kind: str, piece: int) -> None:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=FORMATS[kind]) as archive:
@@ -113,6 +114,7 @@ def test_gnu_numbers_beyond_octal() -> None:
 
 
 @pytest.mark.parametrize("options", [["--format=gnu"], ["--format=pax", "--sparse-version=0.1"], ["--format=pax"]])
+@pytest.mark.slow
 def test_sparse_files_of_gnu_tar(options: list[str], tmp_path: Path) -> None:
     with (tmp_path / "sparse").open("wb") as file:
         for number in range(30):

@@ -65,6 +65,7 @@ def locked_by_a_user(directory):
 
 
 @pytest.mark.parametrize("directory", ["pin.parent", "netns_directory.NETNS"])
+@pytest.mark.slow
 def test_what_a_user_locks_keeps_nobody_waiting(tmp_path: Path, directory: str) -> None:
     on_a_scratch_machine(
         tmp_path,

@@ -242,6 +242,7 @@ assert len(mounted(pin)) == 1
     )
 
 
+@pytest.mark.slow
 def test_it_is_not_made_where_the_host_would_not_see_it(tmp_path: Path) -> None:
     """A daemon in a copy of the host's namespace would pin there, and the next one somewhere else."""
     on_a_machine(

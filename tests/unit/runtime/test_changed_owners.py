@@ -83,6 +83,7 @@ def test_other_attributes_are_kept() -> None:
     assert Owners(SPLIT).attribute("user.comment", V2) == V2
 
 
+@pytest.mark.slow
 def test_ids_of_access_lists_are_not_remembered() -> None:
     owners = Owners(block(65536, 65536))
     lists = [

@@ -26,6 +26,7 @@ def cut(items: Iterable[api.Container], **limits: int) -> list[list[api.Containe
 
 
 @given(st.lists(st.integers(0, 300), max_size=40), st.integers(1, 7), st.integers(1, 500))
+@pytest.mark.slow
 def test_nothing_is_lost_and_no_chunk_is_empty_or_too_large(sizes: list[int], most: int, most_bytes: int) -> None:
     items = [item(size) for size in sizes]
     chunks = cut(items, max_items=most, max_bytes=most_bytes)
@@ -63,6 +64,7 @@ def _image(tags: int, digests: int) -> api.Image:
 
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=30), st.integers(2_000, 200_000))
 @example(sizes=[(0, 2)] * 8 + [(1, 1)], most=6669)
+@pytest.mark.slow
 def test_images_fit_into_one_message_with_all_names_or_fewer(sizes: list[tuple[int, int]], most: int) -> None:
     images = [_image(*size) for size in sizes]
     fitting = Fitting("List", most=most)
@@ -75,6 +77,7 @@ def test_images_fit_into_one_message_with_all_names_or_fewer(sizes: list[tuple[i
         assert all(len(image.repo_tags) <= 1 and len(image.repo_digests) <= 1 for image in told if image.ByteSize() > 0)
 
 
+@pytest.mark.slow
 def test_every_image_is_told_of_as_long_as_one_name_of_each_has_room(caplog: pytest.LogCaptureFixture) -> None:
     fitting = Fitting("ListImages")
     for _ in range(2):

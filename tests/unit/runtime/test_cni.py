@@ -103,6 +103,7 @@ KEYS = ("name", "plugins", "cniVersion", "cniVersions", "disableCheck", "disable
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values))
+@pytest.mark.slow
 def test_any_json_is_a_list_or_an_error(data: dict[str, Any]) -> None:
     try:
         network = parse(data)
@@ -112,6 +113,7 @@ def test_any_json_is_a_list_or_an_error(data: dict[str, Any]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(("ips", "interfaces", "ip4", "ip6")), json_values))
+@pytest.mark.slow
 def test_any_result_has_addresses_or_an_error(data: dict[str, Any]) -> None:
     try:
         found = result.addresses(data, "eth0")
@@ -389,6 +391,7 @@ def test_status_and_check_can_be_switched_off_or_fail(net: Net) -> None:
     assert net.first.calls("CHECK") == []
 
 
+@pytest.mark.slow
 def test_garbage_is_what_no_sandbox_has(net: Net) -> None:
     net.write(cniVersion="1.1.0")
     planned = net.cni.plan(net.pod.config)

@@ -155,6 +155,7 @@ def test_a_hole_with_blocks_stays_a_hole(source: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2, 4])
+@pytest.mark.slow
 def test_a_copy_that_is_given_up_ends(source: Path, tmp_path: Path, looks: int) -> None:
     """Within a file, too: looks are for the directory, the file, its first piece and its second."""
     with (source / "large").open("wb") as file:
@@ -166,6 +167,7 @@ def test_a_copy_that_is_given_up_ends(source: Path, tmp_path: Path, looks: int) 
     assert (found.stat().st_blocks * 512 if found.exists() else 0) == max(looks - 2, 0) * (16 << 20)
 
 
+@pytest.mark.slow
 def test_a_copy_leaves_a_part_of_the_disk_free(source: Path, tmp_path: Path) -> None:
     (source / "data").write_bytes(bytes(1 << 20))
     small = tmp_path / "small"
@@ -328,6 +330,7 @@ def peak_of_copy(source: Path, target: Path) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.slow
 def test_paths_of_directories_are_not_remembered(source: Path, tmp_path: Path) -> None:
     """An image of a few megabytes has a million directories with paths of 4 kB: the daemon had all of them at once."""
     with deep_directory(source) as fd:
@@ -338,6 +341,7 @@ def test_paths_of_directories_are_not_remembered(source: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["directories", "links"])
+@pytest.mark.slow
 def test_what_a_copy_remembers_is_bounded(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -353,6 +357,7 @@ def test_what_a_copy_remembers_is_bounded(
         copy(source, tmp_path / "target")
 
 
+@pytest.mark.slow
 def test_directories_leave_a_part_of_the_disk_free(source: Path, tmp_path: Path) -> None:
     """They have no data, and each takes a block."""
     for number in range(1200):

@@ -245,6 +245,7 @@ def test_what_nobody_hears_is_forgotten_in_time_also_if_nobody_ever_comes() -> N
     assert asyncio.run(run()) == 1
 
 
+@pytest.mark.slow
 def test_no_event_is_more_than_a_message_holds() -> None:
     long = Mount(container_path="/" + "x" * 4000, host_path="/" + "x" * 4000)
     pod = sandbox(annotations={"note": "x" * 1_000_000})

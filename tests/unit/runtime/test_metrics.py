@@ -209,6 +209,7 @@ def test_connections_that_ask_nothing_keep_nobody_out(state: State, tmp_path: Pa
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_daemon_without_metrics_does_not_load_their_library() -> None:
     script = "import sys, podkeep.runtime.daemon.daemon, podkeep.cli.main; print('prometheus_client' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

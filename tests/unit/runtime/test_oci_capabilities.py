@@ -61,6 +61,7 @@ def test_an_addition_that_the_runtime_does_not_hold_is_refused_by_name() -> None
 
 
 @given(add=requests, drop=requests, held=st.frozensets(names))
+@pytest.mark.slow
 def test_nothing_that_is_not_held_and_nothing_that_was_dropped(
     add: list[str], drop: list[str], held: frozenset[str]
 ) -> None:

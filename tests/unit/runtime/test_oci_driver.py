@@ -224,6 +224,7 @@ def test_a_runtime_that_refuses(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["killed before", "killed meanwhile"])
+@pytest.mark.slow
 def test_a_start_of_a_process_that_was_killed_is_not_waited_for(tmp_path: Path, before: bool) -> None:
     """crun opens a FIFO that the first process is to read: for ever, if that is killed right then."""
     program, called = tmp_path / "runtime", tmp_path / "called"

@@ -170,6 +170,7 @@ def test_lines_end_where_the_c_library_ends_them() -> None:
             resolve(Security(), "evil", passwd=f"app:x:1:1:{separator}evil:x:0:0::/:{separator}:/:/bin/sh", group="")
 
 
+@pytest.mark.slow
 def test_a_process_has_not_more_groups_than_the_kernel_takes() -> None:
     def groups(count: int) -> str:
         return "".join(f"g{number}:x:{number}:app\n" for number in range(2000, 2000 + count))

@@ -38,6 +38,7 @@ host_ports = st.builds(
 
 
 @given(host_ports, host_ports)
+@pytest.mark.slow
 def test_ports_overlap_exactly_if_a_packet_could_be_for_both(one: HostPort, other: HostPort) -> None:
     machine = ("127.0.0.1", "192.0.2.1", "2001:db8::1")
 
@@ -59,6 +60,7 @@ def test_a_port_given_twice_is_one() -> None:
 
 
 @given(st.lists(host_ports, max_size=6), st.lists(host_ports, max_size=6))
+@pytest.mark.slow
 def test_sets_of_ports_are_free_exactly_if_no_two_overlap(mine: list[HostPort], others: list[HostPort]) -> None:
     def refused(work: Callable[[], object], kind: type[PodkeepError]) -> bool:
         try:

@@ -251,6 +251,7 @@ def test_nothing_else_moves(rdt: Resctrl, source: str, target: str, status: str)
     assert (rdt.path / source).exists()
 
 
+@pytest.mark.slow
 def test_the_mount_is_the_tests_own_and_its_server_ends_with_it(resctrl: Mount, tmp_path: Path) -> None:
     here = resctrl(INTEL).path
     assert f" {here} " in Path("/proc/self/mountinfo").read_text()

@@ -148,6 +148,7 @@ def test_a_body_is_read_up_to_10_kb() -> None:
     assert run(work()) == Outcome(verdict=Verdict.SUCCESS, text="x" * 10240)
 
 
+@pytest.mark.slow
 def test_a_server_that_says_nothing_fails_after_the_timeout() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -345,6 +346,7 @@ def test_grpc(answers: dict[bytes, bytes] | None, service: str | None, verdict: 
     assert run(work()) == Outcome(verdict=verdict, text=text)
 
 
+@pytest.mark.slow
 def test_grpc_to_nobody() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

@@ -141,6 +141,7 @@ _VALUES = st.recursive(
 
 
 @given(_VALUES, _VALUES)
+@pytest.mark.slow
 def test_any_value_is_added_and_found_again(value: Any, other: Any) -> None:
     after = json_patch.apply({"a": value}, [{"op": "add", "path": "/b", "value": other}])
     json_patch.apply(

@@ -382,6 +382,7 @@ def _of(paths: set[Any]) -> FieldSet:
 
 
 @given(_PATHS, _PATHS)
+@pytest.mark.slow
 def test_sets_of_fields_are_sets(one: set[Any], other: set[Any]) -> None:
     left, right = _of(one), _of(other)
     assert set(left.union(right).paths()) == one | other

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Never
 
@@ -94,22 +94,38 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         erofs.needed()
 
 
+@contextmanager
+def _no_finalisers() -> Iterator[None]:
+    """Keep the garbage collector out while pytest makes syntax trees.
+
+    Until CPython 3.11.8 (Debian 12 has 3.11.2) a finaliser that runs while one is made may spoil it:
+    "SystemError: AST constructor recursion depth mismatch" (gh-106905).
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport() -> Generator[None, object, object]:
+    """The report of a failure quotes its source; a run must not end with it."""
+    with _no_finalisers():
+        return (yield)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Keep the garbage collector out while pytest rewrites the modules of the tests, and out of what it has collected.
-
-    Until CPython 3.11.8 (Debian 12 has 3.11.2) a finaliser that runs while a syntax tree is made may spoil it:
-    "SystemError: AST constructor recursion depth mismatch" (gh-106905).
+    """Keep the garbage collector out of what pytest has collected.
 
     Modules and items live as long as the run. With those of all unit tests a full collection would take a quarter of a
     second, and tests that look for leaks ask for one each.
     """
-    gc.disable()
-    try:
-        return (yield)
-    finally:
+    with _no_finalisers():
+        collected = yield
         gc.freeze()
-        gc.enable()
+    return collected
 
 
 @pytest.fixture

@@ -103,9 +103,14 @@ class PodDir:
         """Where a ``subPath`` of ``volumeMounts[index]`` is pinned by a bind mount."""
         return self.sub_paths / volume / container / str(index)
 
+    @property
+    def containers(self) -> Path:
+        """Where the files of every container are, which may write to them: termination logs."""
+        return self.path / "containers"
+
     def container(self, name: str) -> Path:
         """Files made for one container."""
-        return self.path / "containers" / name
+        return self.containers / name
 
 
 class PodDirs:

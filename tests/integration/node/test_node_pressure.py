@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from agent.manifests import mount, pod, shell
 
 from support.running_node import RunningNode
@@ -60,6 +61,21 @@ def test_a_volume_beyond_its_limit_evicts_its_pod(node: RunningNode, image: str)
     assert evicted["status"]["reason"] == "Evicted"
     assert evicted["status"]["message"] == 'Usage of EmptyDir volume "data" exceeds the limit "1Mi". '
     node.running("other")
+
+
+@pytest.mark.parametrize("place", ["/etc/hosts", "/dev/termination-log", "/etc/resolv.conf", "/etc/hostname"])
+def test_what_is_written_to_a_file_of_the_node_counts_against_the_limit(
+    node: RunningNode, image: str, place: str
+) -> None:
+    """They are on the node's disk, and no volume, log or layer: a pod could fill it by them (CVE-2020-8557)."""
+    script = f"dd if=/dev/zero of={place} bs=64k count=128; " + FOREVER
+    name = "full-" + place.rpartition("/")[2].replace(".", "-")
+    node.apply(pod(shell(image, script, resources={"limits": {"ephemeral-storage": "2Mi"}}), name=name))
+
+    evicted = node.phase(name, "Failed")
+
+    assert evicted["status"]["reason"] == "Evicted"
+    assert "exceeds the total limit of containers 2Mi" in evicted["status"]["message"]
 
 
 def test_a_critical_pod_takes_the_place_of_another(node: RunningNode, image: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import Internal
+from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
@@ -111,3 +111,26 @@ def test_a_read_only_volume_in_another_has_its_flags_before_the_oci_runtime_come
     assert sources["/data"] == outer
     target = "/data/x/new" if kind == "directory" else "/data/x"
     assert b"Read-only file system" in pods.exec(container, "sh", "-c", f"echo > {target}").stderr
+
+
+@WHERE
+@pytest.mark.parametrize("kind", ["directory", "file"])
+@pytest.mark.parametrize("made", ["made", "made/more"])
+@pytest.mark.parametrize("where", ["/read-only", "/etc/read-only"])
+def test_a_link_brings_no_mount_point_into_a_read_only_volume(
+    pods: Pods, open_directory: Path, user: User, kind: str, made: str, where: str
+) -> None:
+    """The OCI runtime makes what something is mounted on, as root, wherever a link of a volume leads."""
+    protected, outer, inner = (volume(open_directory) for _ in range(3))
+    (inner / "file").touch()
+    (outer / "x").symlink_to(f"{where}/{made}")
+    source = inner if kind == "directory" else inner / "file"
+    mounts = [
+        bind(protected, where, *mapped(user), readonly=True),
+        bind(outer, "/data", *mapped(user)),
+        bind(source, "/data/x", *mapped(user)),
+    ]
+    sandbox = pods.run(pod(options=namespaces(user=user)))
+    with pytest.raises((FailedPrecondition, Internal), match="OCI runtime create failed"):
+        pods.create(sandbox, mounts=mounts)
+    assert os.listdir(protected) == []

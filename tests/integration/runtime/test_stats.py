@@ -19,7 +19,9 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
+from support.images import busybox_layout
 from support.mortal import Mortal
+from support.registry import Registry
 
 MIB = 1 << 20
 
@@ -102,6 +104,21 @@ def test_a_container_that_writes_shows_it_in_its_writable_layer(pods: Pods) -> N
     assert layer.timestamp > 0
     images = pods.call("ImageFsInfo", api.ImageFsInfoRequest(), service="images")
     assert layer.fs_id.mountpoint == images.container_filesystems[0].fs_id.mountpoint
+
+
+@pytest.mark.parametrize("place", ["/data/large", "/etc/resolv.conf", "/etc/hostname", "/etc/hosts"])
+def test_what_a_container_writes_beside_its_layer_counts_with_it(
+    pods: Pods, registry: Registry, tmp_path: Path, place: str
+) -> None:
+    """A VOLUME of the image and the files of the pod are on the same disk; nothing else counts them."""
+    image = registry.push(busybox_layout(tmp_path, config={"Volumes": {"/data": {}}}), "with-a-volume:1")
+    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=image)), service="images")
+    config = pod()
+    config.hostname = "web"
+    script = f"dd if=/dev/zero of={place} bs=1M count=10; exec sleep 1000"
+    writer = pods.launch(pods.run(config), "sh", "-c", script, image=image)
+    layer = wait_for(lambda: _at_least(container_stats(pods, writer).writable_layer, 10 * MIB), "10 MiB in the layer")
+    assert layer.used_bytes.value < 12 * MIB
 
 
 def _at_least(layer: api.FilesystemUsage, size: int) -> api.FilesystemUsage | None:

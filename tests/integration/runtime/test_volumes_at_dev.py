@@ -124,6 +124,24 @@ def test_a_volume_elsewhere_in_dev_is_mounted_and_left_alone(
 
 @BY
 @WITH
+@pytest.mark.parametrize("own_users", [False, True], ids=["host users", "own users"])
+@pytest.mark.parametrize("name", ["zero", "tty", "full", "random", "urandom", "fd", "stdout", "core"])
+def test_a_file_in_the_place_of_a_device_is_left_alone(
+    client: Pods, data: Path, name: str, tty: bool, handler: str, own_users: bool
+) -> None:
+    """OCI runtimes make these, with a mode that everybody may open."""
+    if own_users and handler == "runc":
+        pytest.skip("runc 1.1 runs no pods in user namespaces")
+    user = BLOCK if own_users else None
+    sandbox = client.run(pod(options=namespaces(user=user)), handler=handler)
+    ids = () if user is None else (user,)
+    mounts = [bind(data, "/data", *ids), bind(data / "secret", f"/dev/{name}", *ids)]
+    container = client.launch(sandbox, mounts=mounts, tty=tty, security=NOBODY)
+    assert client.read(container, "stat -c %t:%T /dev/null") == "1:3"
+
+
+@BY
+@WITH
 @pytest.mark.parametrize("where", ["/dev", "/dev/pts"])
 @pytest.mark.parametrize("user", [0, 1000])
 def test_the_machines_dev_can_be_mounted_and_stays_the_machines(

@@ -9,6 +9,7 @@ import pytest
 from runtime_values import container
 
 from podkeep.base.ids import ContainerID
+from podkeep.kernel.files import openat
 from podkeep.runtime.model.records import Container
 from podkeep.runtime.stats.layers import Layers
 from podkeep.runtime.stats.targets import ContainerTarget
@@ -18,7 +19,8 @@ FIRST, SECOND = ContainerID("c1"), ContainerID("c2")
 
 def target(container_id: str, layer: Path, *, ended: bool = False) -> ContainerTarget:
     record: Container = container(container_id)
-    return ContainerTarget(container=record, cgroup=None if ended else "/c", layer=str(layer))
+    written = (str(layer), f"{layer}-volumes", f"{layer}-pod")
+    return ContainerTarget(container=record, cgroup=None if ended else "/c", written=written)
 
 
 def test_a_layer_has_a_size_once_it_was_walked(tmp_path: Path) -> None:
@@ -30,6 +32,34 @@ def test_a_layer_has_a_size_once_it_was_walked(tmp_path: Path) -> None:
     assert found is not None
     assert found.size.inodes == 1
     assert found.at > 0
+
+
+def test_volumes_of_the_image_and_files_of_the_pod_count_with_the_layer(tmp_path: Path) -> None:
+    for name in ("layer", "layer-volumes/0", "layer-pod"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "file").write_bytes(b"x" * 100_000)
+    layers = Layers()
+    layers.follow([target("c1", tmp_path / "layer")])
+    layers.walk_due()
+    found = layers.size(FIRST)
+    assert found is not None
+    assert 300_000 <= found.size.used_bytes < 400_000
+    assert found.size.inodes == 7
+
+
+def test_a_layer_that_hides_files_from_the_count_takes_all_that_it_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can say how much it is; what could keep it within a limit must not be believed."""
+    monkeypatch.setattr(openat, "MAX_DEPTH", 5)
+    (tmp_path / "layer" / "/".join("dddddddd")).mkdir(parents=True)
+    layers = Layers()
+    layers.follow([target("c1", tmp_path / "layer")])
+    layers.walk_due()
+    found = layers.size(FIRST)
+    space = os.statvfs(tmp_path)
+    assert found is not None
+    assert found.size.used_bytes == pytest.approx((space.f_blocks - space.f_bfree) * space.f_frsize, rel=0.1)
 
 
 def test_a_layer_is_not_walked_again_at_once(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def test_targets() -> None:
     assert target.cgroup == f"/podkeep/pod-{'s' * 64}"
     [below] = target.containers
     assert below.cgroup == f"{target.cgroup}/{'c' * 64}"
-    assert below.layer == f"/var/lib/podkeep/containers/{'c' * 64}/upper"
+    data = f"/var/lib/podkeep/containers/{'c' * 64}"
+    assert below.written == (f"{data}/upper", f"{data}/volumes", f"/var/lib/podkeep/sandboxes/{'s' * 64}")
 
 
 def test_what_is_not_there_is_none() -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from podkeep.agent.convert import names
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
-from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.poddirs import PodDir, PodDirs
 from podkeep.agent.resources import cgroup_names
 from podkeep.agent.resources import thresholds as signals
 from podkeep.agent.resources.thresholds import Observation, Observations
@@ -152,6 +152,7 @@ class Statistics:
             processes=stats.process.process_count.value,
             containers=containers,
             volumes={} if counting is None else self._volumes(pod, counting),
+            other=DiskUse() if counting is None else counting.other(self._dirs.directory(PodUID(pod.metadata.uid))),
         )
 
     def _volumes(self, pod: Pod, counting: _Counting) -> dict[str, DiskUse]:
@@ -179,6 +180,12 @@ class _Counting(NamedTuple):
             info = os.statvfs(path)
             return DiskUse((info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree)
         return self.tree(path)
+
+    def other(self, directory: PodDir) -> DiskUse:
+        """Count what containers have of the agent's directory beside volumes: a pod could fill the disk by it."""
+        hosts = tree_size.measure_file(str(directory.hosts))
+        found = self.tree(directory.containers)
+        return found if hosts is None else found + DiskUse(hosts.used_bytes, hosts.inodes)
 
     def tree(self, path: Path) -> DiskUse:
         found = tree_size.measure(str(path), stop=self.stop, partly=True)

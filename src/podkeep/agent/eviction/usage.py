@@ -9,7 +9,8 @@ from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
 
 ROOT, LOGS, VOLUMES = "root", "logs", "volumes"
-"""What of a pod is on a disk: writable layers, logs, volumes that are local and end with the pod."""
+"""What of a pod is on a disk: writable layers, logs, what is in the agent's directory: volumes that are local and end
+with the pod, and files that the agent made for it."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class ContainerUse:
 
 @dataclass(frozen=True, kw_only=True)
 class PodUse:
-    """What one pod uses. ``other``: files that the agent made for it, such as /etc/hosts."""
+    """What one pod uses. ``other``: files that the agent made for it and containers write to, such as /etc/hosts."""
 
     memory: int | None = None
     processes: int = 0
@@ -57,11 +58,12 @@ class PodUse:
         if VOLUMES in kinds:
             for use in self.volumes.values():
                 found += use
+            found += self.other
         return found
 
     def ephemeral_storage(self) -> int:
         """Return the bytes that count against the pod's limit of ephemeral storage."""
-        return (self.disk((ROOT, LOGS, VOLUMES)) + self.other).used_bytes
+        return self.disk((ROOT, LOGS, VOLUMES)).used_bytes
 
 
 UseOf = Callable[[Pod], PodUse | None]

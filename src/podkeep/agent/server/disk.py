@@ -1,4 +1,4 @@
-"""What a pod takes of the node's disk: its logs, its volumes, its /etc/hosts. Blocking.
+"""What a pod takes of the node's disk: its logs, its volumes, its /etc/hosts and termination logs. Blocking.
 
 What containers can write to is walked by descriptor (``tree_size``); a volume counts with the file system it is on.
 """
@@ -38,13 +38,15 @@ def measure(dirs: PodDirs, pod_logs: str, pod: Pod, ending: threading.Event) -> 
     containers += [item.name for item in spec.ephemeral_containers]
     place = Path(log_directory(pod_logs, pod))
     logs = {name: size for name in containers if (size := _files(place / name)) is not None}
-    hosts = _file(directory.hosts)
     late = time.monotonic() + _MEASURE_S
 
     def stop() -> bool:
         return ending.is_set() or time.monotonic() > late
 
-    return PodDisk(logs=logs, volumes=_volumes(pod, directory, stop), **({"other": hosts} if hosts else {}))
+    sizes = (tree_size.measure_file(str(directory.hosts)), tree_size.measure(str(directory.containers), stop=stop))
+    found = [size for size in sizes if size is not None]
+    other = Size(used_bytes=sum(size.used_bytes for size in found), inodes=sum(size.inodes for size in found))
+    return PodDisk(logs=logs, volumes=_volumes(pod, directory, stop), other=other)
 
 
 def _files(directory: Path) -> Size | None:
@@ -61,14 +63,6 @@ def _files(directory: Path) -> Size | None:
                 if stat.S_ISREG(status.st_mode):
                     blocks, inodes = blocks + status.st_blocks, inodes + 1
     return Size(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes)
-
-
-def _file(path: Path) -> Size | None:
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return Size(used_bytes=status.st_blocks * _BLOCK_BYTES, inodes=1)
 
 
 def _volumes(pod: Pod, directory: PodDir, stop: Callable[[], bool]) -> list[VolumeUsage]:

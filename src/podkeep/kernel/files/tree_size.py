@@ -48,6 +48,15 @@ def measure(root: str, *, stop: Callable[[], bool] = lambda: False, partly: bool
         return _count(root_fd, stop, partly)
 
 
+def measure_file(path: str) -> TreeSize | None:
+    """Return the size of what is at ``path`` alone, a link itself; None if nothing is."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    return TreeSize(used_bytes=status.st_blocks * _BLOCK_BYTES, inodes=1)
+
+
 def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None:
     status = os.fstat(root)
     device, blocks, inodes = status.st_dev, status.st_blocks, 1

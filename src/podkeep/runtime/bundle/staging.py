@@ -15,7 +15,7 @@ import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition
@@ -27,7 +27,7 @@ from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, 
 from podkeep.runtime.bundle import targets
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox
-from podkeep.runtime.oci.mounts import StagedMount, is_below, is_bind, normal, protected, protection
+from podkeep.runtime.oci.mounts import StagedMount, is_bind, protected, protection
 
 
 @dataclass(frozen=True)
@@ -155,18 +155,21 @@ class Staging:
         return {**config, "mounts": result}
 
     def _make_protected(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the OCI configuration with copies for bind mounts with flags below another one.
+        """Return the OCI configuration with copies for bind mounts with flags, if one is mounted below another.
 
         The OCI runtime mounts first, and comes back by the path to set the flags. In a volume another container of the
-        pod may exchange the directory meanwhile, and have the mount without them.
+        pod may exchange the directory meanwhile, and have the mount without them. And where something is mounted in a
+        volume, it makes a file or directory as root for that, wherever a link in the volume leads: what is to be
+        read-only has to be so by then (crun 1.8.1 sets flags when all is mounted).
         """
         with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root:
-            places = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
+            found = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
+        tops = set(found.values())
+        if all(tops.isdisjoint(map(str, PurePosixPath(place).parents)) for place in tops):
+            return config
         result = []
         for number, item in enumerate(config["mounts"]):
-            chosen = is_bind(item) and protection(item["options"]) and "rshared" not in item["options"]
-            place = places.get(normal(item["destination"]), "")
-            if chosen and any(place != above and is_below(place, above) for above in places.values()):
+            if is_bind(item) and protection(item["options"]) and "rshared" not in item["options"]:
                 with openat.closing(_protected_copy(item, recursive="rbind" in item["options"])) as copy:
                     target = self.directory(container, sandbox) / f"protected-{number}"
                     _attach(copy, target)

@@ -1,4 +1,5 @@
-"""Sizes of writable layers: walked in the background, remembered, never waited for.
+"""Sizes of writable layers, with what else a container writes to disk: walked in the background, remembered, never
+waited for.
 
 Owns: which layer is walked when. A layer is walked again after a pause that grows with how long the walk took, so that
 large ones cost a bounded share of a processor; one whose container has ended is walked once more and then no more.
@@ -8,9 +9,10 @@ others old. Thread-safe.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from podkeep.base.ids import ContainerID
@@ -36,7 +38,8 @@ class LayerSize:
 
 @dataclass(slots=True)
 class _Layer:
-    path: str
+    paths: tuple[str, ...]
+    """The writable layer, and what counts with it; only the first has to be there."""
     ended: bool
     """Whether nothing writes to it any more."""
     large: bool = False
@@ -62,7 +65,7 @@ class Layers:
                 container, ended = target.container.id, target.cgroup is None
                 layer = before.get(container)
                 if layer is None:
-                    layer = _Layer(path=target.layer, ended=ended)
+                    layer = _Layer(paths=target.written, ended=ended)
                 elif ended and not layer.ended:
                     layer.ended, layer.due = True, 0.0
                 self._layers[container] = layer
@@ -88,7 +91,7 @@ class Layers:
         def too_long() -> bool:
             return time.monotonic() - started > TURN_S
 
-        size = tree_size.measure(layer.path, stop=lambda: self._stopped.is_set() or (limited and too_long()))
+        size = _measure(layer.paths, lambda: self._stopped.is_set() or (limited and too_long()))
         if self._stopped.is_set():
             return
         layer.large = too_long()
@@ -104,3 +107,23 @@ class Layers:
     def stop(self) -> None:
         """End a walk that is going on."""
         self._stopped.set()
+
+
+def _measure(paths: Sequence[str], stop: Callable[[], bool]) -> TreeSize | None:
+    """Return the size of trees together; None if the first is gone, or ``stop`` said so meanwhile.
+
+    Of trees with files that are too deep to be counted it is the most that it can be. CRI has no word for that, and a
+    container would hide from its limit.
+    """
+    used = inodes = 0
+    for path in paths:
+        size = tree_size.measure(path, stop=stop)
+        if size is None:
+            if path == paths[0] or stop():
+                return None
+            continue
+        used, inodes = used + size.used_bytes, inodes + size.inodes
+        if size.too_deep:
+            space = os.statvfs(path)
+            used = max(used, (space.f_blocks - space.f_bfree) * space.f_frsize)
+    return TreeSize(used_bytes=used, inodes=inodes)

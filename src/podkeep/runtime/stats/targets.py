@@ -22,11 +22,15 @@ _REMEMBERED = 1024
 
 
 class ContainerTarget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """``cgroup`` is None for a container that has ended; ``layer`` is the directory of its writable layer."""
+    """``cgroup`` is None for a container that has ended; ``written`` are the directories of what it writes to disk.
+
+    They are its writable layer, its anonymous volumes, and the files of its pod (/etc/resolv.conf): nobody else counts
+    them, and a pod could fill the disk by them. Those of the pod count for each of its containers.
+    """
 
     container: Container
     cgroup: str | None
-    layer: str
+    written: tuple[str, ...]
 
 
 class SandboxTarget(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -48,9 +52,9 @@ class Targets:
 
     def container(self, container: Container, sandbox: Sandbox) -> ContainerTarget:
         """Return where a container's statistics are."""
-        cgroup, layer = self._container(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        cgroup, written = self._container(sandbox.config.cgroup_parent, sandbox.id, container.id)
         lives = container.status.state.lives
-        return ContainerTarget(container=container, cgroup=cgroup if lives else None, layer=layer)
+        return ContainerTarget(container=container, cgroup=cgroup if lives else None, written=written)
 
     def sandbox(self, sandbox: Sandbox, containers: Iterable[Container]) -> SandboxTarget:
         """Return where the statistics of a sandbox and of ``containers`` in it are."""
@@ -63,8 +67,12 @@ class Targets:
             containers=tuple([self.container(item, sandbox) for item in containers]),
         )
 
-    def _places_of_container(self, parent: str, sandbox: SandboxID, container: ContainerID) -> tuple[str, str]:
-        return container_cgroup(parent, sandbox, container), str(self._layout.writable_layer(container))
+    def _places_of_container(
+        self, parent: str, sandbox: SandboxID, container: ContainerID
+    ) -> tuple[str, tuple[str, ...]]:
+        layout = self._layout
+        written = (layout.writable_layer(container), layout.volumes(container), layout.sandbox_data(sandbox))
+        return container_cgroup(parent, sandbox, container), tuple(map(str, written))
 
     def _places_of_sandbox(self, parent: str, sandbox: SandboxID, uid: str) -> tuple[str, str]:
         pin = self._layout.namespace_pin(sandbox, NamespaceKind.NET)

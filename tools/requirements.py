@@ -184,7 +184,7 @@ def read_results(directory: Path) -> Results:
     """Read the records ``*.jsonl`` of test runs.
 
     Each run counts by the worst of a test's phases: a test whose fixture found something left behind did not pass. The
-    second run of a test takes the place of its first, but for a failure after the test, which no second run can mend.
+    second run of a test takes the place of its first, but for a failure after the test, which no second run undoes.
     """
     outcomes: dict[str, set[str]] = {}
     again: set[str] = set()
@@ -269,7 +269,9 @@ def _check(rows: Sequence[Row], directory: Path) -> int:
     wrong = unbacked(rows, results.outcomes)
     ran = sum(1 for ended in results.outcomes.values() if ended)
     print(f"{ran} tests ran", *counts(rows), sep="\n")
-    print("tests that failed once and were run again:", *(results.again or ["none"]), sep="\n  ")
+    shows = {test: ", ".join(row.id for row in rows if test.split("[", 1)[0] in row.tests) for test in results.again}
+    named = [f"{test} ({ids})" if ids else test for test, ids in shows.items()]
+    print("tests that failed once and were run again:", *(named or ["none"]), sep="\n  ")
     if wrong:
         print("requirements: these tests of docs/requirements.md did not run and pass:", *wrong, sep="\n  ")
     return 1 if wrong else 0

@@ -232,7 +232,7 @@ def test_tests_that_were_run_again_are_named(tmp_path: Path) -> None:
         ([("call", "failed")], [("setup", "skipped")], ["U1: a::b skipped"]),
         ([("call", "failed")], [("collect", "collected")], ["U1: a::b failed"]),
         ([("setup", "failed")], [("call", "passed"), ("teardown", "failed")], ["U1: a::b failed"]),
-        # What was left behind is not mended by another run, which tools/suite.py does not try.
+        # What was left behind is not undone by another run, which tools/suite.py does not try.
         ([("call", "passed"), ("teardown", "failed")], [("call", "passed")], ["U1: a::b failed"]),
     ],
 )

@@ -57,8 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     is_worker = hasattr(config, "workerinput")
     is_spread = not is_worker and bool(config.getoption("numprocesses", None))
     record = config.getoption(results.OPTION)
-    if record is not None and not is_worker:
-        config.pluginmanager.register(results.Recorder(Path(record)))
+    if record is not None:
+        config.pluginmanager.register(results.Collector() if is_worker else results.Recorder(Path(record)))
 
     def end(number: int, _frame: object) -> Never:
         if is_worker:  # it is told more than once, and must not be kept from putting things away

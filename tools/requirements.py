@@ -2,8 +2,9 @@
 
 Owns the tests named in the last column of docs/requirements.md; IDs, texts and what is missing of a requirement that is
 shown in part (``partly: …``) are written by hand. Reads the tests as syntax trees, so no test module is imported and no
-dependency needed. With ``--results`` it reads the records that tools/suite.py left, and fails if the table names a test
-that did not run and pass. Called by ``make requirements``, ``.ci/run`` and the unit test of the table.
+dependency needed. With ``--results`` it reads the records of test runs (tests/support/results.py), and fails if the
+table names a test that did not run and pass, with each set of parameters that was collected. Called by
+``make requirements``, ``.ci/run`` and the unit test of the table.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,8 @@ GROUPS: Mapping[str, tuple[str, int]] = {
 OPEN = "open"
 PARTLY = "partly: "
 _AGAIN = ".again.jsonl"
+_FROM_GOOD_TO_BAD = ("passed", "skipped", "xfailed", "xpassed", "failed")
+_FAILURES = frozenset({"xpassed", "failed"})
 
 _ROW = re.compile(r"\| (?P<id>[UMQV]\d+) \| (?P<text>[^|]+) \| (?P<shown>[^|]+) \|")
 
@@ -166,36 +169,67 @@ def _ids(marker: ast.Call, name: str) -> list[str]:
     return texts
 
 
-def read_results(directory: Path) -> tuple[dict[str, set[str]], list[str]]:
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """What test runs left: node IDs, with their parameters, to how each run of them ended (none: collected alone).
+
+    ``again`` are the tests that were run a second time, because they failed the first.
+    """
+
+    outcomes: Mapping[str, frozenset[str]]
+    again: tuple[str, ...]
+
+
+def read_results(directory: Path) -> Results:
     """Read the records ``*.jsonl`` of test runs.
 
-    :return: node IDs, with their parameters, to the outcomes that their calls, set-ups and tear-downs had in any run;
-        and the node IDs of tests that were run a second time.
+    Each run counts by the worst of a test's phases: a test whose fixture found something left behind did not pass. The
+    second run of a test takes the place of its first, but for a failure after the test, which no second run undoes.
     """
     outcomes: dict[str, set[str]] = {}
     again: set[str] = set()
     for path in sorted(directory.glob("*.jsonl")):
-        for text in path.read_text(encoding="utf-8").splitlines():
-            line = json.loads(text)
-            outcomes.setdefault(line["test"], set()).add(line["outcome"])
-            if path.name.endswith(_AGAIN):
-                again.add(line["test"])
-    return outcomes, sorted(again)
+        if path.name.endswith(_AGAIN):
+            continue
+        first, second = _phases(path), _phases(path.with_name(path.name.removesuffix(".jsonl") + _AGAIN))
+        again.update(test for test, phases in second.items() if phases)
+        for test in first.keys() | second.keys():
+            phases = first.get(test, {})
+            if second.get(test):
+                left_behind = {when: ended for when, ended in phases.items() if when == "teardown"}
+                phases = second[test] | left_behind
+            ends = outcomes.setdefault(test, set())
+            if phases:
+                ends.add(max(phases.values(), key=_FROM_GOOD_TO_BAD.index))
+    return Results(outcomes={test: frozenset(ended) for test, ended in outcomes.items()}, again=tuple(sorted(again)))
 
 
-def unbacked(rows: Sequence[Row], outcomes: Mapping[str, set[str]]) -> list[str]:
-    """Return a line for each test of the table that did not run, or one of whose parameter sets never passed."""
-    by_test: dict[str, dict[str, set[str]]] = {}
+def _phases(record: Path) -> dict[str, dict[str, str]]:
+    """Return how each phase of each test ended; a test that was collected and not run has none."""
+    found: dict[str, dict[str, str]] = {}
+    for text in record.read_text(encoding="utf-8").splitlines() if record.exists() else []:
+        line = json.loads(text)
+        phases = found.setdefault(line["test"], {})
+        if line["when"] != "collect":
+            phases[line["when"]] = line["outcome"]
+    return found
+
+
+def unbacked(rows: Sequence[Row], outcomes: Mapping[str, Collection[str]]) -> list[str]:
+    """Return a line for each test of the table that did not run and pass, or that one of whose parameter sets did not.
+
+    A test may be skipped in one run, if it passes in another; where it failed, no other run makes up for it.
+    """
+    by_test: dict[str, dict[str, Collection[str]]] = {}
     for node_id, ended in outcomes.items():
         by_test.setdefault(node_id.split("[", 1)[0], {})[node_id] = ended
     lines = []
     for row in rows:
         for test in row.tests:
-            runs = by_test.get(test)
-            if runs is None:
-                lines.append(f"{row.id}: {test} did not run")
-            for node_id, ended in (runs or {}).items():
-                if "passed" not in ended:
+            for node_id, ended in by_test.get(test, {test: ()}).items():
+                if not ended:
+                    lines.append(f"{row.id}: {node_id} did not run")
+                elif "passed" not in ended or not _FAILURES.isdisjoint(ended):
                     lines.append(f"{row.id}: {node_id} {' and '.join(sorted(ended))}")
     return lines
 
@@ -231,10 +265,13 @@ def _count(title: str, rows: Sequence[Row]) -> str:
 
 
 def _check(rows: Sequence[Row], directory: Path) -> int:
-    outcomes, again = read_results(directory)
-    wrong = unbacked(rows, outcomes)
-    print(f"{len(outcomes)} tests ran", *counts(rows), sep="\n")
-    print("tests that failed once and were run again:", *(again or ["none"]), sep="\n  ")
+    results = read_results(directory)
+    wrong = unbacked(rows, results.outcomes)
+    ran = sum(1 for ended in results.outcomes.values() if ended)
+    print(f"{ran} tests ran", *counts(rows), sep="\n")
+    shows = {test: ", ".join(row.id for row in rows if test.split("[", 1)[0] in row.tests) for test in results.again}
+    named = [f"{test} ({ids})" if ids else test for test, ids in shows.items()]
+    print("tests that failed once and were run again:", *(named or ["none"]), sep="\n  ")
     if wrong:
         print("requirements: these tests of docs/requirements.md did not run and pass:", *wrong, sep="\n  ")
     return 1 if wrong else 0

@@ -50,7 +50,6 @@ def test_a_pod_runs_to_its_end(node: Node, endpoint: Endpoint, host_directory: P
     assert (done.returncode, done.stdout) == (3, "out\n"), done.stderr
 
 
-@pytest.mark.requirement("V47")
 def test_an_image_volume_is_there_or_the_pod_fails(
     node: Node, endpoint: Endpoint, host_directory: Path, data: str
 ) -> None:

@@ -171,6 +171,11 @@ def _record(directory: Path, name: str, *lines: tuple[str, str, str]) -> None:
     (directory / name).write_text(text)
 
 
+def _unbacked(directory: Path, table: str = "| U1 | first | `a::b` |\n| U2 | second | open |\n") -> list[str]:
+    found: list[str] = tool.unbacked(tool.parse_table(table), tool.read_results(directory).outcomes)
+    return found
+
+
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
@@ -183,25 +188,62 @@ def _record(directory: Path, name: str, *lines: tuple[str, str, str]) -> None:
         ([("a::b", "call", "xfailed")], ["U1: a::b xfailed"]),
         ([("a::b", "call", "failed")], ["U1: a::b failed"]),
         ([("a::b", "setup", "failed")], ["U1: a::b failed"]),
+        ([("a::b", "call", "xpassed")], ["U1: a::b xpassed"]),
+        ([("a::b", "call", "passed"), ("a::b", "teardown", "failed")], ["U1: a::b failed"]),
+        ([("a::b", "collect", "collected")], ["U1: a::b did not run"]),
+        ([("a::b", "collect", "collected"), ("a::b", "call", "passed")], []),
+        (
+            [(f"a::b[{name}]", "collect", "collected") for name in "12"] + [("a::b[1]", "call", "passed")],
+            ["U1: a::b[2] did not run"],
+        ),
     ],
 )
 def test_a_claim_is_backed_by_a_test_that_ran_and_passed(
     tmp_path: Path, lines: list[tuple[str, str, str]], said: list[str]
 ) -> None:
     _record(tmp_path, "unit.jsonl", *lines)
-    rows = tool.parse_table("| U1 | first | `a::b` |\n| U2 | second | open |\n")
-    outcomes, again = tool.read_results(tmp_path)
-    assert tool.unbacked(rows, outcomes) == said
-    assert again == []
+    assert _unbacked(tmp_path) == said
+    assert tool.read_results(tmp_path).again == ()
 
 
 def test_a_test_that_is_skipped_in_one_run_may_pass_in_another(tmp_path: Path) -> None:
     _record(tmp_path, "unit.jsonl", ("a::b", "call", "skipped"))
+    _record(tmp_path, "nested.jsonl", ("a::b", "collect", "collected"), ("a::b", "call", "passed"))
+    assert _unbacked(tmp_path) == []
+
+
+def test_a_test_that_failed_in_one_run_is_no_proof_whatever_others_say(tmp_path: Path) -> None:
+    _record(tmp_path, "unit.jsonl", ("a::b", "call", "failed"))
     _record(tmp_path, "nested.jsonl", ("a::b", "call", "passed"))
-    assert tool.unbacked(tool.parse_table("| U1 | first | `a::b` |\n"), tool.read_results(tmp_path)[0]) == []
+    assert _unbacked(tmp_path) == ["U1: a::b failed and passed"]
 
 
 def test_tests_that_were_run_again_are_named(tmp_path: Path) -> None:
     _record(tmp_path, "unit.jsonl", ("a::b", "call", "failed"), ("a::c", "call", "passed"))
+    _record(tmp_path, "unit.again.jsonl", ("a::b", "collect", "collected"), ("a::b", "call", "passed"))
+    assert tool.read_results(tmp_path).again == ("a::b",)
+    assert _unbacked(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ([("call", "failed")], [("call", "failed")], ["U1: a::b failed"]),
+        ([("call", "failed")], [("setup", "skipped")], ["U1: a::b skipped"]),
+        ([("call", "failed")], [("collect", "collected")], ["U1: a::b failed"]),
+        ([("setup", "failed")], [("call", "passed"), ("teardown", "failed")], ["U1: a::b failed"]),
+        # What was left behind is not undone by another run, which tools/suite.py does not try.
+        ([("call", "passed"), ("teardown", "failed")], [("call", "passed")], ["U1: a::b failed"]),
+    ],
+)
+def test_a_second_run_counts_as_the_first_does(
+    tmp_path: Path, first: list[tuple[str, str]], second: list[tuple[str, str]], said: list[str]
+) -> None:
+    _record(tmp_path, "unit.jsonl", *(("a::b", *line) for line in first))
+    _record(tmp_path, "unit.again.jsonl", *(("a::b", *line) for line in second))
+    assert _unbacked(tmp_path) == said
+
+
+def test_a_record_of_second_runs_alone_backs_nothing(tmp_path: Path) -> None:
     _record(tmp_path, "unit.again.jsonl", ("a::b", "call", "passed"))
-    assert tool.read_results(tmp_path)[1] == ["a::b"]
+    assert _unbacked(tmp_path) == ["U1: a::b did not run"]

@@ -65,7 +65,7 @@ def many(registry: Registry) -> str:
     return bulk.push_image(bulk.many_files(20_000, content=False), registry.host, "memory/many")
 
 
-@pytest.mark.requirement("V62")
+@pytest.mark.requirement("V62", "V103")
 @pytest.mark.parametrize(
     ("what", "snapshot_driver"),
     [("model", "directories"), ("model", "erofs"), ("artifact", "erofs"), ("many", "directories"), ("many", "erofs")],

@@ -123,6 +123,29 @@ def running(found: dict[str, Any]) -> bool:
     return "running" in found["status"]["containerStatuses"][0]["state"]
 
 
+@pytest.mark.requirement("Q61")
+def test_a_class_that_a_field_names_over_switching_the_gate_off(classed: RunningNode, image: str) -> None:
+    """What runs keeps its class; started again, its container fails, and does not run without what it asks for."""
+    with classed as node, Pods(node.daemon.socket, image) as runtime:
+        node.apply(in_classes(image, watched="good"))
+        first = container_id(node.running("web"))
+        node.end_agent()
+        node.settings = ("agent.feature_gates.ClassResources=false",)
+        node.start_agent()
+        assert in_force(runtime, container=first)["watched"] == "good"
+        assert container_id(node.running("web")) == first
+        runtime.stop(first)
+
+        def why(found: dict[str, Any]) -> dict[str, str]:
+            waits: dict[str, str] = found["status"]["containerStatuses"][0]["state"].get("waiting", {})
+            return waits
+
+        found = node.pod("web", lambda found: why(found).get("reason") == "CreateContainerConfigError", "its refusal")
+        assert "the feature gate ClassResources is off" in why(found)["message"]
+        assert found["spec"]["containers"][0]["resources"]["classes"] == {"watched": "good"}
+        assert [item.id for item in runtime.containers() if item.state == 1] == []
+
+
 @pytest.mark.requirement("Q87")
 def test_classes_go_on_without_the_api(classed: RunningNode, image: str) -> None:
     """While the API is gone a container keeps its class, and one that ends is started again in it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from agent.manifests import pod, shell
 from agent.test_run_image_volumes import push
-from node.test_image_volume_gate import reader, reasons
+from node.test_image_volume_gate import OFF, reader, reasons, restart
 
 from support.artifacts import artifact, file_part
 from support.registry import Registry
@@ -47,6 +48,32 @@ def test_a_full_disk(own_node: RunningNode, image: str, registry: Registry, tmp_
         node.until(lambda: "FreeDiskSpaceFailed" in reasons(node, node.name), "FreeDiskSpaceFailed")
         node.delete("web")
         node.gone("web")
+
+
+@pytest.mark.requirement("V84")
+def test_without_the_gate_the_images_of_volumes_are_unused(
+    own_node: RunningNode, image: str, registry: Registry, tmp_path: Path
+) -> None:
+    """Also that of a pod that names it: it waits, and will until the gate is on again. A container's image stays."""
+    volume = push(registry, tmp_path / "volume", "garbage-gate:1", "volume")
+    with own_node as node:
+        node.apply(reader(image, volume, "first"))
+        node.running("first")
+        node.delete("first")
+        node.gone("first")
+        restart(node, OFF)
+        node.apply(reader(image, volume, "web"), pod(shell(image, "sleep 1000"), name="plain", restartPolicy="Always"))
+        node.running("plain")
+        node.until(lambda: "FailedMount" in reasons(node, "web"), "FailedMount")
+        assert tag(volume) in names(node), "not at once"
+        restart(node, (*FULL, *OFF))
+        node.until(lambda: tag(volume) not in names(node), "the image of the volume gone")
+        assert tag(image) in names(node)
+        restart(node, ())
+        node.running("web")
+        for name in ("web", "plain"):
+            node.delete(name)
+            node.gone(name)
 
 
 @pytest.mark.requirement("V85")

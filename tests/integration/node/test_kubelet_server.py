@@ -286,7 +286,7 @@ def test_a_kubelet_configuration_with_an_unknown_field_is_refused(node: RunningN
     assert f"{path}: maxPodz: unknown field" in done.stderr
 
 
-@pytest.mark.requirement("V99", "V100")
+@pytest.mark.requirement("V94", "V95", "V99", "V100")
 def test_image_volumes_in_use_are_seen_under_both_names(node: RunningNode, kubelet: Kubelet, image: str) -> None:
     """A pod with an image volume raises the counts of requests and mounts, upstream's names and the seed's alike."""
     pairs = (

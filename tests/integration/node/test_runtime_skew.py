@@ -52,6 +52,11 @@ def restarted(found: dict[str, Any]) -> bool:
     return bool(status.get("restartCount", 0) >= 1 and "running" in status["state"])
 
 
+def waiting_reason(found: dict[str, Any]) -> str:
+    (status,) = found["status"].get("containerStatuses", ()) or ({},)
+    return str(status.get("state", {}).get("waiting", {}).get("reason", ""))
+
+
 def reasons(node: RunningNode, name: str = "web") -> list[str]:
     return [event["reason"] for event in node.events(name)]
 
@@ -110,7 +115,7 @@ def test_a_user_namespace_is_asked_for_only_where_the_handler_says_that_it_can(
     assert options.mode == api.POD
 
 
-@pytest.mark.requirement("Q86")
+@pytest.mark.requirement("Q32", "Q86")
 @pytest.mark.parametrize(
     "asked",
     [
@@ -133,6 +138,41 @@ def test_a_pod_that_asks_a_runtime_for_a_class_it_does_not_know_of_never_runs(
     assert sandbox.config.metadata.name == "plain"
     assert not sandbox.config.HasField("class_resources")
     assert not container.config.HasField("class_resources")
+
+
+@pytest.mark.requirement("V47")
+@pytest.mark.parametrize(
+    "said", ['failed to stat "": no such file or directory', "mount.HostPath is empty"], ids=["containerd", "CRI-O"]
+)
+def test_a_runtime_that_does_not_know_image_volumes_runs_no_pod_that_has_one(
+    node: RunningNode, stub: StubRuntime, said: str
+) -> None:
+    """The field is unknown to it, and there is no path that it could mount instead: the pod waits, and is told why."""
+
+    def older(request: api.CreateContainerRequest, answer: Any) -> Any:
+        for mount in request.config.mounts:
+            mount.ClearField("image")  # as a runtime sees it that was made before it
+            if not mount.host_path:
+                raise Internal(said)
+        return answer
+
+    volume = {"volumes": [{"name": "v", "image": {"reference": "registry.test/data:1"}}]}
+    with stub.bent(CreateContainer=older):
+        node.apply(web(container={"volumeMounts": [{"name": "v", "mountPath": "/v"}]}, **volume), web("plain"))
+        node.running("plain")
+
+        def failed() -> list[str]:
+            return [event["message"] for event in node.events("web") if event["reason"] == "Failed"]
+
+        node.until(failed, "the event")
+        assert failed()[0].startswith("Error: image volumes are not supported by the runtime: ")
+        node.pod("web", lambda found: waiting_reason(found) == "CreateContainerError", "waiting")
+        asked = [item for item in stub.of(api.CreateContainerRequest) if item.sandbox_config.metadata.name == "web"]
+        assert asked
+        mounts = [mount for item in asked for mount in item.config.mounts if mount.container_path == "/v"]
+        assert len(mounts) == len(asked)
+        assert {mount.host_path for mount in mounts} == {""}, "nothing else is mounted in its place"
+        assert stub.calls["StartContainer"] == 1, "that of the other pod"
 
 
 # --------------------------------------------------------------------------------------------------- calls that hang

@@ -13,6 +13,7 @@ from node.test_user_namespace_gate import containers, mapping, mapping_of, runs
 from podkeep.kernel.mount import mounts
 from support.cri import Pods
 from support.running_node import RunningNode
+from support.timeout import TIMEOUT_S
 
 NO_BLOCK = (
     "Failed to create pod sandbox: can't allocate user namespace: could not find an empty slot to allocate a user"
@@ -44,6 +45,18 @@ def test_no_free_block(one_block: None, own_node: RunningNode, image: str) -> No
         node.delete("first")
         node.gone("first")
         assert mapping_of(node, image, "second") == ["0", "65536", "65536"]
+
+
+@pytest.mark.requirement("U37")
+def test_an_agent_with_more_pods_than_the_id_space_has_blocks_does_not_start(own_node: RunningNode) -> None:
+    with own_node as node:
+        node.end_agent()
+        node.settings = ("agent.max_pods=70000",)
+        with pytest.raises(AssertionError) as caught:
+            node.start_agent()
+        assert "hint: set agent.max_pods to at most 65534" in str(caught.value)
+        assert node.agent is not None
+        assert node.agent.wait(TIMEOUT_S) != 0
 
 
 @pytest.mark.first

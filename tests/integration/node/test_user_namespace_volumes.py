@@ -202,7 +202,7 @@ def running(node: RunningNode, root: Path, whole: dict[str, Any]) -> Iterator[di
     yield {line.split(" ", 1)[0]: line.split(" ", 1)[1] for line in told}
 
 
-@pytest.mark.requirement("U68")
+@pytest.mark.requirement("U68", "U72")
 @pytest.mark.parametrize("host_users", [False, True], ids=["own users", "host users"])
 @pytest.mark.parametrize(
     ("security", "differs"), [({}, ""), ({"fsGroup": 200}, GROUP)], ids=["no group", "a group of its own"]

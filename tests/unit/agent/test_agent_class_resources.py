@@ -285,6 +285,19 @@ def test_any_pod_may_ask_for_any_class_and_the_documentation_says_so(namespace: 
     assert "Without a quota, whoever may create a pod on this node may ask for any class" in section
 
 
+@pytest.mark.requirement("Q58")
+def test_annotations_are_documented_as_the_way_of_before() -> None:
+    section = DOCUMENT.read_text().partition("### Annotations\n")[2].partition("\n### ")[0]
+    assert "is for manifests that have it already; write fields in new ones." in section
+    assert "Where a container has a field and an annotation for one type, both must say the same." in section
+
+
+@pytest.mark.requirement("Q32")
+def test_what_becomes_of_classes_where_the_runtime_reports_none_is_documented() -> None:
+    line = "So is a pod with classes on a runtime that reports none (containerd, CRI-O, an older podkeep)"
+    assert line in DOCUMENT.read_text()
+
+
 @pytest.mark.requirement("Q66", "Q74")
 def test_classes_are_no_objects_and_the_documentation_says_why() -> None:
     """What a class is named by is two texts in a Pod: an object has one name, so the two would not fit."""

@@ -223,6 +223,7 @@ def test_images_of_pods_that_are_over_may_go(tmp_path: Path) -> None:
     assert node.removed == ["a"]
 
 
+@pytest.mark.requirement("V83")
 def test_what_was_not_used_for_long_goes_whatever_room_there_is(tmp_path: Path) -> None:
     """Not before the agent has run for that long itself."""
     node = Node("old", "used")

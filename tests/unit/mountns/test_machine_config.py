@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from podkeep.mountns import execstart, machine_config, units
 from podkeep.mountns.execstart import Entry
 from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN, UNIT
 
+PAGE = Path(__file__).parents[3] / "docs" / "mount-namespace.md"
 ENTRY = Entry(pin=DEFAULT_PIN)
 KUBELET = """\
 # /etc/systemd/system/kubelet.service
@@ -116,6 +118,7 @@ def test_it_decodes_to_the_unit_the_drop_ins_and_the_helper() -> None:
     document = rendered()
     check(document, SCHEMA)
     assert document["metadata"]["name"] == "02-worker-container-mount-namespace"
+    assert "a separate object, `02-worker-container-mount-namespace`, and no part of\n`00-worker`:" in PAGE.read_text()
     (file,) = document["spec"]["config"]["storage"]["files"]
     assert (file["path"], file["mode"]) == ("/usr/local/bin/nsenterCmns", 0o755)
     assert base64.b64decode(file["contents"]["source"].partition(",")[2]).decode() == units.helper(DEFAULT_PIN)

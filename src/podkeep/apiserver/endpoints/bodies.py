@@ -114,9 +114,12 @@ def _yaml(data: bytes, *, strict: bool) -> Parsed:
             repeated.append(f"  line {line}: key {msgspec.json.encode(key).decode()} already set in map")
 
     try:
-        found = documents.parse(data.decode(), source="body", on_repeated=note)
+        # Of a mapping its keys are nodes, too.
+        found = documents.parse(data.decode(), source="body", on_repeated=note, max_nodes=2 * MAX_VALUES)
     except UnicodeDecodeError as error:
         raise Malformed(f"{_position(data, error.start)}: not UTF-8") from None
+    except documents.TooManyValues:
+        raise _too_many() from None
     except InvalidArgument as error:
         raise Malformed(error.message.removeprefix("body: ")) from None
     value = _bounded(found[0].value, 0) if found else None
@@ -131,8 +134,12 @@ def _require_few(value: Any) -> None:
         if isinstance(item, dict | list):
             count += len(item)
             if count > MAX_VALUES:
-                raise too_large(f"limit is {MAX_VALUES} values")
+                raise _too_many()
             waiting.extend(item.values() if isinstance(item, dict) else item)
+
+
+def _too_many() -> StatusError:
+    return too_large(f"limit is {MAX_VALUES} values")
 
 
 def _where(data: bytes, problem: str) -> str:

@@ -72,7 +72,15 @@ def test_a_body_that_cannot_be_read_is_refused(text: bytes, expected: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "media_type"),
-    [(b'{"data": [' + b"{}," * 50_000 + b"{}]}", JSON), (b"data: [" + b"{}," * 50_000 + b"{}]", YAML)],
+    [
+        (b'{"data": [' + b"{}," * 50_000 + b"{}]}", JSON),
+        (b"data: [" + b"{}," * 50_000 + b"{}]", YAML),
+        # Reading on to the end of these took 10 s and more, in which nothing else is answered.
+        (b"- a\n" * (bodies.MAX_BYTES // 4), YAML),
+        (b"{" + b"x: y, " * (bodies.MAX_BYTES // 6 - 1) + b"}", YAML),
+        (b"---\n" * (bodies.MAX_BYTES // 4), YAML),
+        (b"- &a [" + b"x," * 1000 + b"]\n" + b"- *a\n" * 101, YAML),
+    ],
 )
 def test_a_body_of_very_many_values_is_refused(text: bytes, media_type: str) -> None:
     with pytest.raises(StatusError) as refused:

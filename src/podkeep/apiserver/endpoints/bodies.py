@@ -21,7 +21,7 @@ from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, too_large
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.decode import WrongType, decode
-from podkeep.apiserver.schema.protobuf import NotProtobuf
+from podkeep.apiserver.schema.protobuf import NotProtobuf, TooManyFields
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.schema.types import Struct
 from podkeep.base.errors import InvalidArgument
@@ -257,9 +257,18 @@ def _protobuf(data: bytes, kind: Kind) -> Parsed:
         version, name, raw = protobuf.envelope(data)
         named = {"apiVersion": version, "kind": name}
         struct = kubernetes().kind(kind)
-        return Parsed(named | protobuf.to_json(raw, struct) if given_kind(named, kind) == kind else named)
+        return Parsed(named | _from_protobuf(raw, struct) if given_kind(named, kind) == kind else named)
     except NotProtobuf as error:
         raise Malformed(str(error)) from None
+
+
+def _from_protobuf(raw: bytes, struct: Struct) -> dict[str, Any]:
+    try:
+        value = protobuf.to_json(raw, struct, MAX_VALUES)
+    except TooManyFields:
+        raise _too_many() from None
+    _require_few(value)  # there may be JSON within it
+    return value
 
 
 def _parse_error(error: Malformed, media_type: str) -> str:
@@ -317,7 +326,7 @@ def decode_as(data: bytes, media_type: str, struct: Struct) -> Object:
     try:
         if media_type == PROTOBUF:
             version, kind, raw = protobuf.envelope(data)
-            return {"apiVersion": version, "kind": kind} | decode(protobuf.to_json(raw, struct), struct).value
+            return {"apiVersion": version, "kind": kind} | decode(_from_protobuf(raw, struct), struct).value
         value = parse(data, media_type, strict=False).value
         return decode(value, struct).value
     except NotProtobuf as error:

@@ -186,6 +186,28 @@ def test_a_deployment_as_protobuf_is_what_the_same_client_sends_as_json() -> Non
 
 
 @pytest.mark.requirement("V1", "V2", "V3", "V6")
+@pytest.mark.parametrize(
+    ("version", "kind", "raw"),
+    [
+        (
+            "authorization.k8s.io/v1",
+            "SelfSubjectAccessReview",
+            b"\x0a\x00" + _message((2, _message((1, _message((9, b"\x12\x00" * 60_000)))))),
+        ),
+        ("authorization.k8s.io/v1", "SelfSubjectAccessReview", b"\x78\x00" * 60_000),
+        ("apps/v1", "ControllerRevision", _message((2, _message((1, b"[" + b"{}," * 60_000 + b"1]"))))),
+    ],
+    ids=["messages", "unknown fields", "embedded JSON"],
+)
+def test_protobuf_of_very_many_values_is_refused(version: str, kind: str, raw: bytes) -> None:
+    group, _, name = version.partition("/")
+    with pytest.raises(StatusError) as refused:
+        bodies.decode_object(
+            _unknown(version, kind, raw), PROTOBUF, Kind(group, name, kind), FieldValidation.STRICT, []
+        )
+    assert (refused.value.code, refused.value.message) == (413, "Request entity too large: limit is 50000 values")
+
+
 def test_image_volumes_as_protobuf() -> None:
     """Tag 30 of VolumeSource: ``reference`` is its first field, ``pullPolicy`` its second (k8s.io/api: core/v1)."""
     volume = _message((1, "data"), (2, _message((30, _message((1, "example.com/data:1"), (2, "Always"))))))

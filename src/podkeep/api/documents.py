@@ -33,6 +33,10 @@ class Document:
     value: Any
 
 
+class TooManyValues(InvalidArgument):
+    """A text has more values than its reader takes, keys and what aliases repeat among them."""
+
+
 class _Loader(yaml.CSafeLoader):
     """YAML 1.1 without its surprises: no sexagesimal numbers, no timestamps, ``0o17`` is octal."""
 
@@ -72,11 +76,15 @@ Repeated: TypeAlias = Callable[[str, int], None]
 """Told of a key that a mapping has again, and the line (from 1) of its value there."""
 
 
-def parse(text: str, *, source: str, on_repeated: Repeated | None = None) -> list[Document]:
+def parse(
+    text: str, *, source: str, on_repeated: Repeated | None = None, max_nodes: int | None = None
+) -> list[Document]:
     """Return the documents of ``text`` in order; empty ones are left out but keep their number.
 
     :param source: name of the file for messages; ``-`` is shown as ``<stdin>``.
     :param on_repeated: told of each repeated key, whose last value counts then; None: that is an error.
+    :param max_nodes: how many values and keys all documents may have: reading goes no further, as each takes 10 µs.
+    :raises TooManyValues: if there are more.
     :raises InvalidArgument: naming source, line and column, if the text is not YAML, repeats a key, is too large or too
         deep, or expands without measure.
     """
@@ -85,7 +93,7 @@ def parse(text: str, *, source: str, on_repeated: Repeated | None = None) -> lis
         raise InvalidArgument(f"{source}: larger than {MAX_BYTES >> 20} MiB")
     documents = []
     try:
-        _refuse_depth(text)
+        _refuse_shape(text, source, max_nodes)
         loader = _Loader(text)
         try:
             index = repeated = 0
@@ -95,6 +103,8 @@ def parse(text: str, *, source: str, on_repeated: Repeated | None = None) -> lis
                 if node is None:
                     continue
                 repeated += _refuse_bombs(node)
+                if max_nodes is not None and repeated > max_nodes:
+                    raise TooManyValues(f"{source}: more than {max_nodes} values")
                 if repeated > _MAX_NODES:
                     raise _problem(node, f"aliases up to here repeat more than {_MAX_NODES} values")
                 value = _plain(loader, node, on_repeated)
@@ -114,10 +124,16 @@ def parse(text: str, *, source: str, on_repeated: Repeated | None = None) -> lis
     return documents
 
 
-def _refuse_depth(text: str) -> None:
-    """Raise if ``text`` nests too deeply: the library's composer recurses on the C stack and would crash."""
-    depth = 0
+def _refuse_shape(text: str, source: str, max_nodes: int | None) -> None:
+    """Raise if ``text`` has too many values or documents, or nests too deeply: the library's composer recurses on the C
+    stack and would crash.
+    """
+    depth = nodes = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.NodeEvent | yaml.DocumentStartEvent):
+            nodes += 1
+            if max_nodes is not None and nodes > max_nodes:
+                raise TooManyValues(f"{source}: more than {max_nodes} values")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
             if depth > _MAX_DEPTH:

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 import h11
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted, Unavailable
+from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
 
 CONNECT_TIMEOUT_S = 10.0
@@ -79,7 +80,7 @@ class Connection:
 
     def __init__(self, where: ServerAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._where, self._reader, self._writer = where, reader, writer
-        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        self._h11 = Parser(h11.CLIENT, _HEAD_BYTES)
         self.used = False
         """It has carried a request."""
         self.aborted = False

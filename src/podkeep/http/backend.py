@@ -1,7 +1,7 @@
 """One request to another server whose answer is passed on as it comes: its head, then its body or what it upgraded to.
 
-Nothing is followed, repeated, cached or kept for another request. Memory is bounded: a head by h11, a body by pieces
-that are read when the one before was taken.
+Nothing is followed, repeated, cached or kept for another request. Memory is bounded: a head by the parser, a body by
+pieces that are read when the one before was taken.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from podkeep.base import netloc
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.tasks import Tasks
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
-from podkeep.http.messages import Headers
+from podkeep.http.messages import Headers, encoded
+from podkeep.http.parser import Parser
 from podkeep.http.transport import Transport, abort
 
 CONNECT_TIMEOUT_S = 10.0
@@ -48,7 +49,7 @@ class Backend:
 
     def __init__(self, address: Address, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._address, self._reader, self._writer = address, reader, writer
-        self._h11 = h11.Connection(h11.CLIENT, max_incomplete_event_size=_HEAD_BYTES)
+        self._h11 = Parser(h11.CLIENT, _HEAD_BYTES)
         self._tasks = Tasks("passing on a request's body")
         self._sending: asyncio.Task[None] | None = None
         self.status = 0
@@ -83,7 +84,7 @@ class Backend:
         :raises Unavailable: if the connection broke, or what came is no answer.
         """
         try:
-            await self._write(h11.Request(method=method, target=target, headers=list(headers)))
+            await self._write(h11.Request(method=method, target=target, headers=encoded(headers)))
             if body is None:
                 await self._write(h11.EndOfMessage())
             else:

@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 import h11
 
 from podkeep.base.errors import Unavailable
+from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
 
 CONNECT_TIMEOUT_S = 10.0
 _READ_BYTES = 64 * 1024
+_HEAD_BYTES = 16 * 1024
 _WORDS_BYTES = 4096
 """Of a refusal's body that is shown."""
 
@@ -77,7 +79,7 @@ async def upgrade(
             reader, writer = await asyncio.open_connection(parts.hostname, parts.port, ssl=tls)
     except (OSError, TimeoutError) as error:
         raise Unavailable(f"{name} on {parts.netloc} does not answer: {error}") from error
-    http = h11.Connection(h11.CLIENT)
+    http = Parser(h11.CLIENT, _HEAD_BYTES)
     fields = [("host", parts.netloc), ("connection", "Upgrade"), *headers.items()]
     if method == "POST":
         fields.append(("content-length", "0"))
@@ -95,9 +97,7 @@ async def upgrade(
         raise
 
 
-async def _answer(
-    name: str, http: h11.Connection, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-) -> Upgraded:
+async def _answer(name: str, http: Parser, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Upgraded:
     status, words = 0, b""
     while True:
         event = http.next_event()

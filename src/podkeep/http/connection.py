@@ -25,9 +25,9 @@ import h11
 from podkeep.base import log as request_log
 from podkeep.base.errors import PodkeepError
 from podkeep.http.budget import Account, ClientGone, Pool
-from podkeep.http.heads import Head
 from podkeep.http.listener import Connection
-from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Request, Response, Upgrade
+from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Request, Response, Upgrade, encoded
+from podkeep.http.parser import Parser
 from podkeep.http.transport import Hangup, SocketTransport
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ class HttpConnection:
         self._limits, self._pool, self._stopping = limits, pool, stopping
         self._reader, self._writer = connection.reader, connection.writer
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
-        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.head_bytes)
+        self._h11 = Parser(h11.SERVER, limits.head_bytes)
         self._is_chunked = False
         self._peer = _peer(self._socket, connection.writer)
         self._account = Account(pool)
@@ -178,36 +178,18 @@ class HttpConnection:
         :raises Refused: if what came is no request.
         :raises TimeoutError: if it did not come in time.
         """
-        ahead = bytes(self._h11.trailing_data[0])
-        begun = first or ahead != b""
-        head = Head()
-        self._look_at(head, ahead)
+        begun = first or self._h11.trailing_data[0] != b""
         async with asyncio.timeout(self._limits.head_timeout if begun else self._limits.idle_timeout) as deadline:
-            while not head.is_whole:
-                data = await self._reader.read(PIECE_BYTES)
-                self._look_at(head, data)
-                self._h11.receive_data(data)
-                if not data:
-                    break
+            while (event := self._next_event()) is h11.NEED_DATA:
+                self._h11.receive_data(await self._reader.read(PIECE_BYTES))
                 if not begun:
                     begun = True
                     deadline.reschedule(asyncio.get_running_loop().time() + self._limits.head_timeout)
-        event = self._next_event()
         if isinstance(event, h11.Request):
             return event
         if isinstance(event, h11.ConnectionClosed):
             return None
         raise Refused(400, "not an HTTP/1.1 request: its head is empty")
-
-    def _look_at(self, head: Head, data: bytes) -> None:
-        """Look at a piece of a head before it is parsed.
-
-        :raises Refused: if it has a byte that no head may have, or has grown too long.
-        """
-        if not head.add(data):
-            raise Refused(400, "not an HTTP/1.1 request: a byte that no head may have, or a folded line")
-        if head.size > self._limits.head_bytes:
-            raise Refused(431, f"the request's head has more than {self._limits.head_bytes} bytes")
 
     def _next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         try:
@@ -277,7 +259,7 @@ class HttpConnection:
         if closes or not self._limits.idle_timeout or self._stopping.is_set():
             headers.append(("Connection", "close"))
         reason = _PHRASES.get(response.status, b"")
-        return self._h11.send(h11.Response(status_code=response.status, headers=headers, reason=reason)) or b""
+        return self._h11.send(h11.Response(status_code=response.status, headers=encoded(headers), reason=reason)) or b""
 
     async def _write_whole(self, head: bytes, body: bytes) -> None:
         # A short body goes out with its head.
@@ -337,7 +319,7 @@ class HttpConnection:
     async def _upgrade(self, upgrade: Upgrade, request: Request) -> None:
         await request.body.read(0)
         switching = h11.InformationalResponse(
-            status_code=101, headers=list(upgrade.headers), reason=b"Switching Protocols"
+            status_code=101, headers=encoded(upgrade.headers), reason=b"Switching Protocols"
         )
         await self._write(self._h11.send(switching))
         transport = SocketTransport(

@@ -20,6 +20,11 @@ Headers: TypeAlias = Sequence[tuple[str, str]]
 _Result = TypeVar("_Result")
 
 
+def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
+    """Return headers as they are sent. What a peer sent was decoded so, too: any byte of it can be passed on."""
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers]
+
+
 class Refused(InvalidArgument):
     """The request is answered with an HTTP error; ``status`` is its code, ``headers`` go with it."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -282,3 +284,80 @@ def test_a_service_leads_to_pods_only(api: ApiDaemon) -> None:
     ):
         answer, body = ask(api, "GET", f"/api/v1/namespaces/default/services/{name}/proxy/")
         assert (answer.status, message(body)) == (503, text)
+
+
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+BLANKS = b"A:" + b" " * 20_000 + b"\0\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def saying(api: ApiDaemon) -> Iterator[list[bytes]]:
+    """What the pod ``hostile`` answers."""
+    subprocess.run(["ip", "address", "add", "192.0.2.9/32", "dev", "lo"], check=True)
+    said: list[bytes] = []
+    listener = socket.create_server(("192.0.2.9", 0))
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with suppress(OSError), connection:
+                    connection.settimeout(TIMEOUT_S)
+                    connection.recv(65536)
+                    connection.sendall(said[-1])
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(65536):
+                        pass
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    value = pod("hostile", "one", node="n1")
+    value["spec"]["containers"][0]["ports"] = [{"containerPort": listener.getsockname()[1]}]
+    make(api, PODS, value)
+    merge = {"Content-Type": "application/merge-patch+json"}
+    status = {"status": {"podIP": "192.0.2.9", "podIPs": [{"ip": "192.0.2.9"}]}}
+    assert ask(api, "PATCH", f"{PODS}/hostile/status", status, merge)[0].status == 200
+    yield said
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(TIMEOUT_S)
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"HTTP/1.1 200 OK\r\n" + BLANKS,
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n" + BLANKS,
+        CHUNKED + b"0\r\n" + BLANKS,
+        CHUNKED + b"1;" + b" " * 20_000 + b"\nx\r\n\r\n",
+    ],
+    ids=["head", "head after another", "trailers", "chunk"],
+)
+def test_what_a_pod_answers_takes_no_time_of_others(api: ApiDaemon, saying: list[bytes], said: bytes) -> None:
+    saying.append(said)
+    before = cpu_seconds(api.pid)
+    with suppress(http.client.HTTPException, OSError):
+        answer, body = ask(api, "GET", f"{PODS}/hostile/proxy/")
+        assert (answer.status, b"malformed HTTP response" in body) == (503, True)
+    assert cpu_seconds(api.pid) - before < 1
+
+
+@pytest.mark.parametrize(
+    ("said", "header"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: gr\xfcn\r\nContent-Length: 0\r\n\r\n", ("X", "gr\xfcn")),
+        (b"HTTP/1.1 200 OK\r\nLocation: //[\r\nContent-Length: 0\r\n\r\n", ("Location", "//[")),
+    ],
+    ids=["bytes", "location"],
+)
+def test_headers_of_a_pod_that_say_nothing_are_passed_on(
+    api: ApiDaemon, saying: list[bytes], said: bytes, header: tuple[str, str]
+) -> None:
+    saying.append(said)
+    answer, _ = ask(api, "GET", f"{PODS}/hostile/proxy/", headers={"Y": "gr\xfcn"})
+    assert (answer.status, answer.headers[header[0]]) == (200, header[1])

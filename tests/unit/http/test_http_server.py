@@ -10,6 +10,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -263,6 +264,70 @@ def test_what_follows_a_request_is_looked_at_as_well(run: Any) -> None:
             client = await given.ask(post + b"GET / HTTP/1.1\r\nHost: x\r\na:" + HOSTILE + b"\r\n\r\n")
             assert (await client.response())[2] == b"b \0y"
             assert (await client.response())[0] == 400
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"0\r\na:" + HOSTILE + b"\r\n\r\n", b"a byte that no head may have, or a folded line"),
+        (b"1;" + b" " * 15_000 + b"\nx\r\n0\r\n\r\n", b"illegal chunk header"),
+        (b"0\r\n" + b"a: b\r\n" * 10_000 + b"\r\n", b"more than 16384 bytes"),
+    ],
+    ids=["trailer", "chunk", "many trailers"],
+)
+def test_chunks_that_take_long_to_parse_are_refused_before(said: bytes, words: bytes, pieces: int, run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+            before = time.process_time()
+            size = -(-len(said) // pieces)
+            for start in range(0, len(said), size):
+                client.send(said[start : start + size])
+                await client.writer.drain()
+            status, headers, body = await client.response()
+            assert (status in (400, 431), headers["connection"]) == (True, "close")
+            assert words in body
+            assert time.process_time() - before < 1
+
+    run(scenario())
+
+
+def test_trailers_and_what_follows_them(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(body=await request.body.read(1000))
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            post = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            chunks = b"2;name=x\r\n\0\n\r\n1\r\ny\r\n"
+            for trailers in (b"0\r\na: b\r\nc: d\r\n\r\n", b"0\r\n\r\n"):
+                client = await given.ask((post + chunks + trailers) * 2 + GET)
+                for _ in range(2):
+                    assert (await client.response())[::2] == (200, b"\0\ny")
+                assert (await client.response())[0] == 200
+                byte_by_byte = await given.connect()
+                for byte in post + chunks + trailers:
+                    byte_by_byte.send(bytes([byte]))
+                    await asyncio.sleep(0)
+                assert (await byte_by_byte.response())[2] == b"\0\ny"
+
+    run(scenario())
+
+
+def test_headers_with_bytes_above_ascii_are_sent_as_they_are(run: Any) -> None:
+    async def handler(request: Request) -> Response:
+        return Response(headers=[("A", *request.headers["a"])])
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"GET / HTTP/1.1\r\nHost: x\r\nA: gr\xfcn\r\n\r\n")
+            assert b"\r\nA: gr\xfcn\r\n" in await client.reader.readuntil(b"\r\n\r\n")
 
     run(scenario())
 

@@ -1,6 +1,6 @@
 """HTTP GET of probes and hooks (k8s.io/kubernetes/pkg/probe/http): one request for each connection, over h11.
 
-The server is hostile: its head is bounded by h11 and looked at before (``http/heads.py``), its body is read up to
+The server is hostile: what it sends is parsed by ``http/parser.py``, its body is read up to
 10 kB, and the caller's timeout holds for everything, redirects included. Certificates are not verified, as upstream.
 """
 
@@ -22,7 +22,7 @@ from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.api.containers import HTTPGetAction
 from podkeep.base import netloc
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
-from podkeep.http.heads import Head
+from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
 
 VERSION = "1.36"
@@ -194,7 +194,7 @@ async def _ask(asked: Request) -> Answer:
 
     :raises PodkeepError: if nothing comes that is HTTP.
     """
-    connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
+    connection = Parser(h11.CLIENT, _MAX_HEAD)
     data = _encoded(connection, asked)
     async with _connected(asked) as (reader, writer):
         writer.write(data)
@@ -205,7 +205,7 @@ async def _ask(asked: Request) -> Answer:
             raise Unavailable(text[:256]) from error
 
 
-def _encoded(connection: h11.Connection, asked: Request) -> bytes:
+def _encoded(connection: Parser, asked: Request) -> bytes:
     given = [value for name, value in asked.headers if name.lower() == "host"]
     host = given[0] if given and given[0] else netloc.join(asked.host, asked.port)
     headers = [("Host", host), *((name, value) for name, value in asked.headers if name.lower() != "host")]
@@ -240,10 +240,9 @@ async def _connected(asked: Request) -> AsyncIterator[tuple[asyncio.StreamReader
 class _Reading:
     """Reads the response to one request, up to a limit of bytes."""
 
-    def __init__(self, connection: h11.Connection, reader: asyncio.StreamReader) -> None:
+    def __init__(self, connection: Parser, reader: asyncio.StreamReader) -> None:
         self._connection = connection
         self._reader = reader
-        self._head = Head()
 
     async def answer(self) -> Answer:
         """Return the response, its body up to the limit.
@@ -270,15 +269,12 @@ class _Reading:
             event = self._connection.next_event()
             while event is h11.NEED_DATA:
                 data = await self._reader.read(_READ_BYTES)
-                if not self._head.add(data):
-                    raise Unavailable("net/http: HTTP/1.x transport connection broken: malformed MIME header")
                 if not data and self._connection.their_state is h11.SEND_RESPONSE:
                     raise Unavailable("EOF")
                 self._connection.receive_data(data)
                 event = self._connection.next_event()
             if not isinstance(event, h11.InformationalResponse):
                 return event
-            self._head = Head()
         raise Unavailable("net/http: too many 1xx informational responses")
 
 

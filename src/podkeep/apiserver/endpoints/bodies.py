@@ -21,7 +21,7 @@ from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, too_large
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.decode import WrongType, decode
-from podkeep.apiserver.schema.protobuf import NotProtobuf
+from podkeep.apiserver.schema.protobuf import NotProtobuf, TooManyFields
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.schema.types import Struct
 from podkeep.base.errors import InvalidArgument
@@ -114,9 +114,12 @@ def _yaml(data: bytes, *, strict: bool) -> Parsed:
             repeated.append(f"  line {line}: key {msgspec.json.encode(key).decode()} already set in map")
 
     try:
-        found = documents.parse(data.decode(), source="body", on_repeated=note)
+        # Of a mapping its keys are nodes, too.
+        found = documents.parse(data.decode(), source="body", on_repeated=note, max_nodes=2 * MAX_VALUES)
     except UnicodeDecodeError as error:
         raise Malformed(f"{_position(data, error.start)}: not UTF-8") from None
+    except documents.TooManyValues:
+        raise _too_many() from None
     except InvalidArgument as error:
         raise Malformed(error.message.removeprefix("body: ")) from None
     value = _bounded(found[0].value, 0) if found else None
@@ -131,8 +134,12 @@ def _require_few(value: Any) -> None:
         if isinstance(item, dict | list):
             count += len(item)
             if count > MAX_VALUES:
-                raise too_large(f"limit is {MAX_VALUES} values")
+                raise _too_many()
             waiting.extend(item.values() if isinstance(item, dict) else item)
+
+
+def _too_many() -> StatusError:
+    return too_large(f"limit is {MAX_VALUES} values")
 
 
 def _where(data: bytes, problem: str) -> str:
@@ -250,9 +257,18 @@ def _protobuf(data: bytes, kind: Kind) -> Parsed:
         version, name, raw = protobuf.envelope(data)
         named = {"apiVersion": version, "kind": name}
         struct = kubernetes().kind(kind)
-        return Parsed(named | protobuf.to_json(raw, struct) if given_kind(named, kind) == kind else named)
+        return Parsed(named | _from_protobuf(raw, struct) if given_kind(named, kind) == kind else named)
     except NotProtobuf as error:
         raise Malformed(str(error)) from None
+
+
+def _from_protobuf(raw: bytes, struct: Struct) -> dict[str, Any]:
+    try:
+        value = protobuf.to_json(raw, struct, MAX_VALUES)
+    except TooManyFields:
+        raise _too_many() from None
+    _require_few(value)  # there may be JSON within it
+    return value
 
 
 def _parse_error(error: Malformed, media_type: str) -> str:
@@ -310,7 +326,7 @@ def decode_as(data: bytes, media_type: str, struct: Struct) -> Object:
     try:
         if media_type == PROTOBUF:
             version, kind, raw = protobuf.envelope(data)
-            return {"apiVersion": version, "kind": kind} | decode(protobuf.to_json(raw, struct), struct).value
+            return {"apiVersion": version, "kind": kind} | decode(_from_protobuf(raw, struct), struct).value
         value = parse(data, media_type, strict=False).value
         return decode(value, struct).value
     except NotProtobuf as error:

@@ -355,7 +355,10 @@ async def _proxied(call: Call, address: Address) -> Response | Upgrade:
 
 def _moved(location: str, outer: str, address: Address) -> str:
     """Return where a client finds what a redirect is to: behind the proxy, if it is at the same server."""
-    parts = urlsplit(location)
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return location
     if parts.netloc not in ("", str(address)) or not parts.path.startswith("/"):
         return location
     return outer + parts._replace(scheme="", netloc="").geturl()

@@ -30,6 +30,22 @@ class NotProtobuf(Exception):
     """A body is not protobuf, or not of the type that it should have; the text says why."""
 
 
+class TooManyFields(Exception):
+    """A body has more fields than are taken."""
+
+
+class _Budget:
+    """How many fields are taken yet of a body: each takes some 4 µs, and nothing else is served meanwhile."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise TooManyFields
+
+
 @cache
 def _numbers() -> Mapping[str, Numbers]:
     text = resources.files("podkeep.apiserver.schema").joinpath("protobuf.json").read_bytes()
@@ -55,60 +71,72 @@ def envelope(data: bytes) -> tuple[str, str, bytes]:
     return named.get(1, ""), named.get(2, ""), raw
 
 
-def to_json(data: bytes, kind: Struct) -> dict[str, Any]:
+def to_json(data: bytes, kind: Struct, most: int) -> dict[str, Any]:
     """Return an object as JSON that the decoder holds against its type.
 
+    :param most: fields that it may have, those of all its parts together.
     :raises NotProtobuf: if it is not of this type.
+    :raises TooManyFields: if it has more.
     """
+    return _object(data, kind, _Budget(most))
+
+
+def _object(data: bytes, kind: Struct, budget: _Budget) -> dict[str, Any]:
     made: dict[str, Any] = {}
-    _fill(made, data, kind, _numbers().get(kind.name, {}))
+    _fill(made, data, kind, _numbers().get(kind.name, {}), budget)
     return made
 
 
-def _fill(made: dict[str, Any], data: bytes, kind: Struct, numbers: Numbers) -> None:
+def _fill(made: dict[str, Any], data: bytes, kind: Struct, numbers: Numbers, budget: _Budget) -> None:
     for number, value in _fields(data):
+        budget.take()
         name = numbers.get(str(number))
         if name is None:
             continue
         if not isinstance(name, str):
-            _fill(made, _as_bytes(value), kind, name)
+            _fill(made, _as_bytes(value), kind, name, budget)
             continue
         plain = name.removesuffix("?")
         field = kind.fields.get(plain)
         if field is None:
             continue
         if isinstance(field.type, List):
-            made.setdefault(plain, []).append(_value(value, field.type.items))
+            made.setdefault(plain, []).append(_value(value, field.type.items, budget))
         elif isinstance(field.type, Map):
-            key, item = _entry(_as_bytes(value), field.type.values)
+            key, item = _entry(_as_bytes(value), field.type.values, budget)
             made.setdefault(plain, {})[key] = item
         else:
-            found = _value(value, field.type)
+            found = _value(value, field.type, budget)
             if found is not None and (found or plain is name):
                 made[plain] = found
 
 
-def _entry(data: bytes, kind: Type) -> tuple[str, Any]:
+def _entry(data: bytes, kind: Type, budget: _Budget) -> tuple[str, Any]:
     found = dict(_fields(data))
     # What is zero may be missing.
-    return _text(found.get(1, b"")), _value(found.get(2, 0 if _is_number(kind) else b""), kind)
+    return _text(found.get(1, b"")), _value(found.get(2, 0 if _is_number(kind) else b""), kind, budget)
 
 
 def _is_number(kind: Type) -> bool:
     return isinstance(kind, Scalar) and kind.format in (Format.INT32, Format.INT64, Format.BOOLEAN)
 
 
-def _value(value: int | bytes, kind: Type) -> Any:
+def _value(value: int | bytes, kind: Type, budget: _Budget) -> Any:
     if isinstance(kind, Scalar):
         return _scalar(value, kind.format)
     data = _as_bytes(value)
     if isinstance(kind, Struct):
-        return to_json(data, kind)
+        return _object(data, kind, budget)
     if isinstance(kind, Anything):
         return _anything(data)
     if isinstance(kind, List):  # a list within a map is a message with one field
-        return [_value(item, kind.items) for _, item in _fields(data)]
+        return [_item(item, kind.items, budget) for _, item in _fields(data)]
     raise NotProtobuf("a map within a list")
+
+
+def _item(value: int | bytes, kind: Type, budget: _Budget) -> Any:
+    budget.take()
+    return _value(value, kind, budget)
 
 
 def _scalar(value: int | bytes, form: Format) -> Any:

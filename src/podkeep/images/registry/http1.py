@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import h11
 
-from podkeep.http.heads import Head
+from podkeep.http.parser import Parser
 
 PIECE = 1 << 20
 """Bytes of a body that are asked of the socket at a time."""
@@ -25,7 +25,7 @@ LEAST = 1 << 16
 _READ = 1 << 14
 """Bytes of what is parsed that are asked of the socket at a time."""
 _MAX_HEAD = 1 << 15
-"""Bytes of a head, a trailer, or a chunk's first line. h11 takes seconds to refuse the worst trailer of this size."""
+"""Bytes of a head, a trailer, or a chunk's first line."""
 _MAX_HEADERS = 200
 _MAX_INTERIM = 8
 _MAX_FRAMING = 1 << 20
@@ -116,11 +116,10 @@ class Headers(Mapping[str, str]):
 class Answer:
     """An answer with its status and headers; its body is still to be read."""
 
-    def __init__(self, connection: Connection, source: _Source, parser: h11.Connection) -> None:
+    def __init__(self, connection: Connection, source: _Source, parser: Parser) -> None:
         self._connection = connection
         self._source = source
         self._parser = parser
-        self._head_seen = Head()
         self.origin: tuple[str, str, int] | None = None
         """Scheme, host and port of who gave it, where redirects were followed."""
         head = self._head()
@@ -181,13 +180,7 @@ class Answer:
                 if len(event.headers) > _MAX_HEADERS:
                     raise BadAnswer(f"it sends more than {_MAX_HEADERS} headers")
                 return event
-            self._head_seen = Head()
-            self._look_at_head(bytes(self._parser.trailing_data[0]))
         raise BadAnswer("it sends interim answers without end")
-
-    def _look_at_head(self, data: bytes) -> None:
-        if not self._head_seen.add(data):
-            raise BadAnswer("it does not keep to HTTP/1.1: a byte that no head may have, or a folded line")
 
     def _dechunked(self) -> bytes:
         # Chunks of a byte each are allowed, a stream of framing is not.
@@ -206,7 +199,6 @@ class Answer:
                 )
             if self._source.received == len(data) and data[: len(_FIRST)] != _FIRST[: len(data)]:
                 raise BadAnswer(f"it does not speak HTTP/1: it begins with {data[:40]!r}")
-            self._look_at_head(data)
             self._parser.receive_data(data)
         return event
 
@@ -247,7 +239,7 @@ class Connection:
         :raises TransferError: if it cannot be sent, or no good head comes back.
         """
         self._source.begin()
-        parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=_MAX_HEAD)
+        parser = Parser(h11.CLIENT, _MAX_HEAD)
         sent = dict(headers)
         if isinstance(body, bytes) and (body or method in ("POST", "PUT", "PATCH")):
             sent["Content-Length"] = str(len(body))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -33,6 +34,7 @@ from unit.cri.cri_endpoint import run, talking
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def target(host: str = "127.0.0.1", container: Container | None = None) -> Target:
@@ -122,15 +124,21 @@ def test_http_answers(data: bytes, verdict: Verdict, text: str) -> None:
         b"HTTP/1.1 200 OK\r\nA:" + b" " * 60_000 + b"\x0b\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 100_000,
         status(103) * 1000 + OK,
+        status(100) + b"HTTP/1.1 200 OK\r\nA:" + b" " * 15_000 + b"\0\r\n\r\n",
+        CHUNKED + b"0\r\nA:" + b" " * 15_000 + b"\0\r\n\r\n",
+        CHUNKED + b"1;" + b" " * 15_000 + b"\nx\r\n\r\n",
         b"\0" * 1_000_000,
     ],
-    ids=["no HTTP", "blanks", "long head", "interim", "zeros"],
+    ids=["no HTTP", "blanks", "long head", "interim", "blanks after interim", "trailers", "chunk", "zeros"],
 )
 def test_http_answers_that_are_none(data: bytes) -> None:
+    before = time.process_time()
     outcome = run(asked(data))
     assert outcome.verdict is Verdict.FAILURE
     assert outcome.text.startswith('Get "http://127.0.0.1:PORT/x": ')
     assert len(outcome.text) < 1000
+    # All probes of the node are on this thread.
+    assert time.process_time() - before < 1
 
 
 def test_a_body_is_read_up_to_10_kb() -> None:

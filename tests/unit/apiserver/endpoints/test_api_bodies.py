@@ -72,7 +72,15 @@ def test_a_body_that_cannot_be_read_is_refused(text: bytes, expected: str) -> No
 
 @pytest.mark.parametrize(
     ("text", "media_type"),
-    [(b'{"data": [' + b"{}," * 50_000 + b"{}]}", JSON), (b"data: [" + b"{}," * 50_000 + b"{}]", YAML)],
+    [
+        (b'{"data": [' + b"{}," * 50_000 + b"{}]}", JSON),
+        (b"data: [" + b"{}," * 50_000 + b"{}]", YAML),
+        # Reading on to the end of these took 10 s and more, in which nothing else is answered.
+        (b"- a\n" * (bodies.MAX_BYTES // 4), YAML),
+        (b"{" + b"x: y, " * (bodies.MAX_BYTES // 6 - 1) + b"}", YAML),
+        (b"---\n" * (bodies.MAX_BYTES // 4), YAML),
+        (b"- &a [" + b"x," * 1000 + b"]\n" + b"- *a\n" * 101, YAML),
+    ],
 )
 def test_a_body_of_very_many_values_is_refused(text: bytes, media_type: str) -> None:
     with pytest.raises(StatusError) as refused:
@@ -178,6 +186,28 @@ def test_a_deployment_as_protobuf_is_what_the_same_client_sends_as_json() -> Non
 
 
 @pytest.mark.requirement("V1", "V2", "V3", "V6")
+@pytest.mark.parametrize(
+    ("version", "kind", "raw"),
+    [
+        (
+            "authorization.k8s.io/v1",
+            "SelfSubjectAccessReview",
+            b"\x0a\x00" + _message((2, _message((1, _message((9, b"\x12\x00" * 60_000)))))),
+        ),
+        ("authorization.k8s.io/v1", "SelfSubjectAccessReview", b"\x78\x00" * 60_000),
+        ("apps/v1", "ControllerRevision", _message((2, _message((1, b"[" + b"{}," * 60_000 + b"1]"))))),
+    ],
+    ids=["messages", "unknown fields", "embedded JSON"],
+)
+def test_protobuf_of_very_many_values_is_refused(version: str, kind: str, raw: bytes) -> None:
+    group, _, name = version.partition("/")
+    with pytest.raises(StatusError) as refused:
+        bodies.decode_object(
+            _unknown(version, kind, raw), PROTOBUF, Kind(group, name, kind), FieldValidation.STRICT, []
+        )
+    assert (refused.value.code, refused.value.message) == (413, "Request entity too large: limit is 50000 values")
+
+
 def test_image_volumes_as_protobuf() -> None:
     """Tag 30 of VolumeSource: ``reference`` is its first field, ``pullPolicy`` its second (k8s.io/api: core/v1)."""
     volume = _message((1, "data"), (2, _message((30, _message((1, "example.com/data:1"), (2, "Always"))))))

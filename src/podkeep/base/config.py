@@ -682,15 +682,33 @@ def read(path: Path | None, settings: Sequence[str] = ()) -> tuple[Config, list[
     """
     tables, problems = _tables(path, settings)
     source = str(path or DEFAULT_PATH)
+    config, found = _understood(tables)
+
+    def found_with(some: Sequence[str]) -> list[InvalidArgument]:
+        return _understood(_tables(path, some)[0])[1]
+
+    return config, [*problems, *(attributed(problem, source, settings, found_with) for problem in found)]
+
+
+def _understood(tables: dict[str, Any]) -> tuple[Config, list[InvalidArgument]]:
     found: list[InvalidArgument] = []
     tables = _fitting(tables, found)
     config = _resolved(msgspec.convert(tables, Config), found)
     found += [*_directory_problems(config), *_value_problems(config)]
-    return config, [*problems, *(attributed(problem, source, settings) for problem in found)]
+    return config, found
 
 
-def attributed(problem: InvalidArgument, source: str, settings: Sequence[str]) -> InvalidArgument:
-    """Return a problem with where its key was given: the file ``source``, or the last setting that gives it a value."""
+def attributed(
+    problem: InvalidArgument,
+    source: str,
+    settings: Sequence[str],
+    found_with: Callable[[Sequence[str]], Sequence[InvalidArgument]],
+) -> InvalidArgument:
+    """Return a problem with where it comes from: the last setting that gives its key a value or without which it is
+    not there, else the file ``source``.
+
+    :param found_with: the problems that there are with other settings.
+    """
     message = problem.message.replace('"', "").replace("'", "")
     for setting in reversed(settings):
         key = setting.partition("=")[0].strip().replace('"', "").replace("'", "")
@@ -699,6 +717,10 @@ def attributed(problem: InvalidArgument, source: str, settings: Sequence[str]) -
         inside = rest == misfit.UNKNOWN and key.startswith(f"{table}.")
         if inside or message.startswith((f"{key}:", f"{key} ", f"{key}.")):
             return InvalidArgument(f"--set {setting}: {problem.message}", hint=problem.hint)
+    for index in reversed(range(len(settings))):
+        others = [*settings[:index], *settings[index + 1 :]]
+        if all(other.message != problem.message for other in found_with(others)):
+            return InvalidArgument(f"--set {settings[index]}: {problem.message}", hint=problem.hint)
     return InvalidArgument(f"{source}: {problem.message}", hint=problem.hint)
 
 
@@ -729,7 +751,7 @@ def _tables(path: Path | None, settings: Sequence[str]) -> tuple[dict[str, Any],
 def _fitting(tables: dict[str, Any], problems: list[InvalidArgument]) -> dict[str, Any]:
     """Return ``tables`` without what has no place or the wrong type in a configuration, which is added to problems."""
     while said := _problem(tables):
-        text, hint = misfit.explain(tables, said, _problem)
+        text, hint = misfit.explain(tables, said, _problem, Config)
         problems.append(InvalidArgument(text, hint=hint or _ALL_KEYS))
         left = misfit.without(tables, said, _problem)
         if left == tables:

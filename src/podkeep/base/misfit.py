@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 _SAID = re.compile(r"(?P<text>.*) - at `\$(?P<path>.*)`", flags=re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|(\[\.\.\.\])")
 _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
@@ -18,20 +20,41 @@ _WORDS = {"str": "string", "int": "integer", "bool": "boolean", "object": "table
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def explain(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str]) -> tuple[str, str]:
+def explain(
+    tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str], kind: type[msgspec.Struct]
+) -> tuple[str, str]:
     """Return what is wrong, with its key, and a hint or an empty text.
 
     :param said: what the decoder said of ``tables``; in its path every key that is a user's own is ``[...]``.
     :param decoded: decodes tables, and returns what the decoder says; empty if they fit.
+    :param kind: what they are decoded as.
     """
     text, keys = _keys(tables, said, decoded)
     key = ".".join(map(_shown, keys))
     if _UNKNOWN.search(text):
         return f"{key}: {UNKNOWN}", ""
     hint = "write the value in quotes" if re.search(r"Expected `str`, got `(int|float|bool)`", text) else ""
+    if text.startswith("Invalid enum value"):
+        values = _values(kind, keys)
+        hint = f"use {', '.join(values[:-1])} or {values[-1]}" if len(values) > 1 else ""
     if text.startswith("Expected `"):
         text = re.sub(r"\w+", lambda word: _WORDS.get(word[0], word[0]), text)
     return f"{key}: {text[:1].lower()}{text[1:]}" if key else text, hint
+
+
+def _values(kind: type[msgspec.Struct], keys: Sequence[str]) -> list[str]:
+    """Return the values that a key may have, or each item of its list, if they are a few words."""
+    import msgspec.inspect as types
+
+    found: types.Type | None = types.type_info(kind)
+    for key in keys:
+        if isinstance(found, types.StructType):
+            found = next((field.type for field in found.fields if field.encode_name == key), None)
+        else:
+            found = found.value_type if isinstance(found, types.DictType) else None
+    if isinstance(found, types.VarTupleType | types.ListType):
+        found = found.item_type
+    return [str(value) for value in found.values] if isinstance(found, types.LiteralType) else []
 
 
 def without(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:

@@ -119,9 +119,10 @@ def command(
     manifest = assigned(_read(files, gates), for_containers, for_pods, gates)
     if not manifest.pods:
         raise InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it")
-    from podkeep.cli.core.background import claim
+    from podkeep.cli.core.background import claim, require_writable
     from podkeep.mountns import membership
 
+    require_writable("agent.root", Path(config.agent.root))
     claimed = claim(config, invocation.global_options())
     try:
         joined = _follow_runtime(config)

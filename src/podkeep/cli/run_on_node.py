@@ -170,6 +170,7 @@ class _Run:
                 loop.add_signal_handler(number, self._end, number)
         showing: asyncio.Future[Any] = asyncio.ensure_future(self._out.follow())
         ends: asyncio.Future[Any] = asyncio.gather(*map(self._to_its_end, self._pods))
+        telling: asyncio.Future[Any] = asyncio.gather(*map(self._tell_failure, self._pods))
         interrupted: asyncio.Future[Any] = asyncio.ensure_future(self._interrupted.wait())
         try:
             await asyncio.wait({ends, interrupted, showing}, return_when=asyncio.FIRST_COMPLETED)
@@ -179,13 +180,15 @@ class _Run:
             for pod in self._pods:
                 pod.output.finish()
             await asyncio.wait({showing}, timeout=1.0 if self._signal else None)
+            if not self._signal:
+                await telling
         finally:
             for pod in self._pods:
                 pod.output.give_up()
-            for task in (showing, ends, interrupted):
+            for task in (showing, ends, telling, interrupted):
                 task.cancel()
             await self._tasks.close()
-            await asyncio.gather(showing, ends, interrupted, return_exceptions=True)
+            await asyncio.gather(showing, ends, telling, interrupted, return_exceptions=True)
         if self._wish.form == "json":
             values = [pod.value for pod in self._pods]
             echo_json(values[0] if len(values) == 1 else {"apiVersion": "v1", "kind": "List", "items": values})
@@ -218,6 +221,21 @@ class _Run:
                 if state.get("status", {}).get("phase") in ("Succeeded", "Failed"):
                     break
         pod.output.finish()
+
+    async def _tell_failure(self, pod: _Pod) -> None:
+        """Say why containers of a pod failed by themselves, after their output, where an exit status does not."""
+        import msgspec
+
+        from podkeep.api.status import PodStatus
+        from podkeep.cli.run_output import last_words
+
+        await pod.output.shown()
+        status = pod.value.get("status") or {}
+        if status.get("phase") != "Failed" or self._signal or self._failure is not None:
+            return
+        told = msgspec.convert(status, PodStatus)
+        for line in last_words(told, pod.name if len(self._pods) > 1 else "", _sidecars(pod.value)):
+            echo_line(f"podkeep: {line}", err=True)
 
     def _show(self, pod: _Pod) -> None:
         status = pod.value.get("status") or {}
@@ -316,6 +334,12 @@ def _count(pod: Mapping[str, Any]) -> int:
     return sum(len(spec.get(key) or ()) for key in ("containers", "initContainers") if isinstance(spec.get(key), list))
 
 
+def _sidecars(pod: Mapping[str, Any]) -> set[str]:
+    """Return the init containers of a pod whose end says nothing."""
+    init = (pod.get("spec") or {}).get("initContainers") or ()
+    return {str(item.get("name")) for item in init if item.get("restartPolicy") == "Always"}
+
+
 def exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
     """Return the exit status of the container that failed first; 1 if a pod failed without one; else 0.
 
@@ -327,8 +351,7 @@ def exit_status(pods: Sequence[Mapping[str, Any]]) -> int:
         status = pod.get("status") or {}
         if status.get("phase") == "Succeeded":
             continue
-        init = (pod.get("spec") or {}).get("initContainers") or ()
-        sidecars = {item.get("name") for item in init if item.get("restartPolicy") == "Always"}
+        sidecars = _sidecars(pod)
         own = [
             (str(ended.get("finishedAt") or ""), int(ended["exitCode"]))
             for key in ("initContainerStatuses", "containerStatuses")

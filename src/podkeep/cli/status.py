@@ -15,9 +15,10 @@ from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.node_report import DaemonReport, NodeReport
-from podkeep.cli.objects import events, pods
+from podkeep.cli.objects import events
 from podkeep.cli.objects.describe import node_summary
 from podkeep.cli.objects.reach import Api, Reach, run
+from podkeep.cli.pods import verdicts
 
 Object = dict[str, Any]
 _SHOWN = 20
@@ -131,17 +132,17 @@ def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
     by_pod: dict[str, list[Object]] = {}
     for event in seen.events:
         by_pod.setdefault(str((event.get("involvedObject") or {}).get("uid", "")), []).append(event)
-    verdicts = [(pod, pods.verdict(pod, by_pod.get(pod["metadata"]["uid"], ()))) for pod in seen.pods]
+    found = [(pod, verdicts.verdict(pod, by_pod.get(pod["metadata"]["uid"], ()))) for pod in seen.pods]
     unwell = tuple(
         PodLine(
             namespace=pod["metadata"].get("namespace", ""),
             name=pod["metadata"]["name"],
             state=verdict.state,
             age=events.ago(str(pod["metadata"].get("creationTimestamp", "")), now),
-            restarts=pods.restarts(pod),
+            restarts=verdicts.restarts(pod),
             why=verdict.why,
         )
-        for pod, verdict in verdicts
+        for pod, verdict in found
         if not verdict.is_well
     )
     node = node_summary(seen.node) if seen.node is not None else ""
@@ -151,7 +152,7 @@ def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
         summary=summary,
         is_well=not down and not seen.problem and node == "Ready" and not unwell,
         daemons=told.daemons,
-        counts=dict(Counter(verdict.state for _, verdict in verdicts)),
+        counts=dict(Counter(verdict.state for _, verdict in found)),
         unwell=unwell,
         are_pods_known=not seen.problem,
     )

@@ -146,6 +146,19 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(
     assert (found["level"], found["detail"]) == ("missing", f"{top}/d/{key}: cannot be written")
 
 
+def test_an_agent_root_that_cannot_be_written_is_no_defect(stopped: Daemon, tmp_path: Path) -> None:
+    top = stopped.base / "read-only"
+    top.mkdir(mode=0o711)
+    mounts.mount("tmpfs", top, fstype="tmpfs", flags=MountFlag.RDONLY)
+    try:
+        done = stopped.run("--set", f"agent.root={top}/agent", "run", str(pod(tmp_path / "one.json")))
+    finally:
+        mounts.unmount(top)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[0] == (f"podkeep: agent.root: {top}/agent cannot be written: Read-only file system")
+    assert not stopped.layout.run.exists(), "no runtime was started for it"
+
+
 def corrupt(daemon: Daemon) -> None:
     daemon.layout.root.mkdir(parents=True)
     daemon.layout.state.write_bytes(b"no database at all" * 100)

@@ -239,6 +239,58 @@ def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, imag
     assert node.podkeep("delete", "pod", "two") == "pod/two deleted\n"
 
 
+def test_run_says_why_containers_failed(node: Node, image: str) -> None:
+    """As without a node: an exit status alone does not say that memory ran out, or which init container failed."""
+    node.start()
+    pods = []
+    for name, script, more in (
+        ("hungry", "exec tail /dev/zero", {"resources": {"limits": {"memory": "16Mi"}}}),
+        ("telling", "echo no room >/dev/termination-log; exit 4", {}),
+        ("late", "true", {}),
+    ):
+        pod = json.loads(manifest(name, image, script, "Never"))
+        pod["spec"]["containers"][0].update(more)
+        pods.append(pod)
+    pods[2]["spec"]["initContainers"] = [{"name": "first", "image": image, "command": ["sh", "-c", "exit 3"]}]
+    expected = (
+        ("container main ended with exit status 137: OOMKilled", 137),
+        ("container main ended with exit status 4: no room", 4),
+        ("init container first ended with exit status 3", 3),
+    )
+    for pod, (words, status) in zip(pods, expected, strict=True):
+        said = node.podkeep("run", "-", status=status, stdin=json.dumps(pod))
+        assert f"podkeep: {words}" in said.splitlines()
+    said = node.podkeep("run", "-", status=None, stdin="\n---\n".join(map(json.dumps, pods)))
+    for pod, (words, _) in zip(pods, expected, strict=True):
+        assert f"podkeep: {pod['metadata']['name']}: {words}" in said.splitlines()
+
+
+def test_verbs_say_why_a_pod_does_not_run_that_no_node_has(node: Node, image: str) -> None:
+    """The runtime knows nothing of it, and that there is no such pod would be wrong."""
+    node.start()
+    pod = json.loads(manifest("huge", image, "true"))
+    pod["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "5000"}}
+    node.podkeep("apply", "-f", "-", stdin=json.dumps(pod))
+    node.until(lambda: "Insufficient cpu" in node.podkeep("describe", "pod", "huge"), "the scheduler has tried")
+    words = 'podkeep: pod "huge" is waiting to start: Unschedulable: 0/1 nodes are available: 1 Insufficient cpu.'
+    for verb in (
+        ["logs", "huge"],
+        ["logs", "huge", "--all-containers"],
+        ["exec", "huge", "true"],
+        ["attach", "huge"],
+        ["cp", "huge:/etc/hosts", "-"],
+        ["port-forward", "huge", ":80"],
+    ):
+        assert node.podkeep(*verb, status=1).splitlines()[0] == words, verb
+    pod["metadata"]["name"] = "elsewhere"
+    pod["spec"].update(nodeName="node-1", nodeSelector={"disk": "none"}, restartPolicy="Never")
+    node.podkeep("apply", "-f", "-", stdin=json.dumps(pod))
+    node.podkeep("wait", "pod/elsewhere", "--for=jsonpath={.status.phase}=Failed", "--timeout", "1m")
+    rejected = 'podkeep: pod "elsewhere" does not run: Pod was rejected: '
+    assert node.podkeep("logs", "elsewhere", status=1).startswith(rejected)
+    assert node.podkeep("logs", "nothing", status=1).startswith("podkeep: no pod nothing in namespace default\n")
+
+
 def test_rm_deletes_pods_of_the_node(node: Node, image: str) -> None:
     node.start()
     node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))

@@ -39,7 +39,7 @@ QUOTES = "write the value in quotes"
         (
             '[class_resources.types.x]\nlevels = ["host"]',
             "class_resources.types.x.levels: invalid enum value 'host'",
-            DOCUMENT,
+            "use container or pod",
         ),
     ],
 )

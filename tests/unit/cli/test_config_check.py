@@ -217,3 +217,47 @@ def test_what_class_resources_lack_here_is_told_and_is_no_error(tmp_path: Path) 
     done = check(tmp_path, '[class_resources.types.x]\nhook = "/nosuch/hook"\n[class_resources.types.x.classes.a]\n')
     assert done.exit_code == 0
     assert "its hook /nosuch/hook is not there" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("agent.feature_gates.Foo=true", "agent.feature_gates: unrecognized feature gate: Foo"),
+        ("agent.eviction_hard.memory.available=1Gi", "agent.eviction_hard.memory: expected `string`, got `table`"),
+        ("runtime.handlers.other.kind=vm", "runtime.handlers.other: object missing required field `path`"),
+    ],
+)
+def test_a_problem_of_a_setting_is_never_the_files(tmp_path: Path, setting: str, words: str) -> None:
+    """Also where the problem is with the table that the setting puts something into."""
+    file = tmp_path / "config.toml"
+    file.write_text("[agent]\nfeature_gates = { ClassResources = true }\n")
+    invocation = Invocation(config_path=None, debug=False, settings=("log.level=info", setting))
+    said = CliRunner().invoke(config.command, ["check", str(file)], obj=invocation)
+    told = [*said.stderr.splitlines(), str(said.exception)]
+    assert any(line.removeprefix("podkeep: ").startswith(f"--set {setting}: {words}") for line in told), told
+    file.write_text("[agent]\nfeature_gates = { Foo = true }\n")
+    invocation = Invocation(config_path=None, debug=False, settings=("log.level=info",))
+    said = CliRunner().invoke(config.command, ["check", str(file)], obj=invocation)
+    assert str(said.exception).startswith(f"{file}: agent.feature_gates: unrecognized feature gate: Foo")
+
+
+def test_every_kind_of_daemon_problem_is_told_at_once(tmp_path: Path) -> None:
+    said = check(tmp_path, "[agent]\nfeature_gates = { Foo = true }\n[api]\nfeature_gates = { Foo = true }\n")
+    told = f"{said.stderr}{said.exception}"
+    assert "agent.feature_gates: unrecognized" in told
+    assert "api.feature_gates: unrecognized" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ('[log]\nlevel = "loud"', "use debug, error, info or warning"),
+        ('[images]\nsnapshot_driver = "zfs"', "use auto, directories or erofs"),
+        ('[images.artifact_types]\n"a/b" = "maybe"', "use allow, deny or files"),
+    ],
+)
+def test_a_word_that_is_none_of_a_few_is_answered_with_them(tmp_path: Path, text: str, hint: str) -> None:
+    error = check(tmp_path, text).exception
+    assert isinstance(error, InvalidArgument)
+    assert "invalid enum value" in error.message
+    assert error.hint == hint

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from podkeep.base.errors import InvalidArgument, NotFound
-from podkeep.cli.objects import events, kinds, manifests, paths, pods, tables, wait
+from podkeep.cli.objects import events, kinds, manifests, paths, tables, wait
 from podkeep.cli.objects.describe import described, node_summary
+from podkeep.cli.pods import verdicts
 from podkeep.cli.run_on_node import exit_status
 
 DISCOVERY = {
@@ -364,7 +365,7 @@ OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": 
     ],
 )
 def test_verdict(value: dict[str, Any], happened: list[dict[str, Any]], state: str, why: str) -> None:
-    assert pods.verdict(value, happened) == pods.Verdict(state=state, why=why)
+    assert verdicts.verdict(value, happened) == verdicts.Verdict(state=state, why=why)
 
 
 def test_the_first_line_of_a_description_says_why() -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import raise_last
+
+if TYPE_CHECKING:
+    from podkeep.base.config import Config
 
 
 @click.group(name="config")
@@ -27,22 +32,17 @@ def check(invocation: Invocation, file: Path | None) -> None:
     """
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
-    from podkeep.agent.user_namespaces import mapping
-    from podkeep.api import feature_gates
     from podkeep.base.config import DEFAULT_PATH, attributed, read
     from podkeep.cli.diagnosis import class_resources, finding, programs
-    from podkeep.runtime.daemon import settings
 
     path = invocation.config_path or DEFAULT_PATH
     config, problems = read(invocation.config_path, invocation.settings)
-    found = list(settings.problems(config))
-    try:
-        feature_gates.read(config.agent.feature_gates, "agent")
-        feature_gates.read(config.api.feature_gates, "api")
-        mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
-    except InvalidArgument as error:
-        found.append(error)
-    problems += [attributed(problem, str(path), invocation.settings) for problem in found]
+    found = _found(config)
+
+    def found_with(some: Sequence[str]) -> list[InvalidArgument]:
+        return _found(read(invocation.config_path, some)[0])
+
+    problems += [attributed(problem, str(path), invocation.settings, found_with) for problem in found]
     findings = [
         *programs.examine(config, holes=False),
         *programs.examine_files(config),
@@ -59,6 +59,26 @@ def check(invocation: Invocation, file: Path | None) -> None:
         raise FailedPrecondition(f"{path}: what it names is not there: {names}", hint="see the lines above")
     there = "in order" if path.exists() else "absent; every key has its default"
     click.echo(f"{path}: {there}")
+
+
+def _found(config: Config) -> list[InvalidArgument]:
+    """Return what the daemons could not work with."""
+    from podkeep.agent.user_namespaces import mapping
+    from podkeep.api import feature_gates
+    from podkeep.runtime.daemon import settings
+
+    found = list(settings.problems(config))
+    checks: tuple[Callable[[], object], ...] = (
+        lambda: feature_gates.read(config.agent.feature_gates, "agent"),
+        lambda: feature_gates.read(config.api.feature_gates, "api"),
+        lambda: mapping.read(config.agent.uid_mapping, config.agent.gid_mapping),
+    )
+    for check_one in checks:
+        try:
+            check_one()
+        except InvalidArgument as error:
+            found.append(error)
+    return found
 
 
 @command.command(name="show")

@@ -11,9 +11,10 @@ import click
 from podkeep.base.errors import NotFound
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import events, kinds, pods
+from podkeep.cli.objects import events, kinds
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
+from podkeep.cli.pods import verdicts
 
 Object = dict[str, Any]
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -65,7 +66,7 @@ async def events_of(api: Api, value: Object) -> list[Object]:
     if value["kind"] == "Pod":  # of a pod of the same name that was before, there may be events, too
         fields += f",involvedObject.uid={metadata['uid']}"
     listed = await api.client.list(EVENTS, metadata.get("namespace", ""), fields=fields)
-    return sorted(listed.get("items") or (), key=pods.event_time)
+    return sorted(listed.get("items") or (), key=verdicts.event_time)
 
 
 def described(value: Object, happened: list[Object], typed: str, now: float) -> Iterator[str]:
@@ -91,7 +92,7 @@ def described(value: Object, happened: list[Object], typed: str, now: float) -> 
 
 def _summary(value: Object, happened: list[Object]) -> str:
     if value["kind"] == "Pod":
-        found = pods.verdict(value, happened)
+        found = verdicts.verdict(value, happened)
         return f"{found.state}: {found.why}" if found.why else found.state
     if value["kind"] == "Node":
         return node_summary(value)

@@ -11,9 +11,10 @@ import click
 
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import kinds, pods
+from podkeep.cli.objects import kinds
 from podkeep.cli.objects.get import echo_object
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
+from podkeep.cli.pods import verdicts
 
 COLUMNS: forms.Columns[dict[str, Any]] = {
     "LAST SEEN": lambda event: seen(event, time.time()),
@@ -51,7 +52,7 @@ def command(invocation: Invocation, reach: Reach, object_: str | None, types: st
             fields = f"involvedObject.kind={meant.resource.kind},involvedObject.name={meant.names[0]}"
             namespace = api.searched if meant.resource.namespaced else ""
         listed = await api.client.list(EVENTS, namespace, fields=fields)
-        found = sorted((item for item in listed.get("items") or () if _is(item, wanted)), key=pods.event_time)
+        found = sorted((item for item in listed.get("items") or () if _is(item, wanted)), key=verdicts.event_time)
         if output != "table":
             echo_object({"apiVersion": "v1", "kind": "List", "items": found}, output)
             return
@@ -90,7 +91,7 @@ def object_of(event: dict[str, Any]) -> str:
 
 def seen(event: dict[str, Any], now: float) -> str:
     """Return how long ago an event was seen last, and how often since when, if more than once."""
-    last = ago(pods.event_time(event), now)
+    last = ago(verdicts.event_time(event), now)
     count = (event.get("series") or {}).get("count") or event.get("count") or 1
     if count <= 1:
         return last

@@ -19,7 +19,7 @@ from podkeep.cli.core import completion, connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line
-from podkeep.cli.pods.targets import Target, container_status, find_target, namespace_option
+from podkeep.cli.pods.targets import Target, container_status, find_pod, find_target, namespace_option
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def command(invocation: Invocation, chosen: _Chosen, wanted: _Wanted) -> None:
             target = Target(pod=chosen.pod, namespace=chosen.namespace, container=chosen.container)
             sources = [await _locate(client, invocation.config, target)]
         else:
-            sources = await _several(client, chosen)
+            sources = await _several(client, invocation.config, chosen)
         prefixed = len(sources) > 1
         work = [_show(client, source, wanted, prefixed=prefixed) for source in sources]
         if wanted.follow and not wanted.previous:
@@ -152,7 +152,7 @@ def command(invocation: Invocation, chosen: _Chosen, wanted: _Wanted) -> None:
     connection.run(invocation, show)
 
 
-async def _several(client: CriClient, chosen: _Chosen) -> list[_Source]:
+async def _several(client: CriClient, config: Config, chosen: _Chosen) -> list[_Source]:
     """Return the logs of the containers that are meant: of each the newest attempt; those without a log are left out.
 
     :raises NotFound: if there is none.
@@ -177,6 +177,8 @@ async def _several(client: CriClient, chosen: _Chosen) -> list[_Source]:
         if path and (chosen.all_containers or chosen.container or not _is_one_of_several(newest, pod, name)):
             found.append(_Source(pod=pod, container=name, identity=item.id, path=Path(path)))
     if not found:
+        if chosen.pod and not pods:
+            await find_pod(client, config, chosen.pod, chosen.namespace)  # says why
         what = f"pod {chosen.pod}" if chosen.pod else f"pods with {chosen.selector}"
         raise NotFound(
             f"no containers of {what} in namespace {chosen.namespace}", hint="`podkeep ps -a` lists all pods"

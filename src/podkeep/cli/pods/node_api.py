@@ -9,6 +9,7 @@ from types import TracebackType
 
 from podkeep.base.config import Config
 from podkeep.cli.core import node_report
+from podkeep.cli.pods.verdicts import verdict
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import PODS
@@ -16,7 +17,7 @@ from podkeep.client.settings import Settings
 
 
 class NodeApi:
-    """Deletes pods of the node that runs here; without one there are none. A context manager.
+    """Pods of the node that runs here, as its API has them; without a node there are none. A context manager.
 
     :param config: None: as if there were no node.
     """
@@ -33,6 +34,27 @@ class NodeApi:
             return []
         items = (await self._client.list(PODS)).get("items") or ()
         return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in items]
+
+    async def why_not_here(self, name: str, namespace: str) -> str:
+        """Return how a pod is that the runtime does not have, in one line; empty if the API does not know it, either.
+
+        :raises ApiError: if the API refuses.
+        :raises Unavailable: if it does not answer.
+        """
+        if self._client is None:
+            return ""
+        try:
+            pod = await self._client.get(PODS, name, namespace)
+        except ApiError as error:
+            if error.not_found:
+                return ""
+            raise
+        found = verdict(pod)
+        phase = (pod.get("status") or {}).get("phase") or "Pending"
+        if phase == "Running":
+            return f'pod "{name}" does not run here: it is on node {pod["spec"].get("nodeName", "")}'
+        does = "is waiting to start" if phase == "Pending" else "does not run"
+        return f'pod "{name}" {does}: {found.why or found.state}'
 
     async def delete(self, name: str, namespace: str, grace: int | None) -> bool:
         """Delete a pod and wait until it is gone; return whether there was one.

@@ -45,7 +45,7 @@ def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace:
     pairs = [parse_pair(text) for text in ports]
 
     async def forward(client: CriClient) -> None:
-        sandbox = await find_pod(client, pod, namespace)
+        sandbox = await find_pod(client, invocation.config, pod, namespace)
         await _Forwarding(client, sandbox.id, invocation.config.streaming.tls_cert).run(pairs)
 
     connection.run(invocation, forward)

@@ -6,6 +6,7 @@ yet); the newest is meant, and one that is ready before any that is not.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from podkeep.base import waiting
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.cli.core import completion
@@ -84,12 +85,7 @@ async def find_target(client: CriClient, config: Config, target: Target) -> api_
     :raises FailedPrecondition: if it has not started yet.
     :raises InvalidArgument: if no container is named and there are several.
     """
-    try:
-        sandbox = await find_pod(client, target.pod, target.namespace)
-    except NotFound as error:
-        if reason := await _without_sandbox(config, target):
-            raise FailedPrecondition(f'pod "{target.pod}" is waiting to start: {reason}', hint=_STARTS) from error
-        raise
+    sandbox = await find_pod(client, config, target.pod, target.namespace)
     return choose_container(await _containers(client, sandbox), target.pod, target.container, told(config, sandbox))
 
 
@@ -101,12 +97,28 @@ def told(config: Config, sandbox: api_pb2.PodSandbox) -> Containers:
         return UNTOLD  # somebody else's pod: the runtime takes any text as UID
 
 
-async def _without_sandbox(config: Config, target: Target) -> str:
+async def absent(config: Config, error: NotFound, name: str, namespace: str) -> PodkeepError:
+    """Return what to say of a pod that the runtime does not have: why, if its agent or this node's API knows it."""
+    if reason := _before_sandbox(config, name, namespace):
+        return FailedPrecondition(f'pod "{name}" is waiting to start: {reason}', hint=_STARTS)
+    from podkeep.cli.pods.node_api import NodeApi
+
+    said = ""
+    with contextlib.suppress(PodkeepError):  # an API that does not answer knows no pod
+        async with NodeApi(config) as api:
+            said = await api.why_not_here(name, namespace)
+    if not said:
+        return error
+    option = "" if namespace == "default" else f" -n {namespace}"
+    return FailedPrecondition(said, hint=f"`podkeep describe pod {name}{option}` says more")
+
+
+def _before_sandbox(config: Config, name: str, namespace: str) -> str:
     """Return what a pod waits for of which the runtime knows nothing yet; empty if its agent does not, either."""
     from podkeep.agent.poddirs import PodDirs, PodIdentity
 
     dirs = PodDirs.of(config)
-    for uid in dirs.find(PodIdentity(namespace=target.namespace, name=target.pod)):
+    for uid in dirs.find(PodIdentity(namespace=namespace, name=name)):
         said = waiting.read(dirs.directory(uid).path)
         if said.followed:
             return _text(said.waiting.get("", WaitingReason(reason=said.first_wait(()), message="")))
@@ -117,13 +129,17 @@ def _text(reason: WaitingReason) -> str:
     return f"{reason.reason}: {reason.message}" if reason.message else reason.reason
 
 
-async def find_pod(client: CriClient, name: str, namespace: str) -> api_pb2.PodSandbox:
+async def find_pod(client: CriClient, config: Config, name: str, namespace: str) -> api_pb2.PodSandbox:
     """Return the sandbox of a pod.
 
-    :raises NotFound: if there is none.
+    :raises NotFound: if there is no such pod.
+    :raises FailedPrecondition: if it has no sandbox.
     """
     answer = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
-    return choose_pod(answer.items, name, namespace)
+    try:
+        return choose_pod(answer.items, name, namespace)
+    except NotFound as error:
+        raise await absent(config, error, name, namespace) from error
 
 
 def choose_pod(sandboxes: Iterable[api_pb2.PodSandbox], name: str, namespace: str) -> api_pb2.PodSandbox:

@@ -129,7 +129,8 @@ class Handler:
         if user is not call.user:
             call.impersonator, call.user = call.user, user
         # Until the whole answer is sent: a list or a watch may take long.
-        call.request.at_end.enter_context(parts.in_flight.counted(call.info, call.user))
+        selectors = len(call.query.text("labelSelector")) + len(call.query.text("fieldSelector"))
+        call.request.at_end.enter_context(parts.in_flight.counted(call.info, call.user, selectors))
         call.require(call.info)
         if not call.info.resource_request:
             return self._document(call), True

@@ -1,7 +1,7 @@
 """How many requests are answered at a time (kube-apiserver: ``--max-requests-inflight`` and its sibling for writes).
 
 One user gets at most half of them, so that one client that does not stop leaves room for the others (what
-kube-apiserver has priority and fairness for).
+kube-apiserver has priority and fairness for). As there, a request that takes more of the server takes more seats.
 """
 
 from __future__ import annotations
@@ -19,32 +19,36 @@ MAX_READS = 400
 MAX_WRITES = 200
 MAX_STREAMS = 4096
 """Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
+SEAT_CHARACTERS = 512
+"""Of selectors, for which a request takes another seat: an open watch keeps them, in some 30 times as many bytes."""
 
 
 @dataclass(slots=True)
 class Slots:
-    """Requests of one sort: ``limit`` at a time, of which one user has at most half, and at least one."""
+    """Seats for requests of one sort: ``limit`` of them, of which one user has at most half, and at least one."""
 
     limit: int
     users: Counter[str] = field(default_factory=Counter)
     used: int = 0
 
     @contextmanager
-    def taken(self, user: str) -> Iterator[None]:
-        """Hold one.
+    def taken(self, user: str, seats: int = 1) -> Iterator[None]:
+        """Hold this many, or all that one user may have if that is less.
 
-        :raises StatusError: 429, if there is none, or the user has their share.
+        :raises StatusError: 429, if there are too few, or the user has their share.
         """
-        if self.used >= self.limit or self.users[user] >= (self.limit + 1) // 2:
+        share = (self.limit + 1) // 2
+        seats = max(min(seats, share), 1)
+        if self.used + seats > self.limit or self.users[user] + seats > share:
             self._forget(user)
             raise too_many_requests()
-        self.used += 1
-        self.users[user] += 1
+        self.used += seats
+        self.users[user] += seats
         try:
             yield
         finally:
-            self.used -= 1
-            self.users[user] -= 1
+            self.used -= seats
+            self.users[user] -= seats
             self._forget(user)
 
     def _forget(self, user: str) -> None:
@@ -59,15 +63,16 @@ class InFlight:
         self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams)
 
     @contextmanager
-    def counted(self, info: RequestInfo, user: User) -> Iterator[None]:
+    def counted(self, info: RequestInfo, user: User, selectors: int = 0) -> Iterator[None]:
         """Count a request while it is answered.
 
+        :param selectors: characters of its selectors.
         :raises StatusError: 429, if there are too many.
         """
         if MASTERS in user.groups:
             yield
             return
-        with self._slots(info).taken(user.name):
+        with self._slots(info).taken(user.name, 1 + selectors // SEAT_CHARACTERS):
             yield
 
     def _slots(self, info: RequestInfo) -> Slots:

@@ -32,7 +32,7 @@ _INCONSISTENT = (
 )
 _PAGE = 500
 """Objects that are read from the disk at a time."""
-_TURN = 200
+TURN = 200
 """Objects that selectors are held against in one turn of the event loop: some 2 ms if none was read before."""
 
 
@@ -163,7 +163,7 @@ class Lists:
             return _listed(page, revision, more=left > 0, remaining=left)
         found: list[Stored] = []
         for index, stored in enumerate(items, 1):
-            if index % _TURN == 0:
+            if index % TURN == 0:
                 await asyncio.sleep(0)
             if self._facts.selects(options, resource, stored):
                 if len(found) == limit:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from podkeep.apiserver.endpoints.facts import Facts
-from podkeep.apiserver.endpoints.lists import future_revision
+from podkeep.apiserver.endpoints.lists import TURN, future_revision
 from podkeep.apiserver.endpoints.media_types import Form
 from podkeep.apiserver.endpoints.options import ListOptions
 from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
@@ -146,10 +146,12 @@ class Watches:
             yield error_line(internal(str(error)))
 
     def _initial(self, options: ListOptions, view: Rendering, initial: list[Stored]) -> Iterator[bytes]:
-        """Yield the lines of the objects that are there, in pieces."""
+        """Yield the lines of the objects that are there, in pieces; empty ones while selectors leave many out."""
         piece: list[bytes] = []
         size, headers = 0, True
-        for stored in initial:
+        for index, stored in enumerate(initial, 1):
+            if options.selects and index % TURN == 0:
+                yield b""  # others have their turn
             if options.selects and not self._facts.selects(options, view.resource, stored):
                 continue
             line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)

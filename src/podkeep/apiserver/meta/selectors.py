@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from podkeep.apiserver.meta.status import StatusError, bad_request
 
 MAX_CHARACTERS = 65_536
 """Of a selector; kube-apiserver's bound is that of the request line."""
+MAX_REQUIREMENTS = 500
+"""Of a selector in a query. Each is held against every object of a list and every event of a watch."""
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 _TOKEN = re.compile(r"\s*(?:(==|!=|[=!,()<>])|([^\s=!,()<>]+)|$)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
@@ -88,37 +91,39 @@ def parse_labels(text: str) -> LabelSelector:
     tokens = _tokens(text)
     requirements: list[Requirement] = []
     while tokens:
+        if len(requirements) == MAX_REQUIREMENTS:
+            raise _unparsable(f"there are more than {MAX_REQUIREMENTS} requirements")
         requirements.append(_requirement(tokens))
-        if tokens and tokens.pop(0) != ",":
+        if tokens and tokens.popleft() != ",":
             raise _unparsable("found something after a requirement, expected: ','")
         if not tokens and text.rstrip().endswith(","):
             raise _unparsable("found '', expected: identifier after ','")
     return LabelSelector(tuple(requirements))
 
 
-def _tokens(text: str) -> list[str]:
+def _tokens(text: str) -> deque[str]:
     if len(text) > MAX_CHARACTERS:
         raise _unparsable(f"it is longer than {MAX_CHARACTERS} characters")
-    return [symbol or word for symbol, word in _TOKEN.findall(text) if symbol or word]
+    return deque(symbol or word for symbol, word in _TOKEN.findall(text) if symbol or word)
 
 
-def _requirement(tokens: list[str]) -> Requirement:
+def _requirement(tokens: deque[str]) -> Requirement:
     absent = tokens[0] == "!"
     if absent:
-        tokens.pop(0)
-    key = tokens.pop(0) if tokens else ""
+        tokens.popleft()
+    key = tokens.popleft() if tokens else ""
     if why := names.label_key(key):
         raise _unparsable(f"{key[:200]!r} cannot be the key of a label: {why}")
     if absent:
         return Requirement(key, "!")
     if not tokens or tokens[0] == ",":
         return Requirement(key, "exists")
-    operator = tokens.pop(0)
+    operator = tokens.popleft()
     if operator in ("=", "==", "!="):
-        value = tokens.pop(0) if tokens and tokens[0] not in (",", "(", ")") else ""
+        value = tokens.popleft() if tokens and tokens[0] not in (",", "(", ")") else ""
         return _checked(key, "notin" if operator == "!=" else "in", [value])
     if operator in ("<", ">"):
-        value = tokens.pop(0) if tokens else ""
+        value = tokens.popleft() if tokens else ""
         if _integer(value) is None:
             raise _unparsable(f"{value[:80]!r} is not an integer, for 'Gt' and 'Lt' operators")
         return Requirement(key, "gt" if operator == ">" else "lt", frozenset({value}))
@@ -127,12 +132,12 @@ def _requirement(tokens: list[str]) -> Requirement:
     raise _unparsable(f"found {operator[:80]!r}, expected: in, notin, =, ==, !=, gt, lt")
 
 
-def _values(tokens: list[str]) -> list[str]:
-    if not tokens or tokens.pop(0) != "(":
+def _values(tokens: deque[str]) -> list[str]:
+    if not tokens or tokens.popleft() != "(":
         raise _unparsable("expected: '(' after in or notin")
     values, value = [], ""
     while tokens:
-        token = tokens.pop(0)
+        token = tokens.popleft()
         if token in (",", ")"):
             values.append(value)
             value = ""
@@ -183,6 +188,8 @@ def parse_fields(text: str) -> FieldSelector:
     unequal: list[tuple[str, str]] = []
     for term in filter(None, re.findall(r"(?:[^\\,]|\\.|\\\Z)+", text, re.DOTALL)):
         match = re.match(r"((?:[^\\=!]|\\.)*)(!=|==|=)(.*)", term, re.DOTALL)
+        if len(equal) + len(unequal) == MAX_REQUIREMENTS:
+            raise bad_request(f"invalid selector: there are more than {MAX_REQUIREMENTS} requirements")
         if match is None:
             raise bad_request(f"invalid selector: '{text[:200]}'; can't understand '{term[:200]}'")
         name, operator, value = match.groups()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from podkeep.apiserver.endpoints.limits import InFlight
+from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight
 from podkeep.apiserver.endpoints.output import PIECE_BYTES
 from podkeep.apiserver.kinds.served import Served
 from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api
@@ -363,6 +363,26 @@ def test_a_watch_is_one_of_its_users_streams_until_it_ends(tmp_path: Path) -> No
         assert (watch.status, limits.streams.used) == (200, 1)
         assert (await api.call("GET", f"{CMS}?watch=true", headers=as_ann)).status == 429
         await watch.leave()
+        assert limits.streams.used == 0
+
+    _run(tmp_path, test, limits)
+
+
+def test_a_watch_with_a_long_selector_takes_more_seats(tmp_path: Path) -> None:
+    limits = InFlight()
+
+    async def test(api: Api) -> None:
+        await api.make_roles()
+        as_ann = {"impersonate-user": "ann", "impersonate-group": "dev"}
+        subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+        binding = {"metadata": {"name": "b"}, "roleRef": role, "subjects": [subject]}
+        assert (await api.call("POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", binding)).status == 201
+        for path in (f"{CMS}?watch=true", CMS.replace("/api/v1/", "/api/v1/watch/") + "?"):
+            values = ",".join(f"v{number}" for number in range(1_000))
+            watch = await api.call("GET", f"{path}&labelSelector=a%20in%20({values})", headers=as_ann)
+            assert (watch.status, limits.streams.used) == (200, 1 + len(f"a in ({values})") // SEAT_CHARACTERS)
+            await watch.leave()
         assert limits.streams.used == 0
 
     _run(tmp_path, test, limits)

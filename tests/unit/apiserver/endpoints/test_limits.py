@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.apiserver.auth.user import MASTERS, User
 from podkeep.apiserver.endpoints import request_info
-from podkeep.apiserver.endpoints.limits import InFlight
+from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight
 from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.meta.status import StatusError
 
@@ -52,3 +52,20 @@ def test_reads_writes_and_watches_are_counted_apart() -> None:
         for method, query in (("GET", ""), ("POST", ""), ("GET", "watch=true")):
             count(limits, held, ANN, method, query)
         assert [refused(limits, ANN, *kind) for kind in (("GET", ""), ("PUT", ""), ("GET", "watch=true"))] == [True] * 3
+
+
+def test_long_selectors_take_more_seats() -> None:
+    """An open watch keeps them: a user's share of watches is not a share of the memory."""
+    limits = InFlight(streams=40)
+    info = request_info.parse("GET", PODS, Query("watch=true"))
+    with ExitStack() as held:
+        held.enter_context(limits.counted(info, ANN, SEAT_CHARACTERS - 1))
+        assert limits.streams.used == 1
+        held.enter_context(limits.counted(info, ANN, 10 * SEAT_CHARACTERS))
+        assert limits.streams.used == 12
+        with pytest.raises(StatusError), limits.counted(info, ANN, 10 * SEAT_CHARACTERS):
+            pass
+        with limits.counted(info, BOB, 100 * SEAT_CHARACTERS):  # as many as one user may have
+            assert (limits.streams.users["bob"], limits.streams.used) == (20, 32)
+        count(limits, held, ANN, query="watch=true")
+    assert (limits.streams.used, dict(limits.streams.users)) == (0, {})

@@ -67,6 +67,21 @@ def test_label_selectors_that_are_not_ones(text: str) -> None:
     assert len(caught.value.message) < 600
 
 
+@pytest.mark.parametrize("separator", [",", ",!", "=b,", "!=b,", " in (b),"])
+def test_a_query_has_so_many_requirements_and_no_more(separator: str) -> None:
+    """Each of them is held against every object; values of one requirement are looked up at once."""
+    text = separator.join(["a"] * selectors.MAX_REQUIREMENTS)
+    assert len(selectors.parse_labels(text).requirements) == selectors.MAX_REQUIREMENTS
+    with pytest.raises(StatusError, match="more than 500 requirements"):
+        selectors.parse_labels(f"a,{text}")
+    fields = ",".join(["a!=b", *["a=b"] * (selectors.MAX_REQUIREMENTS - 1)])
+    assert selectors.parse_fields(fields).matches({"a": "c"}) is False
+    with pytest.raises(StatusError, match="more than 500 requirements"):
+        selectors.parse_fields(f"a=b,{fields}")
+    values = [f"v{number}" for number in range(5_000)]
+    assert selectors.parse_labels(f"a in ({','.join(values)})").matches({"a": values[-1]})
+
+
 @given(st.text(alphabet="ab=!,() <>in", max_size=30))
 def test_any_text_is_a_selector_or_a_bad_request(text: str) -> None:
     for parse in (selectors.parse_labels, selectors.parse_fields):

@@ -21,6 +21,7 @@ from support.timeout import TIMEOUT_S
 
 PODS = "/api/v1/namespaces/default/pods"
 WEB = f"{PODS}/web"
+ALL = ("*",)
 CONTAINERS = ("one", "refusing", "moving", "babbling", "breaking", "silent")
 
 
@@ -230,17 +231,42 @@ def test_a_stream_ends_with_its_client_and_a_refusal_is_passed_on(api: ApiDaemon
         assert data.startswith(b"HTTP/1.1 400 ")
 
 
-def test_who_may_only_read_pods_runs_nothing_over_websocket(api: ApiDaemon, kubelet: KubeletServer) -> None:
-    rules = [{"apiGroups": [""], "resources": ["pods", "pods/exec"], "verbs": ["get"]}]
+UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket"}
+
+
+def allow(api: ApiDaemon, user: str, *resources: str, verbs: tuple[str, ...] = ("get",)) -> dict[str, str]:
+    """Let a user do something everywhere; return the headers of requests as that user."""
     roles = "/apis/rbac.authorization.k8s.io/v1"
-    make(api, f"{roles}/clusterroles", {"metadata": {"name": "reader"}, "rules": rules})
-    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "reader"}
-    subjects = [{"kind": "User", "name": "ann", "apiGroup": "rbac.authorization.k8s.io"}]
-    binding = {"metadata": {"name": "ann"}, "roleRef": reference, "subjects": subjects}
+    rules = [{"apiGroups": [""], "resources": list(resources), "verbs": list(verbs)}]
+    make(api, f"{roles}/clusterroles", {"metadata": {"name": user}, "rules": rules})
+    reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": user}
+    subjects = [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}]
+    binding = {"metadata": {"name": user}, "roleRef": reference, "subjects": subjects}
     make(api, f"{roles}/clusterrolebindings", binding)
-    headers = {"Impersonate-User": "ann", "Connection": "Upgrade", "Upgrade": "websocket"}
+    return {"Impersonate-User": user}
+
+
+def test_who_may_only_read_pods_runs_nothing_over_websocket(api: ApiDaemon, kubelet: KubeletServer) -> None:
+    headers = allow(api, "ann", "pods", "pods/exec") | UPGRADE
     answer, _ = ask(api, "GET", f"{WEB}/exec?container=one&command=ls", headers=headers)
     assert answer.status == 403
+
+
+def test_who_may_only_read_from_nodes_runs_nothing_over_websocket(api: ApiDaemon, tmp_path: Path) -> None:
+    """The kubelet sees the API's certificate and not who asks: it cannot tell."""
+    subprocess.run(["ip", "address", "add", "192.0.2.8/32", "dev", "lo"], check=True)
+    reads, runs = (allow(api, user, "nodes/proxy", verbs=verbs) for user, verbs in (("rita", ("get",)), ("rob", ALL)))
+    with KubeletServer(api.root, tmp_path, "n4", "192.0.2.8") as server:
+        add_node(api, "n4", "192.0.2.8", server.port)
+        for name in ("n4", f"n4:{server.port}", f"https:n4:{server.port}"):
+            target = f"/api/v1/nodes/{name}/proxy/exec/default/web/one?command=ls&output=1"
+            answer, body = ask(api, "GET", target, headers=reads | UPGRADE)
+            assert answer.status == 403, body
+            assert 'User "rita" cannot create resource "nodes/proxy"' in message(body)
+        assert server.asked == []
+        assert ask(api, "GET", "/api/v1/nodes/n4/proxy/pods", headers=reads)[0].status == 200
+        answer, _ = ask(api, "GET", "/api/v1/nodes/n4/proxy/exec/default/web/refusing", headers=runs | UPGRADE)
+        assert (answer.status, server.asked[-1].path) == (400, "/exec/default/web/refusing")
 
 
 def test_nothing_of_the_machine_itself_is_reached_by_proxies(api: ApiDaemon, kubelet: KubeletServer) -> None:

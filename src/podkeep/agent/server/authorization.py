@@ -28,6 +28,8 @@ _OWN = (
     ("/flagz", "configz"),
 )
 """Paths that have a subresource instead of ``proxy``."""
+_RUNS = ("/exec", "/attach", "/portForward", "/run")
+"""Paths that need ``create`` with any method: WebSockets ask with GET, and reading is not running commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +48,10 @@ def wanted(method: str, path: str) -> Wanted:
 
     fine = tuple(name for place, name in _FINE if below(place))
     own = next((name for place, name in _OWN if below(place)), "proxy")
-    return Wanted(verb=_VERBS.get(method, ""), subresources=(*fine[:1], own))
+    verb = _VERBS.get(method, "")
+    if verb and any(map(below, _RUNS)):
+        verb = "create"
+    return Wanted(verb=verb, subresources=(*fine[:1], own))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -137,7 +137,13 @@ class Relay:
     # proxies
 
     async def node(self, call: Call, entry: Entry) -> Response | Upgrade:
-        """Pass a request on to a node: its kubelet, or another port."""
+        """Pass a request on to a node: its kubelet, or another port.
+
+        Who may only read gets no connection of another protocol: the kubelet sees this server's certificate, and runs
+        commands for WebSockets, which ask with GET.
+        """
+        if call.request.upgrade:
+            call.require(replace(call.info, verb="create"))
         scheme, name, port = _split(call.info.name, "node")
         kubelet = self.kubelets.find(name)
         host = await _resolved(kubelet.host)

@@ -36,6 +36,13 @@ CERTIFICATE = {"subject": ((("organizationName", "dev"),), (("commonName", "ann"
         ("GET", "/containerLogs/a/b/c", "get", ("proxy",)),
         ("POST", "/exec/a/b/c", "create", ("proxy",)),
         ("HEAD", "/exec/a/b/c", "", ("proxy",)),
+        # WebSockets ask with GET, and reading is not running commands.
+        ("GET", "/exec/a/b/c", "create", ("proxy",)),
+        ("GET", "/exec", "create", ("proxy",)),
+        ("GET", "/attach/a/b/c", "create", ("proxy",)),
+        ("GET", "/portForward/a/b", "create", ("proxy",)),
+        ("GET", "/run/a/b/c", "create", ("proxy",)),
+        ("GET", "/runs/a/b/c", "get", ("proxy",)),
     ],
 )
 def test_what_a_request_needs(method: str, path: str, verb: str, subresources: tuple[str, ...]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ssl
 
+from podkeep.base import tls_buffers
 from podkeep.base.errors import FailedPrecondition
 
 
@@ -16,6 +17,7 @@ def server_context(name: str, certificate: str, key: str, client_ca: str = "") -
         none; one that does not verify ends the handshake (ssl.CERT_OPTIONAL). Empty: no client is asked for one.
     :raises FailedPrecondition: if the files cannot be read, are no PEM, do not belong together, or want a password.
     """
+    tls_buffers.limit()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A client that prefers HTTP/2 is told in the handshake.

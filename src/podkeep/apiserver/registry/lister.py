@@ -15,10 +15,13 @@ MAX_DECODED_BYTES = 8 << 20
 
 
 class StoreLister:
-    """A :class:`podkeep.apiserver.meta.lister.NewestLister` over a store."""
+    """A :class:`podkeep.apiserver.meta.lister.NewestLister` over a store.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    :param read_once: resources whose objects are decoded each time: there are many, and nobody reads one again.
+    """
+
+    def __init__(self, store: Store, read_once: Collection[str] = ()) -> None:
+        self._store, self._read_once = store, frozenset(read_once)
         self._decoded: dict[Key, tuple[Stored, Mapping[str, Any]]] = {}
         self._bytes = 0
 
@@ -54,6 +57,8 @@ class StoreLister:
         if kept is not None and kept[0] is stored:
             return kept[1]
         value: Mapping[str, Any] = msgspec.json.decode(stored.value)
+        if stored.key.resource in self._read_once:
+            return value
         if kept is not None:
             self._forget(stored.key)
         self._decoded[stored.key] = stored, value

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.api.feature_gates import read as read_gates
+from podkeep.apiserver.controllers.event_expiry import EVENTS
 from podkeep.apiserver.controllers.runner import Runner
 from podkeep.apiserver.endpoints import openid
 from podkeep.apiserver.endpoints.audit import AuditLog
@@ -79,7 +80,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         store = await stack.enter_async_context(Store(Path(config.api.root) / backup.DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
         tasks.start(compact_regularly(store, config.api.history))
-        lister = StoreLister(store)
+        lister = StoreLister(store, read_once=[EVENTS])
         kubelets = _kubelets(config, files, lister)
         tasks.start(_renew(config, files, sockets, kubelets, renewal))
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes(), config.api.token_auth_file)

@@ -12,10 +12,13 @@ import errno
 import os
 from contextlib import suppress
 from enum import IntEnum, IntFlag
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import libc
+
+if TYPE_CHECKING:
+    from pathlib import Path  # which the namespace helper has no other use for: a tenth of its memory
 
 AT_FDCWD = -100
 
@@ -380,7 +383,7 @@ def _name(source: Path | str | int) -> str:
     if not isinstance(source, int):
         return str(source)
     try:
-        return str(Path(f"/proc/self/fd/{source}").readlink())
+        return os.readlink(f"/proc/self/fd/{source}")
     except OSError:
         return f"fd {source}"
 

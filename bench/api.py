@@ -85,6 +85,7 @@ def metrics(plan: Plan) -> list[Metric]:
         ("event cpu", "Watches: CPU time of a write, its events and its part of the lists", "ms"),
         ("watch p50", "Watch latency, median", "ms"),
         ("watch p99", "Watch latency, 99th percentile", "ms"),
+        ("watch late", "Watches: how late the last write was made, against the rate", "ms"),
         ("watch lost", "Events that did not arrive", ""),
         ("start cpu", f"Start with {pods}, CPU time", "ms"),
         ("start", f"Start with {pods}, until `/readyz`", "ms"),
@@ -190,8 +191,9 @@ def _watched(side: Side, plan: Plan, number: int) -> None:
         if watching.stdout.readline() != "ready\n":
             raise DaemonError(f"{side.server.name}: no watches")
         before = side.server.cpu_ms()
-        side.run("paced", rate=plan.rate, seconds=plan.seconds, run=number)
+        paced = side.run("paced", rate=plan.rate, seconds=plan.seconds, run=number)
         said = _said(watching)
+        side.samples.add("watch late", _number(paced, "late_s") * 1e3)
         side.samples.add("event cpu", (side.server.cpu_ms() - before) / events)
         _percentiles(side.samples, "watch", said)
         side.samples.add("watch lost", _number(said, "lost"))

@@ -85,6 +85,7 @@ class HttpConnection:
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
         self._h11 = Parser(h11.SERVER, limits.head_bytes)
         self._is_chunked = False
+        self._sends_chunks = False
         self._peer = _peer(self._socket, connection.writer)
         self._account = Account(pool)
         """What is kept of the bodies of its requests."""
@@ -153,6 +154,7 @@ class HttpConnection:
             stopping=self._stopping,
             at_end=at_end,
             admit=self._admit,
+            write_now=self._write_now,
             while_there=self._while_there,
         )
 
@@ -236,8 +238,21 @@ class HttpConnection:
     async def _write(self, data: bytes | None) -> None:
         if data:
             self._writer.write(data)
+            if self._is_taken():
+                return  # drain() would not wait: a clock for that costs more than to write an event of a watch
             async with asyncio.timeout(self._limits.write_timeout):
                 await self._writer.drain()
+
+    def _is_taken(self) -> bool:
+        transport = self._writer.transport
+        return not transport.get_write_buffer_size() and not transport.is_closing()
+
+    def _write_now(self, data: bytes) -> bool:
+        if not self._sends_chunks or not self._is_taken():
+            return False
+        # As h11 frames it (RFC 9112, section 7.1), which has no state between two chunks.
+        self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     async def _write_response(self, response: Response, *, closes: bool = False) -> None:
         is_empty = self._method == "HEAD" or response.status in _WITHOUT_BODY
@@ -281,7 +296,12 @@ class HttpConnection:
                 if chunk:
                     await self._write(self._h11.send(h11.Data(data=chunk)))
 
-        await self._while_there(write())
+        # Others get a body that ends with the connection.
+        self._sends_chunks = self._h11.their_http_version == b"1.1"
+        try:
+            await self._while_there(write())
+        finally:
+            self._sends_chunks = False
 
     async def _while_there(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         gone = asyncio.Event()

@@ -166,6 +166,10 @@ class Request(Head):
     admit: Callable[[], None]
     """Call it when the client has shown that it is entitled: its connection is not closed any more to make room for
     another until the response is complete. Raises :class:`Refused` if that are too many."""
+    write_now: Callable[[bytes], bool] = lambda _: False
+    """Writes a chunk of the response that is being sent, while the next one of its generator is waited for, without
+    waking who waits: with many connections that costs as much as the write. False: nothing was written, since the
+    client has not taken all there was before, or the response is not sent in chunks."""
     while_there: WhileThere = _in_any_case
     """Awaits something that may take as long as it likes, before there is an answer: it is cancelled, and
     :class:`~podkeep.http.budget.ClientGone` raised, when the client leaves."""

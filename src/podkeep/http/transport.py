@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
@@ -30,9 +31,9 @@ def abort(transport: asyncio.WriteTransport) -> None:
 
     asyncio's own call fails on a socket that was closed with bytes unsent and has sent them since.
     """
-    gone = transport.is_closing() and not transport.get_write_buffer_size()
-    # TLS says goodbye after the last byte; there the call is safe at any time.
-    if not gone or transport.get_extra_info("sslcontext"):
+    # TLS says goodbye after the last byte; there the call is safe at any time, and others are not.
+    tls = isinstance(transport, sslproto._SSLProtocolTransport)
+    if tls or not transport.is_closing() or transport.get_write_buffer_size():
         transport.abort()
 
 

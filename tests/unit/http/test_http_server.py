@@ -684,6 +684,63 @@ def test_chunks_are_sent_as_they_are_made(run: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+def test_chunks_are_written_at_once_while_the_next_is_waited_for(version: bytes, run: Any) -> None:
+    requests = asyncio.Queue[Request]()
+    go_on = asyncio.Event()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"one"
+        await go_on.wait()
+        yield b"three"
+
+    async def handler(request: Request) -> Response:
+        assert not request.write_now(b"before the head")
+        requests.put_nowait(request)
+        return Response(body=chunks())
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(b"GET / HTTP/%b\r\nHost: a\r\n\r\n" % version)
+            await client.response(body=False)
+            chunked = version == b"1.1"
+            first = b"3\r\none\r\n" if chunked else b"one"
+            assert await client.reader.readexactly(len(first)) == first
+            request = await requests.get()
+            assert request.write_now(b"two") == chunked
+            go_on.set()
+            rest = b"3\r\ntwo\r\n5\r\nthree\r\n0\r\n\r\n" if chunked else b"three"
+            assert await client.reader.readexactly(len(rest)) == rest
+            assert not request.write_now(b"after the end")
+
+    run(scenario())
+
+
+def test_nothing_is_written_at_once_to_a_client_that_takes_nothing(run: Any) -> None:
+    requests = asyncio.Queue[Request]()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"first"
+        await asyncio.Event().wait()
+
+    async def handler(request: Request) -> Response:
+        requests.put_nowait(request)
+        return Response(body=chunks())
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            await client.response(body=False)
+            request = await requests.get()
+            await client.reader.readexactly(len(b"5\r\nfirst\r\n"))
+            written = 0
+            while written < 1000 and request.write_now(b"x" * 65536):
+                written += 1
+            assert 0 < written < 1000
+
+    run(scenario())
+
+
 @dataclass
 class Watch:
     """A response that has nothing to say, and what became of it."""

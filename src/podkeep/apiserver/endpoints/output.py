@@ -38,6 +38,11 @@ class Rendering:
         return not self.form.as_
 
     @property
+    def is_stored(self) -> bool:
+        """Whether objects are shown as the bytes that are stored."""
+        return self.is_plain and self.resource.view is None
+
+    @property
     def meta_version(self) -> str:
         """The ``apiVersion`` of what is shown instead of objects."""
         return f"meta.k8s.io/{self.form.version}"

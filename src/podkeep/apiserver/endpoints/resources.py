@@ -110,7 +110,7 @@ class Resources:
             raise not_acceptable([f"{JSON};stream=watch"])
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=True)
-        lines, end = self.watches.start(target, asked, view)
+        lines, end = self.watches.start(target, asked, view, call.request.write_now)
         call.request.at_end.callback(end)
         return call.respond(lines, content_type=view.form.content_type)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import aclosing
 from functools import partial
+from typing import NamedTuple
 
 from podkeep.apiserver.endpoints.facts import Facts
 from podkeep.apiserver.endpoints.lists import TURN, future_revision
@@ -35,8 +36,7 @@ KEPT_BYTES = 8 << 20
 """Of lines of the newest events, in forms other than the object."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """An event as one watcher sees it."""
 
     type: EventType
@@ -89,10 +89,11 @@ class Watches:
             watcher.end()
 
     def start(
-        self, target: Target, options: ListOptions, view: Rendering
+        self, target: Target, options: ListOptions, view: Rendering, write_now: Callable[[bytes], bool]
     ) -> tuple[AsyncGenerator[bytes, None], Callable[[], None]]:
         """Begin a watch.
 
+        :param write_now: writes lines while the next ones are waited for; False: it wrote none.
         :returns: its lines, and what ends it.
         :raises StatusError: 504, if the revision is not there yet.
         """
@@ -114,6 +115,11 @@ class Watches:
             oldest = self._store.compacted(resource.storage_name)
             return _refused(expired(f"too old resource version: {revision} ({oldest})")), _nothing
         self._open.add(watcher)
+        if view.is_stored and not options.selects:
+            # With selectors, what an object is decides: that is for the watch's own task, which may fail alone.
+            watcher.deliver = lambda events: write_now(
+                b"".join([view.event(event.type, event.stored.value, headers=False) for event in events])
+            )
 
         def end() -> None:
             watcher.end()
@@ -131,13 +137,14 @@ class Watches:
         if options.initial_events and options.bookmarks:
             yield view.bookmark(revision, ends_initial=True)
         try:
-            async for told in self._told(watcher, options, view):
-                if isinstance(told, int):
-                    yield view.bookmark(told, ends_initial=False)
-                    continue
-                lines = b"".join(self._lines_of(told, view, headers=headers))
-                headers = headers and not lines
-                yield lines
+            async with aclosing(self._told(watcher, options, view)) as all_told:
+                async for told in all_told:
+                    if isinstance(told, int):
+                        yield view.bookmark(told, ends_initial=False)
+                        continue
+                    lines = b"".join(self._lines_of(told, view, headers=headers))
+                    headers = headers and not lines
+                    yield lines
         except Slow:
             return
         except Compacted as error:
@@ -174,14 +181,15 @@ class Watches:
                 if options.bookmarks and watcher.is_drained:
                     yield self._store.revision
                 bookmark = self._next_bookmark(end)
+            # One clock for all events until then: a timeout of each would cost as much as its encoding.
+            clock = asyncio.get_running_loop().call_at(bookmark, watcher.wake)
             try:
-                async with asyncio.timeout_at(bookmark):
-                    events = await watcher.batch(PIECE_BYTES)
-            except TimeoutError:
-                continue
-            if not events:
-                return
-            yield self._changes(events, options, view)
+                while (events := await watcher.batch(PIECE_BYTES)) is not None:
+                    if not events:
+                        return
+                    yield self._changes(events, options, view)
+            finally:
+                clock.cancel()
 
     def _next_bookmark(self, end: float) -> float:
         """Return when the next bookmark is due: regularly, and shortly before the end; then the end itself."""
@@ -204,7 +212,7 @@ class Watches:
         value = change.stored.value
         if change.type is EventType.DELETED and change.is_previous:
             value = with_revision(value, change.stored.revision)
-        if view.is_plain and view.resource.view is None:
+        if view.is_stored:
             return view.event(change.type, value, headers=False)
         key = change.stored.revision, change.type, view.resource.kind, view.form, view.include, headers
         line = self._lines.get(key)

@@ -6,6 +6,7 @@ Owns: the order of starting and stopping. The process holds the lock of its dire
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import signal
 import time
@@ -61,6 +62,8 @@ def serve(config: Config, on_ready: Callable[[str], None] = lambda _: None) -> N
     :raises DataLoss: if the database is damaged.
     :raises FailedPrecondition: if an address cannot be listened on, or certificates cannot be used.
     """
+    # The start makes many objects and hardly any garbage.
+    gc.disable()
     files = Files(Path(config.api.root))
     # They are made in another process, which must be started while this one has no thread.
     renewal = make_certificates(config.api, files)
@@ -103,6 +106,9 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         handler = Handler(replace(parts, answers={**parts.answers, **relay.answers()}))
         servers = sockets.serve(handler)
         sockets.write_kubeconfigs()
+        # What is there now stays: a collection would look through all of it, with every request waiting meanwhile.
+        gc.freeze()
+        gc.enable()
         on_ready(sockets.words)
         service.ready(sockets.words)
         await stop.wait()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -87,7 +87,11 @@ class Watcher:
         self._bytes = 0
         self._latest = (0, 0)
         self._took = True
-        self._ready = asyncio.Event()
+        self._waiting: asyncio.Future[None] | None = None
+        self._woken = False
+        self.deliver: Callable[[Sequence[Event]], bool] | None = None
+        """Takes events in the turn in which they are acknowledged, while :meth:`batch` waits and has given all others
+        out; False: it takes none now, and they are batch's. It must not raise."""
         self._error: PodkeepError | None = None
         self._ended = False
 
@@ -106,11 +110,14 @@ class Watcher:
             self.end(Slow("the watch was ended: its events were not read fast enough", hint="list, then watch again"))
             return
         ours = list(filter(self._is_ours, events))
+        if ours and self._is_waited_for and self.deliver is not None and self.deliver(ours):
+            return
         self._latest = len(ours), sum(len(event.stored.value) for event in ours)
         self._took = False
         self._events += ours
         self._bytes += self._latest[1]
-        self._ready.set()
+        if ours:
+            self._go_on()
 
     def end(self, error: PodkeepError | None = None) -> None:
         """End the watch. With an error, what waits is dropped and the iterator raises it."""
@@ -119,43 +126,57 @@ class Watcher:
             if error is not None:
                 self._older.clear()
                 self._events.clear()
-            self._ready.set()
+            self._go_on()
             self._close(self)
+
+    def wake(self) -> None:
+        """Have :meth:`batch` return None once, now or when it is called: its reader has something else to do."""
+        self._woken = True
+        self._go_on()
+
+    @property
+    def _is_waited_for(self) -> bool:
+        return self._waiting is not None and not self._waiting.done()
+
+    def _go_on(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
 
     def __aiter__(self) -> Watcher:
         return self
 
     async def __anext__(self) -> Event:
+        while True:
+            found = await self.batch(1)
+            if found:
+                return found[0]
+            if found is not None:
+                raise StopAsyncIteration
+
+    async def batch(self, size: int) -> list[Event] | None:
+        """Return the next events, waiting for one: those that are there, but none after ``size`` bytes of objects.
+
+        Cancelled, it has taken none. Empty at the end of the watch; None when woken; otherwise as the iterator.
+        """
         while self._after is not None and not self._older:
             events, after = await self._past(self.resource, self._after)
             if not self._ended:
                 self._older.extend(filter(self._is_ours, events))
                 self._after = after
         self._took = True
-        if self._older:
-            return self._older.popleft()
-        while not self._events:
+        while not self._woken and not self._older and not self._events:
             if self._error is not None:
                 raise self._error
             if self._ended:
-                raise StopAsyncIteration
-            self._ready.clear()
-            await self._ready.wait()
-        self._took = True
-        event = self._events.popleft()
-        self._bytes -= len(event.stored.value)
-        return event
-
-    async def batch(self, size: int) -> list[Event]:
-        """Return the next events, waiting for one: those that are there, but none after ``size`` bytes of objects.
-
-        Cancelled, it has taken none. Empty at the end of the watch; otherwise as the iterator.
-        """
-        try:
-            found = [await anext(self)]
-        except StopAsyncIteration:
-            return []
-        taken = len(found[0].stored.value)
+                return []
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+            self._took = True
+        if self._woken:
+            self._woken = False
+            return None
+        found: list[Event] = []
+        taken = 0
         while taken < size and (waiting := self._older or (self._after is None and self._events)):
             event = waiting.popleft()
             if waiting is self._events:

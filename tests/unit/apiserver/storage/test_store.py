@@ -10,7 +10,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -231,6 +231,62 @@ def test_a_cancelled_read_of_a_watch_loses_nothing(tmp_path: Path) -> None:
 
     run(tmp_path / "db", write)
     run(tmp_path / "db", read)
+
+
+def test_events_are_delivered_at_once_or_else_batched_but_never_both(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        told: list[tuple[str, str]] = []
+        batched = asyncio.Semaphore(0)
+        refuses = False
+
+        def deliver(events: Sequence[Event]) -> bool:
+            if not refuses:
+                told.extend(("delivered", event.stored.key.name) for event in events)
+            return not refuses
+
+        async def read() -> None:
+            while (events := await watcher.batch(1 << 20)) != []:
+                for event in events or ():
+                    told.append(("batched", event.stored.key.name))
+                    batched.release()
+
+        watcher = store.watch("pods", 0)
+        watcher.deliver = deliver
+        await store.put(key("before"), value("before"), None)  # nobody waits for a batch
+        reading = asyncio.ensure_future(read())
+        await asyncio.wait_for(batched.acquire(), 30)
+        await store.put(key("a"), value("a"), None)
+        await store.put(key("n", "", "nodes"), value("n"), None)
+        refuses = True
+        await store.put(key("b"), value("b"), None)
+        refuses = False
+        await asyncio.wait_for(batched.acquire(), 30)
+        await asyncio.gather(*(store.put(key(name), value(name), None) for name in ("c", "d")))
+        watcher.wake()
+        await asyncio.sleep(0)
+        await store.put(key("e"), value("e"), None)
+        watcher.end()
+        await reading
+        assert told[:3] == [("batched", "before"), ("delivered", "a"), ("batched", "b")]
+        assert [name for _, name in told[3:]] == ["c", "d", "e"]
+        assert {how for how, _ in told[3:]} == {"delivered"}
+
+    run(tmp_path / "db", steps)
+
+
+def test_a_batch_that_is_woken_takes_nothing(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        watcher = store.watch("pods", 0)
+        waiting = asyncio.ensure_future(watcher.batch(1))
+        await asyncio.sleep(0)
+        watcher.wake()
+        assert await waiting is None
+        await store.put(key("a"), value("a"), None)
+        watcher.wake()
+        assert await watcher.batch(1) is None
+        assert [event.stored.key.name for event in await watcher.batch(1) or ()] == ["a"]
+
+    run(tmp_path / "db", steps)
 
 
 def test_a_watcher_that_does_not_read_is_ended(tmp_path: Path) -> None:

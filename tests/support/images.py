@@ -87,9 +87,11 @@ def tar(members: Iterable[Member]) -> bytes:
 
 def compress(data: bytes, compression: str) -> bytes:
     """Return ``data`` as ``gzip``, ``zstd`` or, for ``none``, as it is."""
-    if compression == "gzip":
-        return gzip.compress(data, compresslevel=1, mtime=0)
-    return zstandard.ZstdCompressor(level=1).compress(data) if compression == "zstd" else data
+    return {
+        "none": lambda: data,
+        "gzip": lambda: gzip.compress(data, compresslevel=1, mtime=0),
+        "zstd": lambda: zstandard.ZstdCompressor(level=1).compress(data),
+    }[compression]()
 
 
 def digest(data: bytes) -> str:

@@ -217,6 +217,7 @@ def test_a_transfer_that_always_breaks_is_given_up(busybox: Layout, open_store: 
 
     with HostileRegistry(busybox, broken) as registry:
         error = _pull(open_store, registry)
+        assert len([path for path, _ in registry.requests if path.endswith(layer)]) == 4
     assert isinstance(error, RegistryUnavailable)
     assert re.match(rf"RegistryUnavailable: .*{layer} broke off after \d+ of {len(busybox.blob(layer))}", error.message)
 
@@ -713,6 +714,21 @@ def test_what_is_unchanged_costs_one_question(busybox: Layout, open_store: OpenS
             again = asyncio.run(store.pull(name))
             assert [headers["X-Method"] for _, headers in registry.requests] == ["HEAD"]
             assert again.id == image.id
+
+
+def test_the_question_whether_an_image_changed_is_asked_again_and_logged(
+    busybox: Layout, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "podkeep.images.store.fetching")
+    turn = _times(Answer(status=503, headers={"Retry-After": "0"}))
+    with HostileRegistry(busybox, lambda path, sent: turn(path) if sent["X-Method"] == "HEAD" else None) as registry:
+        store = open_store(registry.host)
+        name = f"{registry.host}/app:v1"
+        image = asyncio.run(store.pull(name))
+        assert caplog.records == []
+        assert asyncio.run(store.pull(name)).id == image.id
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert re.fullmatch(rf"the answer to {registry.host}/app:v1 was 503, asked again in 0\.\d s: image={name}", line)
 
 
 def test_what_changed_is_pulled_and_a_registry_without_head_is_read(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError, Unimplemented
-from podkeep.images.formats import manifest
+from podkeep.images.formats import manifest, media_types
+from podkeep.images.layers import decompress
 
 D0 = "sha256:" + "0" * 64
 D1 = "sha256:" + "1" * 64
@@ -78,6 +79,11 @@ def test_sha512_is_a_digest_too() -> None:
 )
 def test_layer_types(media_type: str, kind: str) -> None:
     assert manifest.image_layer_compression(media_type) == kind
+
+
+def test_layers_of_every_type_can_be_decompressed() -> None:
+    artifacts = {str(value).removeprefix("tar+").replace("tar", "none") for value in media_types._ARCHIVES.values()}
+    assert {*manifest._IMAGE_LAYERS.values(), *artifacts} == decompress.DECOMPRESSORS.keys()
 
 
 def test_layers_of_other_types_are_named() -> None:

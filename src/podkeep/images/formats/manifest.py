@@ -1,7 +1,8 @@
 """Decoding of manifests, indexes and image configurations: bytes that were verified, but whose author is not trusted.
 
 Pure functions over JSON. OCI image-spec (manifest.md, image-index.md, config.md, descriptor.md) and docker's
-"Image Manifest Version 2, Schema 2". Field errors name the document and the field.
+"Image Manifest Version 2, Schema 2". Field errors name the document and the field. Owns: which types the layers of an
+image may have (of artifacts: ``media_types.py``).
 """
 
 from __future__ import annotations
@@ -78,8 +79,9 @@ _IMAGE_LAYERS = {
     "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
     "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip": "gzip",
 }
-"""The layers that an image may have, by their whole type: its diff IDs are those of tars, and an unknown type may mean
-something else (encrypted layers end in ``+gzip+encrypted``). Artifacts go by how a type ends (``media_types.py``)."""
+"""The layers that an image may have, by their whole type, and their compression: an image's diff IDs are those of
+tars, and an unknown type may mean something else (encrypted layers end in ``+gzip+encrypted``). Artifacts go by how a
+type ends (``media_types.py``)."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,7 @@
-"""Decompression of layer streams in bounded memory. Runs inside the confined unpack process."""
+"""Decompression of layer streams in bounded memory: ``DECOMPRESSORS`` has every compression that podkeep knows.
+
+Called by the confined unpack process, and by the image worker for an archive that is compressed itself.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +23,10 @@ class CompressionError(Exception):
 def decompressor(kind: str, read: Callable[[int], bytes]) -> Callable[[], bytes]:
     """Return a function that yields the next piece of plain data, empty at the end.
 
-    :param kind: ``none``, ``gzip`` or ``zstd``.
+    :param kind: one of :data:`DECOMPRESSORS`.
     :param read: returns up to n bytes of the compressed stream, empty at its end.
     """
-    if kind == "none":
-        return lambda: read(CHUNK)
-    return {"gzip": _gzip, "zstd": _zstd}[kind](read)
+    return DECOMPRESSORS[kind](read)
 
 
 def reader(fd: int, start: bytes) -> Callable[[int], bytes]:
@@ -40,6 +41,10 @@ def reader(fd: int, start: bytes) -> Callable[[int], bytes]:
         return os.read(fd, count)
 
     return read
+
+
+def _none(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+    return lambda: read(CHUNK)
 
 
 def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:
@@ -104,6 +109,10 @@ def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
         return piece
 
     return pull
+
+
+DECOMPRESSORS = {"none": _none, "gzip": _gzip, "zstd": _zstd}
+"""By the name that the tables of media types have for a compression (``formats/manifest.py``, ``media_types.py``)."""
 
 
 def preload(kind: str) -> None:

@@ -1,7 +1,8 @@
 """The registry's side of the wire: one endpoint, its manifests and its blobs.
 
 OCI distribution-spec ("Pulling manifests", "Pulling blobs"). Runs in the worker only. Owns: which answer means what,
-what is tried again and for how long. Where requests may go is ``client.py``'s, logging in ``authorization.py``'s.
+which connection that broke is made again. Answers that say "later" are ``retry.py``'s, where requests may go is
+``client.py``'s, logging in ``authorization.py``'s.
 """
 
 from __future__ import annotations

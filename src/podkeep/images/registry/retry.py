@@ -1,7 +1,8 @@
 """For how long a server that says "later" is believed, and how long to wait in between.
 
-Who waits: ``Registry.exchange`` and ``Authorizer._token``, each request by itself. Other waits are in
-``agent/backoff.py`` (pulls that failed) and ``Registry.blob`` (connections that broke).
+Who waits: ``Registry.exchange`` and ``Authorizer._token``, each request by itself; ``on_wait`` leads through the
+worker's channel to the log (``images/store/fetching.py``). Other waits are in ``agent/backoff.py`` (pulls that failed)
+and ``Registry.blob`` (connections that broke); the next server follows in ``fallback.py``, without one.
 """
 
 from __future__ import annotations

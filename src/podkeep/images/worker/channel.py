@@ -13,7 +13,7 @@ import threading
 import time
 
 from podkeep.images import messages
-from podkeep.images.messages import Available, Event, Progress, Request, Wanted
+from podkeep.images.messages import Available, Event, Progress, Request, Retrying, Wanted
 from podkeep.kernel.files.openat import write_all
 
 _PROGRESS_INTERVAL = 0.1
@@ -56,6 +56,10 @@ class Channel:
             return
         self._told[digest] = now
         self.emit(Progress(digest=digest, phase=phase, done=done, total=total))
+
+    def retrying(self, what: str, status: int, seconds: float) -> None:
+        """Report that a registry is asked again: an :data:`podkeep.images.registry.retry.OnWait`."""
+        self.emit(Retrying(what=what, status=status, seconds=seconds))
 
     def _listen(self) -> None:
         for line in sys.stdin.buffer:

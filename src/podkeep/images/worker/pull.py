@@ -12,7 +12,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest
 from podkeep.base.reference import Reference
 from podkeep.images.formats import manifest
-from podkeep.images.messages import FetchedImage, Pull, Repository, Retrying
+from podkeep.images.messages import FetchedImage, Pull, Repository
 from podkeep.images.registry import referrers
 from podkeep.images.registry.fallback import first
 from podkeep.images.registry.registry import Registry
@@ -43,10 +43,7 @@ def pull(request: Pull, assembly: Assembly, channel: Channel) -> FetchedImage:
 
 
 def _registries(repository: Repository, channel: Channel) -> list[Registry]:
-    def tell(what: str, status: int, seconds: float) -> None:
-        channel.emit(Retrying(what=what, status=status, seconds=seconds))
-
-    return [Registry(endpoint, repository.name.repository, on_wait=tell) for endpoint in repository.endpoints]
+    return [Registry(item, repository.name.repository, on_wait=channel.retrying) for item in repository.endpoints]
 
 
 class _Pull:

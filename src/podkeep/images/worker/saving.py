@@ -24,13 +24,13 @@ from podkeep.base.errors import DataLoss, FailedPrecondition
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
 from podkeep.images.formats import manifest
+from podkeep.images.formats.media_types import OCI_TAR
 from podkeep.images.formats.openfile import failure, open_again
 from podkeep.images.messages import Save, Saved, StoredImage, StoredLayer
 from podkeep.images.worker.channel import Channel
 from podkeep.images.worker.stored import StoredLayers, give_way
 from podkeep.kernel.files.openat import write_all
 
-_PLAIN_LAYER = "application/vnd.oci.image.layer.v1.tar"
 _RECORD = 10240
 """Bytes that a tar's length is a multiple of (tar(5))."""
 _BLOCK = 512
@@ -132,13 +132,13 @@ def _manifest(image: StoredImage, sizes: Mapping[Digest, int]) -> bytes:
 def _descriptor(before: dict[str, Any], layer: StoredLayer, sizes: Mapping[Digest, int]) -> dict[str, Any]:
     if before["digest"] == layer.digest:
         return before
-    return {**before, "mediaType": _PLAIN_LAYER, "digest": layer.digest, "size": sizes[layer.id]}
+    return {**before, "mediaType": OCI_TAR, "digest": layer.digest, "size": sizes[layer.id]}
 
 
 def _new_manifest(image: StoredImage, sizes: Mapping[Digest, int]) -> dict[str, Any]:
     """For an image that came without a manifest (from a docker archive)."""
     config = {"mediaType": manifest.OCI_CONFIG, "digest": image.id, "size": len(image.config)}
-    layers = [{"mediaType": _PLAIN_LAYER, "digest": layer.digest, "size": sizes[layer.id]} for layer in image.layers]
+    layers = [{"mediaType": OCI_TAR, "digest": layer.digest, "size": sizes[layer.id]} for layer in image.layers]
     return {"schemaVersion": 2, "mediaType": manifest.OCI_MANIFEST, "config": config, "layers": layers}
 
 

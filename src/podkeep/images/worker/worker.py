@@ -76,7 +76,7 @@ def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchan
             stored.verify(request, channel)
             return ()
         case Pull() if request.known:
-            if same := _unchanged(request):
+            if same := _unchanged(request, channel):
                 return (same,)
     from podkeep.images.worker.assembly import Assembly
 
@@ -92,7 +92,7 @@ def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchan
     return archive.load(request, assembly, channel)
 
 
-def _unchanged(request: Pull) -> Unchanged | None:
+def _unchanged(request: Pull, channel: Channel) -> Unchanged | None:
     """Ask whether an image that is here is still what its name stands for: one question, and no manifest sent.
 
     What was pulled before was verified then, so its digest is all there is to know. Registries that count pulls do not
@@ -106,7 +106,7 @@ def _unchanged(request: Pull) -> Unchanged | None:
     from podkeep.images.registry.registry import Registry
 
     name = request.source.name
-    registries = (Registry(endpoint, name.repository) for endpoint in request.source.endpoints)
+    registries = (Registry(item, name.repository, on_wait=channel.retrying) for item in request.source.endpoints)
     what = f"{name.name}: {name.target}"
     try:
         digest = first(registries, lambda registry: registry.manifest_digest(name.target), what)

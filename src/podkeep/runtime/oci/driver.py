@@ -468,7 +468,7 @@ class Launch:
         except ValueError as error:
             raise Internal(
                 f"OCI runtime create failed: conmon ended without an answer (it said {data!r})",
-                hint="its messages are in the system log",
+                hint="conmon says nothing of it; the kernel's log tells if memory ran out",
             ) from error
         pid = int(answer.get("pid", answer.get("data", -1)))
         if pid <= 0:

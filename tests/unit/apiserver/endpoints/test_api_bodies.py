@@ -185,7 +185,6 @@ def test_a_deployment_as_protobuf_is_what_the_same_client_sends_as_json() -> Non
     }
 
 
-@pytest.mark.requirement("V1", "V2", "V3", "V6")
 @pytest.mark.parametrize(
     ("version", "kind", "raw"),
     [
@@ -208,6 +207,7 @@ def test_protobuf_of_very_many_values_is_refused(version: str, kind: str, raw: b
     assert (refused.value.code, refused.value.message) == (413, "Request entity too large: limit is 50000 values")
 
 
+@pytest.mark.requirement("V1", "V2", "V3", "V6")
 def test_image_volumes_as_protobuf() -> None:
     """Tag 30 of VolumeSource: ``reference`` is its first field, ``pullPolicy`` its second (k8s.io/api: core/v1)."""
     volume = _message((1, "data"), (2, _message((30, _message((1, "example.com/data:1"), (2, "Always"))))))

@@ -86,6 +86,16 @@ def test_what_the_distribution_has_fixed_is_seen_in_the_changelog_of_its_package
     assert "may have it in runc already: apt changelog runc" in untold.fix
 
 
+def test_a_package_is_found_by_every_path_of_its_program(tmp_path: Path) -> None:
+    """dpkg knows no /bin/crun where /bin is a link to /usr/bin: what Debian has fixed was told as open."""
+    (tmp_path / "bin").symlink_to("/usr/bin")
+    for path in (Path("/usr/bin/conmon"), tmp_path / "bin" / "conmon"):
+        package = known_holes.package_of(str(path))
+        assert package is not None, path
+        assert package.name == "conmon"
+    assert known_holes.package_of(str(tmp_path / "bin" / "no-such-program")) is None
+
+
 def test_debian_and_ubuntu_say_which_kernel_theirs_is_made_from() -> None:
     cves = {"kernel CVE-2024-1086"}
     version = "#1 SMP PREEMPT_DYNAMIC Debian 6.1.{}-1 (2024-02-01)"

@@ -120,6 +120,32 @@ def test_process_ids_that_are_used_again_end_in_no_circle() -> None:
     assert done.stdout.splitlines() == ["[] False", "[100, 900]"], done.stderr
 
 
+class _Counted(dict[int, int]):
+    """Parents, and how often one was looked up."""
+
+    looked_up = 0
+
+    def get(self, key: int, default: int = 0) -> int:  # type: ignore[override]
+        self.looked_up += 1
+        return super().get(key, default)
+
+
+@pytest.mark.parametrize("root", [2, 1 << 30])
+def test_the_parents_of_a_line_of_processes_are_looked_at_once_each(root: int) -> None:
+    """A pod whose processes were each the child of the one before cost the square of their number."""
+    line = range(3, 2003)
+    parents = _Counted({pid: pid - 1 for pid in line} | {2: 1})
+    found = procfs.descendants(line, parents, {root})
+    assert found == (list(line) if root == 2 else [])
+    assert parents.looked_up <= len(parents)
+
+
+def test_descendants_are_told_from_neighbours_and_circles() -> None:
+    parents = {10: 1, 11: 10, 12: 11, 20: 1, 21: 20, 30: 31, 31: 30, 32: 31}
+    assert procfs.descendants([12, 11, 10, 21, 20, 30, 31, 32], parents, {10, 21}) == [12, 11, 10, 21]
+    assert procfs.descendants([32, 31, 30], parents, {30}) == [32, 31, 30]
+
+
 def test_a_command_line_of_any_size_is_read_in_part() -> None:
     """A daemon that looked for what a killed one had left read all of it, and had ten times as much in memory."""
     with subprocess.Popen(

@@ -10,6 +10,7 @@ conmon has no entry: no CVE was given to it itself (CVE-2022-1708 is of CRI-O, w
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import zlib
 from dataclasses import dataclass
@@ -296,13 +297,19 @@ def _lowest(text: str) -> Version:
 
 
 def package_of(path: str) -> Package | None:
-    """Return the distribution's package that a program is from, as dpkg knows it; None if it does not."""
-    try:
-        said = spawn.run(["dpkg-query", "--search", path], timeout=10).stdout.decode(errors="replace")
-    except (PodkeepError, OSError):
-        return None
-    match = _PACKAGE.match(said)
-    return Package(name=match["name"], changelog=_changelog(match["name"])) if match else None
+    """Return the distribution's package that a program is from, as dpkg knows it; None if it does not.
+
+    dpkg knows a file by one path. Where /bin is a link to /usr/bin a program has two, and which of them is the package's
+    depends on its age.
+    """
+    for name in dict.fromkeys((path, os.path.realpath(path))):
+        try:
+            said = spawn.run(["dpkg-query", "--search", name], timeout=10).stdout.decode(errors="replace")
+        except (PodkeepError, OSError):
+            return None
+        if (match := _PACKAGE.match(said)) is not None:
+            return Package(name=match["name"], changelog=_changelog(match["name"]))
+    return None
 
 
 def _changelog(package: str) -> str | None:

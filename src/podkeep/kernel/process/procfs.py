@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import stat
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -264,15 +264,28 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
         living[pid] = ProcessId(pid=pid, start_time=int(fields[_START_TIME]))
         if pid in roots or int(fields[_SESSION]) in sessions:
             found[pid] = living[pid]
-    for pid, process in living.items():
-        ancestor, passed = pid, set[int]()
-        # An ID may be used again while we look, also by a descendant: then parents form a circle.
-        while ancestor > 1 and ancestor not in roots and ancestor not in passed:
-            passed.add(ancestor)
-            ancestor = parents.get(ancestor, 0)
-        if ancestor in roots:
-            found[pid] = process
+    found.update((pid, living[pid]) for pid in descendants(living, parents, roots))
     return list(found.values())
+
+
+def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Collection[int]) -> list[int]:
+    """Return which of ``processes`` are one of ``roots`` or descend from one. Pure.
+
+    Each parent is looked at once, however deep its descendants are: a pod may have all its processes in one line.
+    """
+    belongs = dict.fromkeys(roots, True)
+    found = []
+    for pid in processes:
+        ancestor, way = pid, []
+        while ancestor > 1 and ancestor not in belongs:
+            # An ID may be used again while they are looked at, also by a descendant: then parents form a circle.
+            belongs[ancestor] = False
+            way.append(ancestor)
+            ancestor = parents.get(ancestor, 0)
+        if belongs.get(ancestor, False):
+            belongs.update(dict.fromkeys(way, True))
+            found.append(pid)
+    return found
 
 
 def kill_family(leader: int) -> None:

@@ -19,8 +19,13 @@ class Descriptor:
         self._reading: asyncio.Future[None] | None = None
         self._writing: asyncio.Future[None] | None = None
 
-    def read_now(self) -> bytes | None:
-        """Return what is there: nothing at the end, None if there is nothing yet."""
+    async def read_now(self) -> bytes | None:
+        """Return what is there: nothing at the end, None if there is nothing yet.
+
+        Everybody else has a turn of the event loop before. Where a container writes as fast as its client takes it,
+        nothing else is ever waited for.
+        """
+        await asyncio.sleep(0)
         try:
             return os.read(self.fd, READ_BYTES)
         except BlockingIOError:
@@ -33,7 +38,7 @@ class Descriptor:
 
     async def read(self) -> bytes:
         """Return the next bytes; nothing at the end."""
-        while (data := self.read_now()) is None:
+        while (data := await self.read_now()) is None:
             await self.readable()
         return data
 

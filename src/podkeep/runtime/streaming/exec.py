@@ -169,7 +169,7 @@ class _Session:
         """Pass output on. What is there when the command has ended is its own, up to what a pipe holds."""
         left = None
         while True:
-            data = source.read_now()
+            data = await source.read_now()
             if data is None:
                 if left is not None and not await self._more(source):
                     break

@@ -335,7 +335,7 @@ async def _to_pod(source: Source, target: Descriptor, sock: socket.socket) -> No
 async def _from_pod(source: Descriptor, pair: Pair) -> None:
     while True:
         async with pair.outputs:
-            data = source.read_now()
+            data = await source.read_now()
             if data:
                 await pair.data_out.send(data)
         if data is None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Coroutine
+import os
+import subprocess
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +22,11 @@ from podkeep.http.budget import Account, ClientGone
 from podkeep.http.messages import Head, Refused
 from podkeep.http.streams import QUEUE_BYTES, Inbox
 from podkeep.http.websocket import ChannelConnection, Part, Protocol
+from podkeep.runtime.oci.exec import ExecCommand, ExecProcess
+from podkeep.runtime.streaming import attach, pending, port_forward, status
 from podkeep.runtime.streaming import exec as exec_session
-from podkeep.runtime.streaming import pending, status
-from podkeep.runtime.streaming.command_streams import ResizeDecoder, Size, parse_size
+from podkeep.runtime.streaming.command_streams import CommandStreams, ResizeDecoder, Size, parse_size
+from podkeep.runtime.streaming.descriptor import READ_BYTES, Descriptor
 from podkeep.runtime.streaming.pending import PendingRequests
 from podkeep.runtime.streaming.port_forward import parse_port
 from podkeep.runtime.streaming.remote_command import WEBSOCKET_PROTOCOLS
@@ -155,6 +160,53 @@ def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step
     decoder = ResizeDecoder()
     found = [size for start in range(0, len(data), step) for size in decoder.feed(data[start : start + step])]
     assert found == [Size(width=width, height=height) for width, height in sizes]
+
+
+def _session(directory: Path, streams: CommandStreams) -> exec_session._Session:
+    command = ExecCommand(
+        runtime=(), container="", process={}, files=directory, sockets=directory, environment={}, said=bytes.decode
+    )
+    with subprocess.Popen(["true"]) as runtime:
+        process = ExecProcess(runtime=runtime, command=command, token="")
+    return exec_session._Session(process, streams, ResizeDecoder())
+
+
+@pytest.mark.parametrize("kind", ["exec", "attach", "port-forward"])
+def test_everybody_else_has_a_turn_after_each_portion_of_output(kind: str, tmp_path: Path) -> None:
+    """Output that was there whenever it was read, and taken whenever it was sent, held the event loop."""
+    portions = 500
+    (tmp_path / "output").touch()
+    os.truncate(tmp_path / "output", portions * READ_BYTES)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def go() -> None:
+        output, nowhere = Descriptor(os.open(tmp_path / "output", os.O_RDONLY)), exec_session._Nowhere()
+        streams = CommandStreams(status=nowhere, gone=asyncio.Event())
+        reading: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
+            "exec": lambda: _session(tmp_path, streams)._pass_output(output, nowhere),
+            "attach": lambda: attach._pass_output(output, streams),
+            "port-forward": lambda: port_forward._from_pod(output, pair),
+        }
+        pair = port_forward.Pair(
+            data_in=Inbox(Account()),
+            data_out=nowhere,
+            errors=nowhere,
+            given_up=asyncio.Event(),
+            outputs=Account().outputs,
+        )
+        running = asyncio.ensure_future(others())
+        await reading[kind]()
+        running.cancel()
+        output.close()
+
+    run(go())
+    assert turns >= portions
 
 
 def test_a_size_that_is_there_is_known_before_the_command_starts() -> None:

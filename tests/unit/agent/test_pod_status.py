@@ -179,7 +179,7 @@ def observed(*views: ContainerView, sandbox: SandboxView | None = SANDBOX) -> Ob
 
 
 def status_of(pod: Pod, seen: Observed, **facts: Any) -> PodStatus:
-    base = {"since": NOW, "host_ips": ("192.0.2.7",), "waiting": {}, "message": lambda _: ""}
+    base = {"since": NOW, "now": NOW, "host_ips": ("192.0.2.7",), "waiting": {}, "message": lambda _: ""}
     return pod_status(pod, seen, StatusFacts(**(base | facts)))
 
 

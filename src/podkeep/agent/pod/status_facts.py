@@ -30,7 +30,7 @@ class StatusFacts:
     :param failed: it ended in failure whatever its containers say.
     :param reason: why the agent ended it (``DeadlineExceeded``, ``Evicted``): the pod has failed as of now; ``text`` is
         the message of that.
-    :param now: the present; conditions that change do so now. 0 stands for ``since``.
+    :param now: the present; conditions that change do so now.
     :param previous: the status that was last reported; without it that of the pod's object.
     :param conditions: of the agent, beside those that follow from containers: ``PodResizePending``,
         ``PodResizeInProgress``, ``DisruptionTarget``.
@@ -40,6 +40,7 @@ class StatusFacts:
     """
 
     since: float
+    now: float
     host_ips: tuple[str, ...]
     waiting: Mapping[str, Waiting]
     message: Callable[[ContainerView], str]
@@ -47,7 +48,6 @@ class StatusFacts:
     failed: bool = False
     reason: str = ""
     text: str = ""
-    now: float = 0.0
     probes: Mapping[str, ProbeResult] = field(default_factory=dict)
     previous: PodStatus | None = None
     conditions: tuple[PodCondition, ...] = ()

@@ -34,7 +34,6 @@ class StatusFacts:
     :param previous: the status that was last reported; without it that of the pod's object.
     :param conditions: of the agent, beside those that follow from containers: ``PodResizePending``,
         ``PodResizeInProgress``, ``DisruptionTarget``.
-    :param recursive_read_only: the pod's runtime handler can mount read-only recursively.
     :param runtime: name of the runtime, of which container IDs begin.
     :param confinement: of the pod's own cgroup, if it was read.
     """
@@ -51,6 +50,5 @@ class StatusFacts:
     probes: Mapping[str, ProbeResult] = field(default_factory=dict)
     previous: PodStatus | None = None
     conditions: tuple[PodCondition, ...] = ()
-    recursive_read_only: bool = False
     runtime: str = RUNTIME_NAME
     confinement: Confinement | None = None

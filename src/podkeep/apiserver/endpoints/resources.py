@@ -288,7 +288,8 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
 
 
 def _another_type(what: str, value: object, wanted: str) -> StatusError:
-    return bad_request(f"error decoding {what}: json: cannot unmarshal {json_word(value)} into Go value of type {wanted}")
+    given = json_word(value)
+    return bad_request(f"error decoding {what}: json: cannot unmarshal {given} into Go value of type {wanted}")
 
 
 def applied(body: bytes, resource: Resource, validation: FieldValidation, warnings: list[str]) -> Object:

@@ -69,6 +69,8 @@ class ContainerView:
     image_ref: str = ""
     mounted_images: Mapping[str, str] = field(default_factory=dict)
     """Which image is mounted at which path of the container."""
+    recursive_mounts: frozenset[str] = frozenset()
+    """At which paths the runtime has mounted read-only recursively."""
     hash: str = ""
     """Of its specification (``convert.container.container_hash``); empty if the runtime does not know it."""
     created_at: int = 0
@@ -217,6 +219,7 @@ class Observer:
             mounted_images={
                 mount.container_path: mount.image.image for mount in status.mounts if mount.HasField("image")
             },
+            recursive_mounts=frozenset(mount.container_path for mount in status.mounts if mount.recursive_read_only),
             hash=status.annotations.get(names.CONTAINER_HASH, ""),
             created_at=status.created_at,
             user=_user(status),

@@ -130,9 +130,9 @@ def read(given: Mapping[str, bool], component: Component) -> FeatureGates:
     known = [gate.name for gate in KNOWN if component in gate.components]
     unknown = sorted(given.keys() - set(known))
     if unknown:
-        near = difflib.get_close_matches(unknown[0], known, n=1)
+        near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
         raise InvalidArgument(
             f"{component}.feature_gates: unrecognized feature gate: {', '.join(unknown)}",
-            hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}",
+            hint=f"did you mean {' and '.join(dict.fromkeys(near))}?" if near else f"known: {', '.join(known)}",
         )
     return FeatureGates(given=dict(given))

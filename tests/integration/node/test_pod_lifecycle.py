@@ -62,6 +62,17 @@ def test_pod_runs_until_it_is_deleted(node: RunningNode, image: str) -> None:
     assert node.daemon.resources().after_a_restart() == before.after_a_restart()
 
 
+def test_conditions_say_when_they_changed(node: RunningNode, image: str) -> None:
+    """A condition's time is that of its change, which a Deployment counts its ``minReadySeconds`` from."""
+    node.apply(forever(image, initContainers=[shell(image, "sleep 2", name="first")]))
+    status = node.pod("web", is_ready, "ready")["status"]
+    changed = {item["type"]: item["lastTransitionTime"] for item in status["conditions"]}
+    prepared = status["initContainerStatuses"][0]["state"]["terminated"]["finishedAt"]
+    started = status["containerStatuses"][0]["state"]["running"]["startedAt"]
+    assert changed["PodReadyToStartContainers"] < prepared <= changed["Initialized"]
+    assert started <= min(changed["ContainersReady"], changed["Ready"])
+
+
 def test_a_pod_that_ends_is_kept_as_it_ended(node: RunningNode, image: str) -> None:
     """A pod that has ended keeps its phase, its message and its log, also after a restart of the agent."""
     node.apply(pod(shell(image, "echo said; echo why >/dev/termination-log; exit 3")))

@@ -186,3 +186,19 @@ def test_a_claim_on_a_volume_of_the_node_keeps_its_data(node: RunningNode, image
     node.apply(mounted(image, "cat /vol/d/file", volume, hostUsers=False))
     node.phase("web", "Succeeded")
     assert log_of(node) == "kept"
+
+
+def test_the_status_says_which_mounts_are_read_only_recursively(node: RunningNode, image: str) -> None:
+    """``IfPossible`` is told as what came of it (KEP-3857): this node's runtime can."""
+    container = shell(image, "while :; do sleep 0.05; done")
+    container["volumeMounts"] = [
+        {"name": "one", "mountPath": f"/{mode}", "readOnly": True, "recursiveReadOnly": mode}
+        for mode in ("Disabled", "IfPossible", "Enabled")
+    ]
+    node.apply(pod(container, volumes=[{"name": "one", "emptyDir": {}}]))
+    mounts = node.running("web")["status"]["containerStatuses"][0]["volumeMounts"]
+    assert {item["mountPath"]: item["recursiveReadOnly"] for item in mounts if item["name"] == "one"} == {
+        "/Disabled": "Disabled",
+        "/IfPossible": "Enabled",
+        "/Enabled": "Enabled",
+    }

@@ -280,8 +280,12 @@ def test_verbs_say_why_a_pod_does_not_run_that_no_node_has(node: Node, image: st
         ["attach", "huge"],
         ["cp", "huge:/etc/hosts", "-"],
         ["port-forward", "huge", ":80"],
+        ["classes", "set", "huge", "oom=low"],
+        ["classes", "set", "huge/main", "oom=low"],
     ):
         assert node.podkeep(*verb, status=1).splitlines()[0] == words, verb
+    assert "no pods" in node.podkeep("ps") + node.podkeep("ps", status=None)
+    assert node.podkeep("ps", "-a").splitlines()[1].split()[:5] == ["huge", "default", "0/1", "Pending", "0"]
     pod["metadata"]["name"] = "elsewhere"
     pod["spec"].update(nodeName="node-1", nodeSelector={"disk": "none"}, restartPolicy="Never")
     node.podkeep("apply", "-f", "-", stdin=json.dumps(pod))

@@ -227,7 +227,8 @@ def test_every_pod_comes_to_its_end_with_nothing_remembered_between_decisions(po
 
 
 def facts(**more: Any) -> StatusFacts:
-    return StatusFacts(**({"since": NOW, "host_ips": ("192.0.2.7",), "waiting": {}, "message": lambda _: "bye"} | more))
+    base = {"since": NOW, "now": NOW, "host_ips": ("192.0.2.7",), "waiting": {}, "message": lambda _: "bye"}
+    return StatusFacts(**(base | more))
 
 
 def test_the_status_of_a_running_pod() -> None:

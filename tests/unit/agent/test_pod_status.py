@@ -179,7 +179,7 @@ def observed(*views: ContainerView, sandbox: SandboxView | None = SANDBOX) -> Ob
 
 
 def status_of(pod: Pod, seen: Observed, **facts: Any) -> PodStatus:
-    base = {"since": NOW, "host_ips": ("192.0.2.7",), "waiting": {}, "message": lambda _: ""}
+    base = {"since": NOW, "now": NOW, "host_ips": ("192.0.2.7",), "waiting": {}, "message": lambda _: ""}
     return pod_status(pod, seen, StatusFacts(**(base | facts)))
 
 
@@ -201,8 +201,8 @@ def test_the_status_says_everything_of_a_running_container() -> None:
     container |= {"lifecycle": {"stopSignal": "SIGUSR1"}}
     pod = make(containers=(container,), volumes=[{"name": "v", "emptyDir": {}}], os={"name": "linux"})
     confined = Confinement(cpu_period_us=100_000, cpu_quota_us=50_000, cpu_shares=256, memory_limit_bytes=32 << 20)
-    seen = observed(view("a", State.RUNNING, user=user, stop_signal="SIGUSR1", resources=confined))
-    found = only(status_of(pod, seen, recursive_read_only=True, runtime="podkeep"))
+    more = {"user": user, "stop_signal": "SIGUSR1", "resources": confined, "recursive_mounts": frozenset({"/v"})}
+    found = only(status_of(pod, observed(view("a", State.RUNNING, **more)), runtime="podkeep"))
     assert msgspec.json.decode(msgspec.json.encode(found)) == {
         "name": "a",
         "state": {"running": {"startedAt": PRESENT}},

@@ -29,6 +29,11 @@ def test_a_gate_is_what_the_configuration_says_or_its_default(given: dict[str, b
         ({"ClassResource": True}, "unrecognized feature gate: ClassResource", "did you mean ClassResources?"),
         ({"classresources": True}, "unrecognized feature gate: classresources", "did you mean ClassResources?"),
         (
+            {"B": True, "ClassResource": True, "ImageVolum": True},
+            "unrecognized feature gate: B, ClassResource, ImageVolum",
+            "did you mean ClassResources and ImageVolume?",
+        ),
+        (
             {"Z": True, "ClassResources": True, "B": False},
             "unrecognized feature gate: B, Z",
             "known: ClassResources, DisableHostUserNamespaceDefaulting, ImageVolume, UserNamespaceSupport,"

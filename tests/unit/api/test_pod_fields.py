@@ -37,6 +37,7 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 TYPES: dict[str, type[msgspec.Struct]] = {
     "spec.": PodSpec,
     "spec.affinity.": Affinity,
+    "spec.resources.": ResourceRequirements,
     "spec.securityContext.": PodSecurityContext,
     C: Container,
     f"{C}securityContext.": SecurityContext,
@@ -72,6 +73,10 @@ SAMPLES: dict[str, Any] = {
     "spec.os.name: windows": "windows",
     "spec.overhead": {"cpu": "1"},
     "spec.resources": {"limits": {}},
+    "spec.resources.limits": {"cpu": "1"},
+    "spec.resources.requests": {"cpu": "1"},
+    "spec.resources.classes": {},
+    "spec.resources.claims": [{"name": "a"}],
     "spec.securityContext": {"runAsUser": 1},
     "spec.tolerations": [{"key": "a", "operator": "Exists"}],
     "spec.readinessGates": [{"conditionType": "a"}],
@@ -247,6 +252,6 @@ def test_field_is_as_the_page_says(shown: str) -> None:
     (problem,) = found
     where, _, why = problem.partition(": ")
     assert where == path.partition(": ")[0]
-    assert REFUSED in why
+    assert REFUSED in why or why.startswith("Forbidden: ")
     # What to do instead is in the page, too.
     assert re.split(r"[;:] ", why, maxsplit=1)[1] in explanation

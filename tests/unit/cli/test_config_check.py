@@ -248,6 +248,13 @@ def test_every_kind_of_daemon_problem_is_told_at_once(tmp_path: Path) -> None:
     assert "api.feature_gates: unrecognized" in told
 
 
+@pytest.mark.parametrize("text", ['[network]\nsubnet = "abc"\n', '[network]\nsubnet6 = "abc"\n'])
+def test_a_problem_is_told_once(tmp_path: Path, text: str) -> None:
+    """Also where the value is looked at when it is read, and once more by the daemon that uses it."""
+    said = check(tmp_path, text)
+    assert f"{said.stderr}{said.exception}".count("'abc'") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "hint"),
     [

@@ -259,10 +259,9 @@ class ContainerStatuses:
 
     def _mount(self, mount: VolumeMount, view: ContainerView | None) -> VolumeMountStatus:
         """Return the status of a mount; of an image volume it says which image was found (KEP-4639)."""
-        ref = None if view is None else view.mounted_images.get(posixpath.join("/", mount.mount_path))
-        recursive = mount.recursive_read_only == "Enabled" or (
-            mount.recursive_read_only == "IfPossible" and self._facts.recursive_read_only
-        )
+        path = posixpath.join("/", mount.mount_path)
+        ref = None if view is None else view.mounted_images.get(path)
+        recursive = mount.recursive_read_only == "Enabled" or (view is not None and path in view.recursive_mounts)
         return VolumeMountStatus(
             name=mount.name,
             mount_path=mount.mount_path,

@@ -57,7 +57,7 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
     if facts.finished and not _anything_runs(observed):
         status = at_its_end(pod, status)
     found = conditions(pod, observed, status, previous, _own_conditions(facts, previous, status))
-    now = rfc3339.of_nanoseconds(int((facts.now or facts.since) * 1e9))
+    now = rfc3339.of_nanoseconds(int(facts.now * 1e9))
     return msgspec.structs.replace(status, conditions=with_times(found, previous, now))
 
 

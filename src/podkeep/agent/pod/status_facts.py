@@ -30,16 +30,16 @@ class StatusFacts:
     :param failed: it ended in failure whatever its containers say.
     :param reason: why the agent ended it (``DeadlineExceeded``, ``Evicted``): the pod has failed as of now; ``text`` is
         the message of that.
-    :param now: the present; conditions that change do so now. 0 stands for ``since``.
+    :param now: the present; conditions that change do so now.
     :param previous: the status that was last reported; without it that of the pod's object.
     :param conditions: of the agent, beside those that follow from containers: ``PodResizePending``,
         ``PodResizeInProgress``, ``DisruptionTarget``.
-    :param recursive_read_only: the pod's runtime handler can mount read-only recursively.
     :param runtime: name of the runtime, of which container IDs begin.
     :param confinement: of the pod's own cgroup, if it was read.
     """
 
     since: float
+    now: float
     host_ips: tuple[str, ...]
     waiting: Mapping[str, Waiting]
     message: Callable[[ContainerView], str]
@@ -47,10 +47,8 @@ class StatusFacts:
     failed: bool = False
     reason: str = ""
     text: str = ""
-    now: float = 0.0
     probes: Mapping[str, ProbeResult] = field(default_factory=dict)
     previous: PodStatus | None = None
     conditions: tuple[PodCondition, ...] = ()
-    recursive_read_only: bool = False
     runtime: str = RUNTIME_NAME
     confinement: Confinement | None = None

@@ -705,6 +705,7 @@ class PodWorker:
         end = self._end
         facts = StatusFacts(
             since=self._since,
+            now=time.time(),
             host_ips=self._node.host_ips,
             waiting=self._waiting.reasons,
             probes=self._probe_results(),

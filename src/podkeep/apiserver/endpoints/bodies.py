@@ -20,7 +20,7 @@ from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, too_large
 from podkeep.apiserver.schema import protobuf
-from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.schema.decode import WrongType, decode, json_word
 from podkeep.apiserver.schema.protobuf import NotProtobuf, TooManyFields
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.schema.types import Struct
@@ -32,8 +32,6 @@ MAX_DEPTH = 64
 MAX_VALUES = 50_000
 """JSON values in a body. Validation takes some 15 µs for each of the smallest, and nothing else is served meanwhile."""
 _SUMMARY_CHARACTERS = 30
-_JSON_NAMES = {list: "array", str: "string", bool: "bool", int: "number", float: "number", type(None): "null"}
-"""What Go calls the values that JSON has; YAML has no other ones here."""
 _LONG_NUMBER = re.compile(rb"[0-9]{19}|[0-9][eE]")
 _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
 
@@ -229,7 +227,7 @@ def decode_object(data: bytes, media_type: str, kind: Kind, validation: FieldVal
         raise _unrecognized(kind, _parse_error(error, media_type), data) from None
     value = parsed.value
     if not isinstance(value, dict):
-        what = _JSON_NAMES[type(value)]
+        what = json_word(value)
         why = (
             f"couldn't get version/kind; json parse error: json: cannot unmarshal {what} into Go value of type struct "
             '{ APIVersion string "json:\\"apiVersion,omitempty\\""; Kind string "json:\\"kind,omitempty\\"" }'

@@ -134,6 +134,8 @@ class Handler:
         call.require(call.info)
         if not call.info.resource_request:
             return self._document(call), True
+        if _asks_for_custom_resources(call.info):
+            return call.answer(_NO_CUSTOM_RESOURCES), True
         entry = self._entry(call.info)
         if entry.is_generic and entry.resource:
             return await parts.resources.answer(call, entry.resource), True
@@ -240,5 +242,20 @@ def _aggregated(call: Call, body: bytes, etag: str, version: str) -> Response:
     return Response(headers=[*headers, ("Content-Type", content_type)], body=body)
 
 
+def _asks_for_custom_resources(info: RequestInfo) -> bool:
+    """Return whether that is the list of custom resources, which kubectl reads before it says that a kind is unknown.
+
+    Discovery does not have it: there are none, and none can be made.
+    """
+    return info.verb == "list" and info.path.rstrip("/") == _CUSTOM_RESOURCES
+
+
+_CUSTOM_RESOURCES = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+_NO_CUSTOM_RESOURCES: Mapping[str, object] = {
+    "kind": "CustomResourceDefinitionList",
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "metadata": {},
+    "items": [],
+}
 _NO_QUERY = Query("")
 _NO_INFO = RequestInfo(path="", verb="", resource_request=False)

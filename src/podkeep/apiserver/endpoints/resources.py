@@ -29,7 +29,7 @@ from podkeep.apiserver.meta.status import (
     too_large,
 )
 from podkeep.apiserver.registry.registry import PatchType, Registry, Request
-from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.schema.decode import WrongType, decode, json_word
 from podkeep.apiserver.storage.store import Store
 from podkeep.http.messages import Response
 
@@ -271,15 +271,13 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
         raise bad_request(f"error decoding patch: {error}") from None
     if kind is PatchType.JSON:
         if not isinstance(parsed.value, list):
-            raise bad_request(
-                "error decoding patch: json: cannot unmarshal into Go value of type []handlers.jsonPatchOp"
-            )
+            raise _another_type("patch", parsed.value, "[]handlers.jsonPatchOp")
         if len(parsed.value) > MAX_OPERATIONS:
             raise too_large(
                 f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(parsed.value)}"
             )
     elif not isinstance(parsed.value, dict):
-        raise bad_request("error decoding patch: json: cannot unmarshal into Go value of type map[string]interface {}")
+        raise _another_type("patch", parsed.value, "map[string]interface {}")
     if parsed.duplicates:
         prefix = "json patch " if kind is PatchType.JSON else ""
         complaints = [f"{prefix}{text}" for text in parsed.complaints]
@@ -287,6 +285,11 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
             raise _strict(body, complaints)
         warnings.extend(complaints)
     return parsed.value
+
+
+def _another_type(what: str, value: object, wanted: str) -> StatusError:
+    given = json_word(value)
+    return bad_request(f"error decoding {what}: json: cannot unmarshal {given} into Go value of type {wanted}")
 
 
 def applied(body: bytes, resource: Resource, validation: FieldValidation, warnings: list[str]) -> Object:
@@ -300,7 +303,7 @@ def applied(body: bytes, resource: Resource, validation: FieldValidation, warnin
         raise bad_request(f"error decoding YAML: {error}") from None
     value, kind = parsed.value, resource.kind
     if not isinstance(value, dict):
-        raise bad_request("error decoding YAML: json: cannot unmarshal into Go value of type map[string]interface {}")
+        raise _another_type("YAML", value, "map[string]interface {}")
     for name in ("apiVersion", "kind"):
         if not value.get(name):
             raise bad_request(f"Object '{name}' is missing in '{msgspec.json.encode(value).decode()[:200]}'")
@@ -331,5 +334,6 @@ def _untyped(value: Mapping[str, Any], resource: Resource, why: str) -> StatusEr
         found if isinstance(fields, dict) and isinstance(found := fields.get(key), str) else ""
         for key in ("namespace", "name")
     )
-    name = f"{namespace}/{name}; {resource.kind.api_version}, Kind={resource.kind.kind}"
+    kind = resource.kind  # as Go prints it, with a slash also before the version of the core group
+    name = f"{namespace}/{name}; {kind.group}/{kind.version}, Kind={kind.kind}"
     return bad_request(f"failed to create typed patch object ({name}): {why}")

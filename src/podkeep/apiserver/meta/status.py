@@ -158,7 +158,5 @@ def internal(why: str) -> StatusError:
 
 
 def unprocessable(why: str) -> StatusError:
-    """A patch does not fit the object; the text is in the cause, as kube-apiserver has it."""
-    message = "the server rejected our request due to an error in our request"
-    causes = [{"reason": "UnexpectedServerResponse", "message": why}]
-    return StatusError(422, "Invalid", message, causes=causes)
+    """A patch does not fit the object. kube-apiserver says no more than the first half."""
+    return StatusError(422, "Invalid", f"the server rejected our request due to an error in our request: {why}")

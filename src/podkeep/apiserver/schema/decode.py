@@ -177,7 +177,7 @@ def _time(value: str, form: Format) -> str:
 
 
 def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:
-    word = _json_word(value)
+    word = json_word(value)
     if isinstance(kind, Scalar) and kind.format in _LIMITS and _is_integer(value):
         word = f"number {value}"
     where = re.sub(r"\[[0-9]+\]", "", path)
@@ -185,7 +185,8 @@ def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:
     return WrongType(f"json: cannot unmarshal {word} into {into} of type {_go_type(kind)}")
 
 
-def _json_word(value: object) -> str:
+def json_word(value: object) -> str:
+    """Return what Go calls a value of JSON."""
     if isinstance(value, bool):
         return "bool"
     if isinstance(value, int | float):

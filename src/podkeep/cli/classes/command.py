@@ -20,6 +20,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.pods.targets import Target, namespace_option
 
 if TYPE_CHECKING:
+    from podkeep.base.config import Config
     from podkeep.cli.classes.classlist import ClassReport
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
@@ -103,7 +104,7 @@ def set_(invocation: Invocation, target: str, assignments: tuple[str, ...], name
 
     async def change(client: CriClient) -> tuple[dict[str, str], dict[str, str]]:
         _check_level(await ask(client), wanted, meant)
-        sandbox = await _find_pod(client, meant)
+        sandbox = await _find_pod(client, invocation.config, meant)
         if meant.container is None:
             return await _change_pod(client, sandbox, wanted)
         return await _change_container(client, sandbox, meant.container, wanted, name)
@@ -148,8 +149,8 @@ def _check_level(report: ClassReport, wanted: Mapping[str, str], target: Target)
             raise InvalidArgument(f"class resource {type_name}: offered for {other}s only", hint=hint)
 
 
-async def _find_pod(client: CriClient, target: Target) -> api_pb2.PodSandbox:
-    from podkeep.cli.pods.targets import choose_pod
+async def _find_pod(client: CriClient, config: Config, target: Target) -> api_pb2.PodSandbox:
+    from podkeep.cli.pods.targets import absent, choose_pod
     from podkeep.cri.v1 import api_pb2
 
     items = (await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())).items
@@ -160,7 +161,7 @@ async def _find_pod(client: CriClient, target: Target) -> api_pb2.PodSandbox:
         if any((item.metadata.namespace, item.metadata.name) == (target.pod, target.container) for item in items):
             hint = f"for pod {target.container} as a whole: -n {target.pod} {target.container}"
             raise NotFound(error.message, hint=hint) from error
-        raise
+        raise await absent(config, error, target.pod, target.namespace) from error
 
 
 async def _change_container(

@@ -75,6 +75,14 @@ pods = _completer(lambda found, typed: set(found) - set(typed.get("pods") or ())
 containers = _completer(lambda found, typed: set(found.get(typed.get("pod") or "", ())), running=False)
 
 
+def places(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Return the pods that run, as ``POD:``, and leave the paths of this machine to the shell."""
+    from click.shell_completion import CompletionItem
+
+    found = running_pods(ctx, parameter, incomplete)
+    return [*(CompletionItem(f"{item.value}:") for item in found), CompletionItem(incomplete, type="file")]
+
+
 def assignments(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Return the classes that are offered where the target is, as ``TYPE=CLASS``; none without a runtime."""
     to_container = "/" in (ctx.params.get("target") or "")

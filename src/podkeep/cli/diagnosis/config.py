@@ -42,7 +42,9 @@ def check(invocation: Invocation, file: Path | None) -> None:
     def found_with(some: Sequence[str]) -> list[InvalidArgument]:
         return _found(read(invocation.config_path, some)[0])
 
-    problems += [attributed(problem, str(path), invocation.settings, found_with) for problem in found]
+    # A value that cannot be read is told by its key; what cannot work with it is the same problem.
+    unread = [problem for problem in found if not any(f": {_key(problem)}: " in known.message for known in problems)]
+    problems += [attributed(problem, str(path), invocation.settings, found_with) for problem in unread]
     findings = [
         *programs.examine(config, holes=False),
         *programs.examine_files(config),
@@ -79,6 +81,10 @@ def _found(config: Config) -> list[InvalidArgument]:
         except InvalidArgument as error:
             found.append(error)
     return found
+
+
+def _key(problem: InvalidArgument) -> str:
+    return problem.message.partition(": ")[0]
 
 
 @command.command(name="show")

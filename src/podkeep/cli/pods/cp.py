@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
-from podkeep.cli.core import connection
+from podkeep.cli.core import completion, connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.pods.targets import Target, find_target, namespace_option
@@ -65,8 +65,8 @@ def remote(text: str, namespace: str) -> Remote | None:
 
 
 @click.command(name="cp")
-@click.argument("source", metavar="SOURCE")
-@click.argument("destination", metavar="DESTINATION")
+@click.argument("source", metavar="SOURCE", shell_complete=completion.places)
+@click.argument("destination", metavar="DESTINATION", shell_complete=completion.places)
 @click.option("-c", "--container", metavar="NAME", help="Container; may be left out if the pod has one.")
 @namespace_option
 @pass_invocation

@@ -4,8 +4,10 @@ since their agent would make them anew.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import aclosing
 from types import TracebackType
+from typing import Any
 
 from podkeep.base.config import Config
 from podkeep.cli.core import node_report
@@ -28,12 +30,19 @@ class NodeApi:
         if config is not None and told is not None and told.embedded and config.api.unix_socket:
             self._client = Client(Settings(server=f"unix://{config.api.unix_socket}"))
 
-    async def pods(self) -> list[tuple[str, str]]:
-        """Return namespace and name of each pod."""
+    async def objects(self) -> list[Mapping[str, Any]]:
+        """Return each pod.
+
+        :raises ApiError: if the API refuses.
+        :raises Unavailable: if it does not answer.
+        """
         if self._client is None:
             return []
-        items = (await self._client.list(PODS)).get("items") or ()
-        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in items]
+        return list((await self._client.list(PODS)).get("items") or ())
+
+    async def pods(self) -> list[tuple[str, str]]:
+        """Return namespace and name of each pod."""
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in await self.objects()]
 
     async def why_not_here(self, name: str, namespace: str) -> str:
         """Return how a pod is that the runtime does not have, in one line; empty if the API does not know it, either.

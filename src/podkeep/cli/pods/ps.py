@@ -8,19 +8,21 @@ ImagePullBackOff).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from podkeep.base import rfc3339
-from podkeep.base.errors import NotFound
+from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cli.core import connection, output
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line, output_option, show, table
 from podkeep.cli.pods import targets
+from podkeep.cli.pods.verdicts import verdict
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ _CONTAINER_STATES = {
 
 
 @click.command(name="ps")
-@click.option("-a", "--all", "all_", is_flag=True, help="Also pods whose sandbox is no longer ready.")
+@click.option("-a", "--all", "all_", is_flag=True, help="Also pods whose sandbox has ended, or that have none.")
 @output_option
 @pass_invocation
 def command(invocation: Invocation, all_: bool, output: str) -> None:
@@ -76,7 +78,39 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
 
     rows = await asyncio.gather(*(row(sandbox) for sandbox in wanted))
     found = [row for row in rows if row is not None]
+    if all_:
+        known = {(row.namespace, row.name) for row in found}
+        found += [row for row in await _without_sandbox(config) if (row.namespace, row.name) not in known]
     return sorted(found, key=lambda row: (row.namespace, row.name, row.created_at))
+
+
+async def _without_sandbox(config: Config) -> list[PodRow]:
+    """Return a row for each pod that this machine's node, or none yet, has in its API; none without a node."""
+    from podkeep.agent.node import node_name
+    from podkeep.cli.pods.node_api import NodeApi
+
+    with contextlib.suppress(PodkeepError):  # an API that does not answer knows no pod
+        async with NodeApi(config) as api:
+            here = ("", node_name(config))
+            return [_unstarted(pod) for pod in await api.objects() if pod["spec"].get("nodeName", "") in here]
+    return []
+
+
+def _unstarted(pod: Mapping[str, Any]) -> PodRow:
+    metadata = pod["metadata"]
+    return PodRow(
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        id="",
+        ready=False,
+        status=verdict(pod).state,
+        created_at=int(rfc3339.seconds(metadata["creationTimestamp"]) * 1e9),
+        ip="",
+        uids="",
+        ready_containers=0,
+        total_containers=len(pod["spec"].get("containers") or ()),
+        containers=(),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,7 +137,7 @@ class WaitingRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PodRow:
-    """One pod.
+    """One pod; ``id`` is that of its sandbox, empty without one.
 
     ``created_at`` is in nanoseconds since 1970, ``uids`` the host UIDs ``first-last`` that its user namespace maps to.
     """
@@ -134,7 +168,7 @@ COLUMNS: output.Columns[PodRow] = {
     "RESTARTS": lambda pod: str(sum(container.restarts for container in pod.containers)),
     "AGE": lambda pod: output.since(pod.created_at),
     "IP": lambda pod: pod.ip or "<none>",
-    "UIDS": lambda pod: pod.uids or "host",
+    "UIDS": lambda pod: pod.uids or ("host" if pod.id else "<none>"),
 }
 
 

@@ -16,6 +16,7 @@ from podkeep.apiserver.endpoints.output import PIECE_BYTES
 from podkeep.apiserver.kinds.served import Served
 from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api
 
+JSON_PATCH = "application/json-patch+json"
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -85,8 +86,53 @@ def test_unknown_fields_are_refused_or_told(tmp_path: Path) -> None:
         config = {"apiVersion": "v1", "kind": "ConfigMap", **_cm("a", dato={})}
         answer = await api.call("PATCH", f"{CMS}/a?fieldManager=me", config, content_type=APPLY)
         assert answer.message == (
-            "failed to create typed patch object (/a; v1, Kind=ConfigMap): .dato: field not declared in schema"
+            "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .dato: field not declared in schema"
         )
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("media_type", "patch", "status", "message"),
+    [
+        (JSON_PATCH, {"a": 1}, 400, "json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
+        (MERGE, "text", 400, "json: cannot unmarshal string into Go value of type map[string]interface {}"),
+        (MERGE, [1], 400, "json: cannot unmarshal array into Go value of type map[string]interface {}"),
+        (APPLY, 5, 400, "json: cannot unmarshal number into Go value of type map[string]interface {}"),
+        (
+            JSON_PATCH,
+            [{"op": "test", "path": "/data/a", "value": "2"}],
+            422,
+            "in our request: testing value /data/a failed: test failed",
+        ),
+    ],
+)
+def test_a_patch_that_does_not_fit_says_why(
+    tmp_path: Path, media_type: str, patch: object, status: int, message: str
+) -> None:
+    """In the message: of causes without a field kubectl shows two colons, and other clients show none."""
+
+    async def test(api: Api) -> None:
+        await api.call("POST", CMS, _cm("a", data={"a": "1"}))
+        answer = await api.call("PATCH", f"{CMS}/a?fieldManager=me", patch, content_type=media_type)
+        assert answer.status == status
+        assert answer.message.endswith(message)
+        assert not answer.value.get("details", {}).get("causes")
+
+    _run(tmp_path, test)
+
+
+def test_there_are_no_custom_resources(tmp_path: Path) -> None:
+    """kubectl lists them before it says that it does not know a kind, and says something else where it cannot."""
+
+    async def test(api: Api) -> None:
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        listed = await api.call("GET", path)
+        assert (listed.status, listed.value["kind"], listed.value["items"]) == (200, "CustomResourceDefinitionList", [])
+        assert (await api.call("GET", f"{path}?watch=true")).status == 404
+        assert (await api.call("GET", f"{path}/a")).status == 404
+        assert (await api.call("POST", path, {})).status == 404
+        assert (await api.call("GET", "/apis/apiextensions.k8s.io")).status == 404
 
     _run(tmp_path, test)
 

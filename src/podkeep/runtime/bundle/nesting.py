@@ -29,9 +29,7 @@ from podkeep.kernel.mount import mounts
 from podkeep.runtime.bundle.targets import Walk
 from podkeep.runtime.oci.mounts import is_below, is_bind, is_virtual, normal
 
-_SINGLE = {"rprivate": "private", "rslave": "slave", "rro": "ro"}
-"""What the OCI runtime is told of a copy instead: what is below is as it should be already."""
-
+_PRIVATE, _SLAVE = frozenset({"private", "rprivate"}), frozenset({"slave", "rslave"})
 _SHARED = frozenset({"shared", "rshared"})
 
 
@@ -43,8 +41,8 @@ class _Placed:
     item: dict[str, Any]
     left: bool
     tree: int | None = None
-    on_top: bool = True
-    """Whether the OCI runtime mounts it."""
+    top: _Placed | None = None
+    """What the OCI runtime mounts, and this with it; None: this itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +89,7 @@ class Nesting(Walk):
             placed.left = True
         else:
             self._put(placed, over, may_make=placed.place == place)
-        if placed.on_top:
+        if placed.top is None:
             self._result.append(new)
         self._placed.append(placed)
         self.covered.add(placed.place)
@@ -139,16 +137,22 @@ class Nesting(Walk):
         if placed.tree is None:
             placed.tree = self._hands.copy(placed.item)
             placed.item["source"] = self._hands.attach(placed.tree)
-            placed.item["options"] = [_SINGLE.get(option, option) for option in placed.item["options"]]
+            # Those below that are writable are there by then.
+            placed.item["options"] = ["ro" if option == "rro" else option for option in placed.item["options"]]
         return placed.tree
 
     def _put(self, placed: _Placed, over: _Placed, *, may_make: bool) -> None:
         """Attach a mount below another one."""
-        if over.place == placed.place and over.on_top:
+        if over.place == placed.place and over.top is None:
             return  # The OCI runtime puts one over the other.
         tree = self._tree(over)
         placed.tree = self._hands.copy(placed.item)
-        placed.on_top = False
+        placed.top = over.top or over
+        if not _SLAVE.isdisjoint(placed.item["options"]):
+            # The copy of the one above is private by itself. The OCI runtime would take what the machine mounts from
+            # this one, too (crun 1.8.1 takes the propagation of a recursive mount for that of all below).
+            options = placed.top.item["options"]
+            placed.top.item["options"] = [option for option in options if option not in _PRIVATE]
         is_directory = stat.S_ISDIR(os.fstat(placed.tree).st_mode)
         names = [name for name in placed.place[len(over.place) :].split("/") if name]
         try:

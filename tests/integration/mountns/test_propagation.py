@@ -14,7 +14,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import Propagation
-from support.cri import BLOCK, Pods, Triple, bind, error_of, pod
+from support.cri import BLOCK, Pods, Triple, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.propagation import (
     PROPAGATIONS,
@@ -47,6 +47,37 @@ def test_mounts_within_defined_scopes(node: Node, user: Triple | None) -> None:
     with scene.mounted():
         assert scene.seen(runtime=node.runtime) == SEEN[node.mode]
     assert scene.seen(runtime=node.runtime) == {observer: set() for observer in SEEN[node.mode]}
+
+
+@USERS
+def test_volumes_with_mounts_below_get_what_the_host_mounts(
+    node: Node, open_directory: Path, user: Triple | None
+) -> None:
+    """Whichever of the two asked for it, and only that one."""
+    volumes = {name: open_directory / os.urandom(4).hex() for name in ("outer", "inner")}
+    for path in (*volumes.values(), volumes["outer"] / "shared", node.volume / "inner", node.volume / "late"):
+        path.mkdir()
+        path.chmod(0o777)
+    follows = {"propagation": api.PROPAGATION_HOST_TO_CONTAINER}
+    ids = () if user is None else (user,)
+    wanted = [
+        bind(node.volume, "/above", *ids, **follows),
+        bind(volumes["inner"], "/above/inner", *ids),
+        bind(volumes["outer"], "/below", *ids),
+        bind(node.volume, "/below/shared", *ids, **follows),
+        bind(node.volume, "/neither", *ids),
+        bind(volumes["inner"], "/neither/inner", *ids),
+    ]
+    container = node.pods.launch(node.pods.run(pod(options=namespaces(user=user))), mounts=wanted)
+    mounts.tmpfs(node.volume / "late")
+    try:
+        (node.volume / "late" / "file").touch()
+        seen = node.pods.read(container, "ls -d /*/late/file /*/shared/late/file; ls /above/inner /neither/inner")
+        assert "/above/late/file" in seen.split()
+        assert "/below/shared/late/file" in seen.split()
+        assert "/neither/late/file" not in seen.split()
+    finally:
+        mounts.unmount(node.volume / "late")
 
 
 def run_manifest(node: Node, image: str, **spec: object) -> Agent:

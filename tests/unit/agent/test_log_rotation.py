@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -137,6 +138,34 @@ def test_what_is_no_file_is_not_taken_for_a_rotated_one(log: Log, kind: str, suf
     reader = LogReader(log.path, rotated=True)
     assert [record.text for record in reader.read()] == [b"line 1\n", b"line 2\n"]
     reader.close()
+
+
+def test_times_of_another_file_are_not_changed_by_a_link(log: Log, rotation: LogRotation, tmp_path: Path) -> None:
+    """Whoever may write to the directory of logs puts one there while a log is compressed."""
+    other = tmp_path / "other"
+    other.touch()
+    os.utime(other, (1, 1))
+    old = log.path.with_name("0.log.20260131-080000")
+    old.write_bytes(os.urandom(1 << 20) * 16)
+    log.path.with_name("0.log.20260131-080001").touch()
+    unfinished = log.path.with_name(f"{old.name}.tmp")
+    (tmp_path / "link").symlink_to(other)
+
+    def exchange() -> bool:
+        end = time.monotonic() + 30
+        while time.monotonic() < end:
+            if unfinished.exists():
+                (tmp_path / "link").rename(unfinished)
+                return True
+        return False
+
+    async def work() -> bool:
+        exchanged = asyncio.ensure_future(asyncio.to_thread(exchange))
+        await rotate(rotation, log)
+        return await exchanged
+
+    assert asyncio.run(work())
+    assert other.stat().st_mtime == 1
 
 
 def test_a_rotated_log_that_cannot_be_opened_is_passed(log: Log) -> None:

@@ -290,6 +290,18 @@ def test_a_container_waits_only_if_it_is_started_again(policy: str, code: int, w
     assert (found.last_state.terminated is not None) is waits
 
 
+@pytest.mark.parametrize("count", [1, 100])
+def test_what_containers_say_fits_in_a_status(count: int) -> None:
+    """A hook that fails prints what it likes, in every container; a status that is too large would never be written."""
+    names = tuple(f"c{number}" for number in range(count))
+    waiting = {name: Waiting(reason="PostStartHookError", message="\ufffd" * 20_000) for name in names}
+    found = status_of(make("Always", names), observed(), waiting=waiting).container_statuses
+    messages = [item.state.waiting.message for item in found if item.state.waiting is not None]
+    assert len(messages) == count
+    assert all(1000 < len(message.encode()) <= 4096 for message in messages)
+    assert sum(len(message.encode()) for message in messages) <= 256 * 1024
+
+
 def test_the_message_of_an_end_is_the_runtimes_and_the_containers() -> None:
     seen = observed(view("a", State.EXITED, 0, 1, message="killed", reason="OOMKilled"))
     ended = only(status_of(make(containers=("a",)), seen, message=lambda _: "words")).state.terminated

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +15,7 @@ from podkeep.agent.images.pull_records import MOST_CREDENTIALS, Policy, PullReco
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
 from podkeep.base import reference
 from podkeep.base.docker_config import Credentials, Keyring
-from podkeep.base.errors import PermissionDenied
+from podkeep.base.errors import PermissionDenied, Unavailable
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 
@@ -25,9 +29,14 @@ def records(tmp_path: Path, policy: Policy = "NeverVerifyPreloadedImages", *allo
     return PullRecords(tmp_path / "image_manager", Verification(policy=policy, allowed=allowed))
 
 
+def bring(found: PullRecords, credentials: Credentials | None) -> None:
+    """Have a pull bring the image."""
+    found.succeeded(found.begin(NAME), [ID], credentials)
+
+
 def test_what_was_pulled_with_a_secret_is_for_who_has_it(tmp_path: Path) -> None:
     """After a restart of the agent too; another repository is another matter."""
-    records(tmp_path).succeeded(NAME, [ID], MINE)
+    bring(records(tmp_path), MINE)
     found = records(tmp_path)
     assert found.may_use(NAME, ID, [YOURS, MINE])
     assert not found.may_use(NAME, ID, [YOURS])
@@ -37,9 +46,9 @@ def test_what_was_pulled_with_a_secret_is_for_who_has_it(tmp_path: Path) -> None
 
 def test_what_was_pulled_without_is_for_everybody(tmp_path: Path) -> None:
     found = records(tmp_path)
-    found.succeeded(NAME, [ID], MINE)
-    found.succeeded(NAME, [ID], None)
-    found.succeeded(NAME, [ID], YOURS)
+    bring(found, MINE)
+    bring(found, None)
+    bring(found, YOURS)
     assert found.may_use(NAME, ID, [])
 
 
@@ -47,15 +56,42 @@ def test_preloaded_images_and_pulls_that_a_crash_ended(tmp_path: Path) -> None:
     """Without a record an image is preloaded; one whose pull began counts as pulled until the pull has failed."""
     found = records(tmp_path)
     assert found.may_use(NAME, ID, [])
-    found.begin(NAME)
+    pull = found.begin(NAME)
     assert not records(tmp_path).may_use(NAME, ID, [])
-    found.failed(NAME)
+    found.failed(pull)
     assert found.may_use(NAME, ID, [])
+
+
+def test_pulls_of_agents_that_share_the_directory(tmp_path: Path) -> None:
+    """Each ends its own; what an agent that crashed left is over as soon as an image of the name is pulled."""
+    mine, yours = records(tmp_path), records(tmp_path)
+    pull, other = mine.begin(NAME), yours.begin(NAME)
+    yours.failed(other)
+    assert not yours.may_use(NAME, ID, [])
+    crashed = yours.begin(NAME)
+    os.close(crashed.lock)
+    mine.failed(pull)
+    assert not mine.may_use(NAME, ID, [])
+    bring(mine, MINE)
+    assert list((tmp_path / "image_manager/pulling").iterdir()) == []
+    running = yours.begin(NAME)
+    bring(mine, MINE)
+    assert list((tmp_path / "image_manager/pulling").iterdir()) == [running.path]
+    yours.failed(running)
+
+
+def test_what_is_left_of_pulls_has_an_end(tmp_path: Path) -> None:
+    """However often a runtime does not answer."""
+    found = records(tmp_path)
+    for _ in range(3):
+        found.unknown(found.begin(NAME))
+    assert len(list((tmp_path / "image_manager/pulling").iterdir())) == 1
+    assert not found.may_use(NAME, ID, [])
 
 
 def test_an_image_that_was_removed_is_forgotten(tmp_path: Path) -> None:
     found = records(tmp_path)
-    found.succeeded(NAME, [ID], MINE)
+    bring(found, MINE)
     found.forget(ID)
     found.forget(ID)
     assert found.may_use(NAME, ID, [])
@@ -64,7 +100,7 @@ def test_an_image_that_was_removed_is_forgotten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b'{"image": 1}', b"\xff"])
 def test_a_record_that_cannot_be_read_lets_nobody_in(tmp_path: Path, content: bytes) -> None:
     found = records(tmp_path)
-    found.succeeded(NAME, [ID], None)
+    bring(found, None)
     (record,) = (tmp_path / "image_manager/pulled").iterdir()
     record.write_bytes(content)
     assert not found.may_use(NAME, ID, [])
@@ -74,13 +110,13 @@ def test_no_password_is_on_the_disk(tmp_path: Path) -> None:
     """Nor is its hash one that can be made without the directory's key; and there is an end to how many are kept."""
     found = records(tmp_path)
     for number in range(MOST_CREDENTIALS + 1):
-        found.succeeded(NAME, [ID], Credentials(username="me", password=f"password-{number}"))
+        bring(found, Credentials(username="me", password=f"password-{number}"))
     (record,) = (tmp_path / "image_manager/pulled").iterdir()
     assert b"password" not in record.read_bytes()
     assert not found.may_use(NAME, ID, [Credentials(username="me", password="password-0")])
     assert found.may_use(NAME, ID, [Credentials(username="me", password="password-1")])
     other = PullRecords(tmp_path / "elsewhere", Verification())
-    other.succeeded(NAME, [ID], MINE)
+    bring(other, MINE)
     (copied,) = (tmp_path / "elsewhere/pulled").iterdir()
     record.write_bytes(copied.read_bytes())
     assert not found.may_use(NAME, ID, [MINE])
@@ -102,7 +138,7 @@ def test_policies(tmp_path: Path, policy: Policy, allowed: tuple[str, ...], prel
     """Of an image that a pod has no credentials for: may it be used if it was preloaded, and if somebody pulled it."""
     found = records(tmp_path, policy, *allowed)
     assert found.may_use(NAME, ID, []) is preloaded
-    found.succeeded(NAME, [ID], MINE)
+    bring(found, MINE)
     assert found.may_use(NAME, ID, []) is pulled
 
 
@@ -147,3 +183,97 @@ def test_a_pod_without_the_secret_must_ask_the_registry(tmp_path: Path) -> None:
     assert pulls == ["me", ""]
     said = [event.message for event in events if event.reason == "Pulled"]
     assert said[1] == f'Container image "{NAME}" already present on machine and can be accessed by the pod'
+
+
+class Half:
+    """A runtime that has an image before it answers the request that pulls it, which is the one with the secret."""
+
+    def __init__(self) -> None:
+        self.here, self.answer = asyncio.Event(), asyncio.Event()
+        self.lost = False
+
+    async def pull(self, request: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        if request.auth.username != "me":
+            raise PermissionDenied("access denied")
+        self.here.set()
+        await self.answer.wait()
+        return api_pb2.PullImageResponse(image_ref=ID)
+
+    async def status(self, _: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        if self.lost:
+            raise Unavailable("going down")
+        return api_pb2.ImageStatusResponse(image=api_pb2.Image(id=ID, size=1) if self.here.is_set() else None)
+
+
+async def outcome(images: Images, policy: str, *given: Credentials, name: str = str(NAME)) -> str:
+    """Return the ID of the image that a pod with some credentials gets, or why it waits."""
+    keyring = Keyring([("r.example", item) for item in given])
+    pod = PodPull(uid=f"{policy}{given}", sandbox=api_pb2.PodSandboxConfig(), report=lambda _: None, keyring=keyring)
+    try:
+        return (await images.ensure(Wanted(image=name, policy=policy), pod)).ref
+    except PullFailed as failure:
+        return failure.waiting
+
+
+DIGEST = f"{NAME.name}@sha256:{'1' * 64}"
+
+
+def half(tmp_path: Path, body: Callable[[Half, Images], Coroutine[Any, Any, list[str]]]) -> list[str]:
+    async def work() -> list[str]:
+        runtime = Half()
+        handlers = {"PullImage": runtime.pull, "ImageStatus": runtime.status}
+        async with talking(tmp_path / "s", images=handlers) as client:
+            return await body(runtime, Images(client, records=records(tmp_path)))
+
+    return run(work())
+
+
+def test_a_pull_that_fails_says_nothing_of_another_of_the_same_name(tmp_path: Path) -> None:
+    """The image of the other is here already, and is no preloaded one, by tag or digest."""
+
+    async def body(runtime: Half, images: Images) -> list[str]:
+        async with asyncio.TaskGroup() as group:
+            pulling = group.create_task(outcome(images, "Always", MINE))
+            await runtime.here.wait()
+            found = [
+                await outcome(images, "Always"),
+                await outcome(images, "Never"),
+                await outcome(images, "Never", name=DIGEST),
+            ]
+            runtime.answer.set()
+        return [*found, await pulling, await outcome(images, "Never"), await outcome(images, "Never", MINE)]
+
+    never = "ErrImageNeverPull"
+    assert half(tmp_path, body) == ["ErrImagePull", never, never, ID, never, ID]
+    assert list((tmp_path / "image_manager/pulling").iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["cancelled", "lost"])
+def test_a_pull_of_which_nothing_was_heard_may_have_brought_an_image(tmp_path: Path, how: str) -> None:
+    """Until an image of that name is pulled; another one that fails does not matter."""
+
+    async def body(runtime: Half, images: Images) -> list[str]:
+        pulling = asyncio.create_task(outcome(images, "Always", MINE))
+        await runtime.here.wait()
+        if how == "lost":
+            runtime.lost = True
+            runtime.answer.set()
+        else:
+            pulling.cancel()
+        await asyncio.wait([pulling])
+        runtime.lost = False
+        runtime.answer.set()
+        return [
+            await outcome(images, "Never"),
+            await outcome(images, "Never", name=DIGEST),
+            await outcome(images, "Always"),
+            await outcome(images, "Never"),
+            # That of a pod whose last pull failed waits.
+            await outcome(images, "Always", MINE, YOURS),
+            await outcome(images, "Never", MINE),
+            await outcome(images, "Never"),
+        ]
+
+    never = "ErrImageNeverPull"
+    assert half(tmp_path, body) == [never, never, "ErrImagePull", never, ID, ID, never]
+    assert list((tmp_path / "image_manager/pulling").iterdir()) == []

@@ -20,6 +20,7 @@ from podkeep.runtime.bundle.staging import Staging, check_propagation, make_pass
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation, Sandbox
 from podkeep.runtime.oci.mounts import StagedMount, bind
+from support.exchange import exchanging
 
 POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
 
@@ -38,7 +39,6 @@ def volume(tmp_path: Path) -> Iterator[Path]:
 def test_flags_of_a_volume_are_its_own_whatever_its_name(tmp_path: Path, volume: Path) -> None:
     """Not those of what is mounted below, unless it is a mount of CDI: copies of those had been told by their names."""
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
-    layout.bundle(container().id).mkdir(parents=True)
     layout.rootfs(container().id).joinpath("data/code").mkdir(parents=True)
     named = volume.rename(tmp_path / "source-code")
     config = {
@@ -49,8 +49,9 @@ def test_flags_of_a_volume_are_its_own_whatever_its_name(tmp_path: Path, volume:
     }
     pod = sandbox(namespaces=NamespaceOptions())
     with NamespaceHelper() as helper:
-        source = Path(Staging(layout, helper).lock(container(), pod, config)["mounts"][1]["source"])
-    assert source.parent == layout.staged_mounts(container().id)
+        (outer,) = Staging(layout, helper).lock(container(), pod, config)["mounts"]
+    source = Path(outer["source"]) / "code"
+    assert source.parent.parent == layout.staged_mounts(container().id)
     flags = {path.name: bool(os.statvfs(path).f_flag & os.ST_RDONLY) for path in (source, source / "above" / "mount")}
     assert flags == {source.name: True, "mount": False}
 
@@ -60,7 +61,7 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
 ) -> None:
     """No path leads through the volume, in which whoever writes to it can put a link above the mount."""
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
-    layout.bundle(container().id).mkdir(parents=True)
+    layout.rootfs(container().id).mkdir(parents=True)
     pinned = layout.namespace_pin(POD.id, NamespaceKind.USER)
     pinned.parent.mkdir(parents=True)
     (tmp_path / "machine" / "mount").mkdir(parents=True)
@@ -82,6 +83,37 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
     assert (source / "elsewhere" / "mount" / "file").read_text() == "of the volume"
 
 
+def test_nothing_is_made_elsewhere_while_a_volume_is_exchanged(tmp_path: Path) -> None:
+    """Another container of the pod has a link where a directory was, between any two looks at it."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    layout.rootfs(container().id).mkdir(parents=True)
+    outer, closed, inner = (tmp_path / name for name in ("outer", "closed", "inner"))
+    for path in (outer / "x", closed, inner):
+        path.mkdir(parents=True)
+    (inner / "mark").touch()
+    (outer / "link").symlink_to("/closed")
+    config = {
+        "mounts": [
+            bind("/closed", str(closed), "rprivate", "rw"),
+            bind("/data", str(outer), "rprivate", "rw"),
+            bind("/data/x/made", str(inner), "rprivate", "rw"),
+        ]
+    }
+    pod, outcomes = sandbox(namespaces=NamespaceOptions()), set()
+    with NamespaceHelper() as helper, exchanging(outer / "x", outer / "link"):
+        staging = Staging(layout, helper)
+        for _ in range(200):
+            try:
+                assert len(staging.lock(container(), pod, config)["mounts"]) == 2
+                outcomes.add("made")
+            except FailedPrecondition as error:
+                outcomes.add(error.message.rpartition(": ")[2])
+            finally:
+                staging.unstage(container())
+            assert os.listdir(closed) == []
+    assert outcomes >= {"made", "a link of the volume leads to what does not exist"}
+
+
 # what is copied, and what is left of it
 
 
@@ -89,7 +121,7 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
 def staging(tmp_path: Path) -> Iterator[Staging]:
     """Copies for the pod with a user namespace, which is pinned."""
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
-    layout.bundle(container().id).mkdir(parents=True)
+    layout.rootfs(container().id).mkdir(parents=True)
     pinned = layout.namespace_pin(POD.id, NamespaceKind.USER)
     pinned.parent.mkdir(parents=True)
     with NamespaceHelper() as helper:

@@ -4,8 +4,13 @@ A pod that may not pull an image itself must not get it because another one pull
 each image and each repository it was pulled from, whether that took credentials, and which. Without a record the image
 was not pulled by an agent: it is preloaded.
 
-    pulling/<hash of the name>      somebody began to pull it; what comes of a crash counts as pulled by an agent
+    pulling/<hash of the repository>.<hash of the name>.<pull>   a pull began of which it is not known what came of it
     pulled/<hash of the image ID>   by repository: for every pod of the node, or for who has one of these credentials
+
+Each pull has a file of its own, with a lock as long as it is under way, for there may be several of one name: what one
+of them fails with says nothing of the others. It goes when the pull has failed or what it brought is noted. It stays if
+the agent crashed, or never heard how the pull ended, as ``left``: until an image of that name is pulled, what is here
+of its repository, by whatever tag or digest, may be what that pull brought.
 
 Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
 that may not be relied on. Blocking; several agents may share the directory.
@@ -13,11 +18,13 @@ that may not be relied on. Blocking; several agents may share the directory.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import hmac
 import logging
 import os
 import secrets
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +42,7 @@ log = logging.getLogger(__name__)
 Policy: TypeAlias = Literal["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"]
 MOST_CREDENTIALS = 100
 """That are kept of one image and repository; the oldest go first."""
+_LEFT = "left"
 _KEY = "key"
 _KEY_BYTES = 32
 
@@ -72,6 +80,15 @@ class Verification:
         return self.policy == "AlwaysVerify"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Pull:
+    """One pull that has begun: its file, and a descriptor of it with the lock. Ended once, in one of three ways."""
+
+    name: Reference
+    path: Path
+    lock: int
+
+
 def _is_below(repository: str, pattern: str) -> bool:
     return repository.startswith(pattern[:-1]) if pattern.endswith("/*") else repository == pattern
 
@@ -84,14 +101,17 @@ class PullRecords:
         self._directory = directory
         self._verification = verification
         self._key = b""
+        self._writing = threading.Lock()
 
     def may_use(self, name: Reference, image: str, credentials: Iterable[Credentials]) -> bool:
         """Return whether a pod may use ``image``, an ID, that is here under ``name``, without asking the registry.
 
         :param credentials: those of the pod for the name.
         """
+        # In this order: of a pull that ends meanwhile, the record is there before its file goes.
+        pulling = any(self._begun(_hashed(name.name)))
         record = self._read(image)
-        pulled = record is not None or (self._pulling / _hashed(str(name))).exists()
+        pulled = pulling or record is not None
         if not self._verification.applies(name.name, pulled=pulled):
             return True
         access = None if record is None else record.repositories.get(name.name)
@@ -99,28 +119,57 @@ class PullRecords:
             return False
         return access.everybody or any(self._hash(item) in access.credentials for item in credentials)
 
-    def begin(self, name: Reference) -> None:
-        """Note that a pull begins.
+    def begin(self, name: Reference) -> Pull:
+        """Note that a pull begins; the caller ends it.
 
         :raises OSError: if that cannot be noted; then nothing may be pulled.
         """
         self._make()
-        (self._pulling / _hashed(str(name))).touch(mode=0o600)
+        path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
+        lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # Nobody else has it yet, but who looks for files of crashed agents may hold it for a moment.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except BaseException:
+            os.close(lock)
+            path.unlink()
+            raise
+        return Pull(name=name, path=path, lock=lock)
 
-    def failed(self, name: Reference) -> None:
+    def failed(self, pull: Pull) -> None:
         """Note that a pull came to nothing."""
         with suppress(FileNotFoundError):
-            (self._pulling / _hashed(str(name))).unlink()
+            pull.path.unlink()
+        os.close(pull.lock)
 
-    def succeeded(self, name: Reference, images: Iterable[str], credentials: Credentials | None) -> None:
+    def unknown(self, pull: Pull) -> None:
+        """Note that nobody knows what came of a pull, though it ended."""
+        # One file for all that ended so: there is an end to how many there are.
+        with suppress(FileNotFoundError):
+            pull.path.replace(self._pulling / f"{_marker(pull.name)}.{_LEFT}")
+        os.close(pull.lock)
+
+    def succeeded(self, pull: Pull, images: Iterable[str], credentials: Credentials | None) -> None:
         """Note that a pull brought an image.
 
         :param images: its ID, and what else the runtime calls it.
         :param credentials: with which the registry gave it; None: with none of a pod's own.
-        :raises OSError: if that cannot be noted.
+        :raises OSError: if that cannot be noted; then it is not known what came of the pull.
         """
-        self._make()
-        for image in dict.fromkeys(images):
+        try:
+            self._make()
+            for image in dict.fromkeys(images):
+                self._note(pull.name, image, credentials)
+        except BaseException:
+            self.unknown(pull)
+            raise
+        for path in self._begun(_marker(pull.name)):
+            if _is_over(path):
+                path.unlink(missing_ok=True)
+        self.failed(pull)
+
+    def _note(self, name: Reference, image: str, credentials: Credentials | None) -> None:
+        with self._writing:
             record = self._read(image) or _Record(image=image)
             access = record.repositories.setdefault(name.name, _Access())
             if credentials is None:
@@ -130,7 +179,13 @@ class PullRecords:
                 access.credentials = [*(other for other in access.credentials if other != mine), mine]
                 access.credentials = access.credentials[-MOST_CREDENTIALS:]
             atomicfile.write(self._pulled / _hashed(image), msgspec.json.encode(record))
-        self.failed(name)
+
+    def _begun(self, marker: str) -> list[Path]:
+        """Return the files of pulls whose names start with a marker."""
+        try:
+            return [self._pulling / name for name in os.listdir(self._pulling) if name.startswith(f"{marker}.")]
+        except FileNotFoundError:
+            return []
 
     def forget(self, image: str) -> None:
         """Forget an image that was removed."""
@@ -170,6 +225,25 @@ class PullRecords:
             os.link(new, path)
         new.unlink()
         return path.read_bytes()
+
+
+def _marker(name: Reference) -> str:
+    return f"{_hashed(name.name)}.{_hashed(str(name))}"
+
+
+def _is_over(path: Path) -> bool:
+    """Return whether nobody has the lock of a pull's file: it ended without a word."""
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
 
 
 def _hashed(text: str) -> str:

@@ -11,20 +11,21 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from podkeep.agent import durations
 from podkeep.agent.backoff import PullBackOff
 from podkeep.agent.convert.security import ImageUser
 from podkeep.agent.events import Event, PullFailed
-from podkeep.agent.images.pull_records import PullRecords
+from podkeep.agent.images.pull_records import Pull, PullRecords
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, IMAGE_PULL_DURATION, AgentMetrics, size_bucket
 from podkeep.base import reference
 from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import (
+    Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
@@ -51,6 +52,8 @@ _SPECIAL = {
     "SignatureValidationFailed": "because the signature validation failed",
 }
 """Errors of PullImage that are told apart, by how their texts begin, and what a kubelet says of each (CRI, errors)."""
+_UNANSWERED = (Cancelled, DeadlineExceeded, Unavailable)
+"""What may come instead of the answer of a runtime that pulls nevertheless."""
 _FINAL = (DeadlineExceeded, InvalidArgument, RegistryUnavailable, ResourceExhausted, Unavailable)
 """What other credentials would not change."""
 
@@ -105,10 +108,14 @@ class PullLimits:
 
 @dataclass(kw_only=True)
 class _Recorded:
-    """What a pull brought, and with which of the pod's credentials; None: with none of them."""
+    """What a pull brought, and with which of the pod's credentials; None: with none of them.
+
+    ``unknown``: the runtime may have an image of which it did not say so.
+    """
 
     images: tuple[str, ...] = ()
     credentials: Credentials | None = None
+    unknown: bool = False
 
 
 class Plugins(Protocol):
@@ -116,6 +123,16 @@ class Plugins(Protocol):
 
     async def credentials(self, image: str, pod: PodPull) -> Sequence[Credentials]:
         """Return those for ``host/repository``, in the order in which to try them; nothing if none has any."""
+
+
+async def _finished(beginning: Coroutine[Any, Any, Pull], undo: Callable[[Pull], None]) -> Pull:
+    """Return what was begun on a thread; who is cancelled meanwhile waits until it can be undone."""
+    task = asyncio.ensure_future(beginning)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        undo(await task)
+        raise
 
 
 async def _silently(image: str, pull: Awaitable[str]) -> str:
@@ -210,7 +227,7 @@ class Images:
             credentials = tuple(dict.fromkeys((*pod.keyring.lookup(name.name), *plugins)))
             async with self._slots, self._recorded(name) as record:
                 turn = self._clock()
-                ref, used = await self._try_credentials(spec, pod, (*credentials, None))
+                ref, used = await self._try_credentials(spec, pod, (*credentials, None), record)
                 took = self._clock() - turn
                 found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
                 record.images = (ref,) if found is None else (ref, found.ref)
@@ -251,13 +268,13 @@ class Images:
             yield record
             return
         try:
-            await asyncio.to_thread(records.begin, name)
+            pull = await _finished(asyncio.to_thread(records.begin, name), records.failed)
             try:
                 yield record
             except BaseException:
-                records.failed(name)
+                (records.unknown if record.unknown else records.failed)(pull)
                 raise
-            await asyncio.to_thread(records.succeeded, name, record.images, record.credentials)
+            await asyncio.to_thread(records.succeeded, pull, record.images, record.credentials)
         except OSError as error:
             raise FailedPrecondition(f"Failed to record image pull intent for container image: {error}") from error
 
@@ -277,7 +294,7 @@ class Images:
         raise PullFailed(text, waiting="ImagePullBackOff", detail=text, again=left).of(wanted.container)
 
     async def _try_credentials(
-        self, spec: api_pb2.ImageSpec, pod: PodPull, attempts: tuple[Credentials | None, ...]
+        self, spec: api_pb2.ImageSpec, pod: PodPull, attempts: tuple[Credentials | None, ...], record: _Recorded
     ) -> tuple[str, Credentials | None]:
         """Pull with each of these in turn, ``None`` being whatever the runtime itself has for the registry.
 
@@ -288,10 +305,13 @@ class Images:
         errors: list[PodkeepError] = []
         for credentials in attempts:
             request = api_pb2.PullImageRequest(image=spec, sandbox_config=pod.sandbox, auth=_auth(credentials))
+            before = record.unknown
             try:
-                return await self._show(spec.image, self._request(request)), credentials
+                return await self._show(spec.image, self._request(request, record)), credentials
             except PodkeepError as error:
                 errors.append(error)
+                if not isinstance(error, _UNANSWERED):
+                    record.unknown = before
                 if isinstance(error, _FINAL):
                     break
         texts = list(dict.fromkeys(error.message for error in errors))
@@ -299,8 +319,9 @@ class Images:
             raise errors[0]
         raise FailedPrecondition(f"[{', '.join(texts)}]", hint=errors[0].hint) from errors[0]
 
-    async def _request(self, request: api_pb2.PullImageRequest) -> str:
+    async def _request(self, request: api_pb2.PullImageRequest, record: _Recorded) -> str:
         self._take_allowance()
+        record.unknown = True
         return (await self._client.images.PullImage(request)).image_ref
 
     def _take_allowance(self) -> None:

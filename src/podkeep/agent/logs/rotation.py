@@ -169,15 +169,15 @@ class LogRotation:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             info = os.fstat(source.fileno())
             try:
-                with (
-                    os.fdopen(os.open(unfinished, flags, info.st_mode & 0o777), "wb") as plain,
-                    gzip.GzipFile(fileobj=plain, mode="wb", filename="", compresslevel=1) as target,
-                ):
-                    while block := source.read(_BLOCK):
-                        if self._ending.is_set() or not os.fstat(source.fileno()).st_nlink:
-                            return
-                        target.write(block)
-                os.utime(unfinished, ns=(info.st_atime_ns, info.st_mtime_ns))
+                with os.fdopen(os.open(unfinished, flags, info.st_mode & 0o777), "wb") as plain:
+                    with gzip.GzipFile(fileobj=plain, mode="wb", filename="", compresslevel=1) as target:
+                        while block := source.read(_BLOCK):
+                            if self._ending.is_set() or not os.fstat(source.fileno()).st_nlink:
+                                return
+                            target.write(block)
+                    plain.flush()
+                    # Not by its name, at which somebody may have put a link by now.
+                    os.utime(plain.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
                 if os.fstat(source.fileno()).st_nlink:
                     os.rename(unfinished, f"{path}{_COMPRESSED}")
                     path.unlink(missing_ok=True)

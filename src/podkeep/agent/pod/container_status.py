@@ -43,6 +43,9 @@ _DONE_BEFORE = (
     "treat it as exited normally"
 )
 _KILLED = 137
+_MAX_WAITING = 256 * 1024
+"""Bytes of what all containers of a pod wait for: hooks print what they like, and a status has to fit in a request."""
+_MAX_WAITING_EACH = 4096
 _MAX_MESSAGES = 12 * 1024
 """Bytes of the termination messages of all containers of a pod (kubelet, ``MaxPodTerminationMessageLogLength``)."""
 _MIN_MILLI_CPU_LIMIT = 10
@@ -60,6 +63,7 @@ class ContainerStatuses:
         spec = pod.spec
         count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
         self._max_message = _MAX_MESSAGES // max(count, 1)
+        self._max_waiting = min(_MAX_WAITING_EACH, _MAX_WAITING // max(count, 1))
         self._deleted = pod.metadata.deletion_timestamp is not None
         self._all_restart = restarting_all(pod, observed, previous)
         self._main_created = any(
@@ -138,7 +142,8 @@ class ContainerStatuses:
         if waiting is None or self._facts.finished or not self._is_started_again(container):
             return status
         last = status.last_state if status.state.terminated is None else status.state
-        state = ContainerState(waiting=ContainerStateWaiting(reason=waiting.reason, message=waiting.message))
+        message = _cut(waiting.message, self._max_waiting)
+        state = ContainerState(waiting=ContainerStateWaiting(reason=waiting.reason, message=message))
         return msgspec.structs.replace(status, state=state, last_state=last)
 
     def _is_started_again(self, container: Container) -> bool:
@@ -249,7 +254,7 @@ class ContainerStatuses:
         return ContainerStateTerminated(
             exit_code=view.exit_code,
             reason=view.reason or ("Completed" if view.exit_code == 0 else "Error"),
-            message=": ".join(words).encode()[: self._max_message].decode(errors="ignore"),
+            message=_cut(": ".join(words), self._max_message),
             started_at=rfc3339.of_nanoseconds(view.started_at),
             finished_at=rfc3339.of_nanoseconds(view.finished_at),
             container_id=self._id(view),
@@ -321,3 +326,8 @@ def _set_cpu(amounts: dict[str, str], milli: int, old: dict[str, str], *, above:
 def _same_amount(text: str, size: int) -> str:
     """Return ``size`` bytes, in the words of ``text`` if that is the same amount."""
     return text if text and quantity.units(text) == size else binary(size)
+
+
+def _cut(text: str, most: int) -> str:
+    """Return the first bytes of a text, in whole characters."""
+    return text.encode(errors="replace")[:most].decode(errors="ignore")

@@ -199,6 +199,18 @@ class NamespaceHelper:
             raise
         return locked
 
+    def make_empty(self, userns: int, directory: int, name: str, *, is_directory: bool) -> None:
+        """Make an empty directory, or else a file, as the root of ``userns``, unless something has its name.
+
+        :param directory: a descriptor of where.
+        :raises KernelCallError: if the kernel refuses.
+        :raises Unavailable: if the helper does not answer.
+        """
+        packet = json.dumps({"make": name, "directory": is_directory}).encode()
+        with self._lock:
+            answer, _ = self._exchange_or_restart(packet, (userns, directory))
+        nshelper.raise_error(answer)
+
     def close(self) -> None:
         """End the helper process and wait for it; a second call does nothing."""
         with self._lock:

@@ -15,6 +15,10 @@ Protocol: a SOCK_SEQPACKET socket that the owner keeps the other end of; one JSO
     request   {"lock": 2} with the descriptor of a user namespace and of that many detached mounts
     answer    {"locked": 2} with a descriptor of a locked copy of each, in this order; or an error as above
 
+    request   {"make": "name", "directory": true} with the descriptors of a user namespace and of a directory, in which
+              its root makes an empty directory, or else a file
+    answer    {"made": "name"}; or an error as above
+
 The owner's end closing, for whatever reason, ends the process.
 
 Why locking needs a process of its own: the kernel locks the flags of a mount (read-only, nosuid, nodev, noexec) when a
@@ -119,6 +123,10 @@ def _answer(request: Message, given: Sequence[int]) -> tuple[Message, list[int]]
     try:
         if "lock" in request:
             return {"locked": request["lock"]}, _lock(request["lock"], given)
+        if "make" in request:
+            userns, directory = given
+            _have_done(lambda: _made(userns, directory, request["make"], is_directory=request["directory"]), 0)
+            return {"made": request["make"]}, []
         kinds = [kind for kind in KIND_FLAGS if kind in request["kinds"]]
         return {"kinds": kinds}, _create(request, kinds)
     except PodkeepError as error:
@@ -247,6 +255,32 @@ def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
     _become_root()
     libc.unshare(CloneFlag.NEWNS, "sysctl user.max_mnt_namespaces limits their number")
     return [mounts.open_tree(name, clone=True, recursive=True) for name in names]
+
+
+def _made(userns: int, directory: int, name: str, *, is_directory: bool) -> list[int]:
+    """Make an empty directory or file as the root of a user namespace; who else had the same idea was first."""
+    libc.setns(userns, CloneFlag.NEWUSER)
+    _become_root()
+    make_empty(directory, name, is_directory=is_directory)
+    return []
+
+
+def make_empty(directory: int, name: str, *, is_directory: bool) -> None:
+    """Make an empty directory, or else a file, unless something has its name. No link is followed.
+
+    :raises KernelCallError: if the kernel refuses.
+    """
+    try:
+        if is_directory:
+            os.mkdir(name, 0o755, dir_fd=directory)
+        else:
+            flags = os.O_CREAT | os.O_EXCL | os.O_RDONLY | os.O_CLOEXEC
+            os.close(os.open(name, flags, 0o644, dir_fd=directory))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        call = f"{'mkdir' if is_directory else 'open'}({name!r})"
+        raise KernelCallError(call, error.errno or 0) from error
 
 
 def _mount_point(number: int, tree: int) -> str:

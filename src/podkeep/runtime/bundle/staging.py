@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -22,12 +22,14 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountAttr
+from podkeep.kernel.namespace import nshelper
 from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, open_pinned
 from podkeep.runtime.bundle import targets
+from podkeep.runtime.bundle.nesting import Hands, Nesting
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox
-from podkeep.runtime.oci.mounts import StagedMount, is_bind, protected, protection
+from podkeep.runtime.oci.mounts import BIND_OPTIONS, StagedMount, is_bind, protected, protection
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,16 @@ class Staging:
         crun 1.8.1 cannot copy such a mount with what is below it before it is in the pod's user namespace, and then
         binds it inside, where the kernel lets it have all of it.
 
+        What is mounted below another one is put together before (:mod:`podkeep.runtime.bundle.nesting`).
+
         :param whole: sources whose flags are for what is mounted below them, too: those of :meth:`planned_sources`.
         :raises FailedPrecondition: naming a mount that passes mounts on to the machine, which the kernel does not lock.
         """
         idmap = sandbox.config.namespaces.userns
+        nested = self._nested(container, sandbox, config, whole)
         if idmap is None:
-            return self._make_protected(container, sandbox, config)
+            return config if nested is None else self._make_protected(container, sandbox, nested)
+        config = nested or config
         result = [dict(item) for item in config["mounts"]]
         with ExitStack() as closing:
 
@@ -155,17 +161,14 @@ class Staging:
         return {**config, "mounts": result}
 
     def _make_protected(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
-        """Return the OCI configuration with copies for bind mounts with flags, if one is mounted below another.
+        """Return the OCI configuration with copies for bind mounts with flags, where some were left to the OCI runtime.
 
-        The OCI runtime mounts first, and comes back by the path to set the flags. In a volume another container of the
-        pod may exchange the directory meanwhile, and have the mount without them. And where something is mounted in a
-        volume, it makes a file or directory as root for that, wherever a link in the volume leads: what is to be
-        read-only has to be so by then (crun 1.8.1 sets flags when all is mounted).
+        It mounts first, and comes back by the path to set the flags. In a volume another container of the pod may
+        exchange the directory meanwhile, and have the mount without them. And where something is mounted in a volume,
+        it makes a file or directory as root for that, wherever a link in the volume leads: what is to be read-only has
+        to be so by then (crun 1.8.1 sets flags when all is mounted).
         """
-        with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root:
-            found = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
-        tops = set(found.values())
-        if all(tops.isdisjoint(map(str, PurePosixPath(place).parents)) for place in tops):
+        if not _has_nested(item["destination"] for item in config["mounts"] if is_bind(item)):
             return config
         result = []
         for number, item in enumerate(config["mounts"]):
@@ -176,6 +179,36 @@ class Staging:
                 item = {**item, "source": str(target)}
             result.append(item)
         return {**config, "mounts": result}
+
+    def _nested(
+        self, container: Container, sandbox: Sandbox, config: dict[str, Any], whole: Collection[str]
+    ) -> dict[str, Any] | None:
+        """Return the OCI configuration with what is mounted below other bind mounts put together; None: nothing is."""
+        with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root, ExitStack() as closing:
+            found = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
+            if not _has_nested(found.values()):
+                return None
+            idmap = sandbox.config.namespaces.userns
+            userns = closing.enter_context(self.userns(sandbox, idmap))
+
+            def attach(copy: int) -> str:
+                directory = self.directory(container, sandbox)
+                target = directory / f"nested-{len(os.listdir(directory))}"
+                _attach(copy, target)
+                return str(target)
+
+            def make(directory: int, name: str, is_directory: bool) -> None:
+                if userns is None:
+                    nshelper.make_empty(directory, name, is_directory=is_directory)
+                else:
+                    self.helper.make_empty(userns, directory, name, is_directory=is_directory)
+
+            hands = Hands(copy=lambda item: _whole_copy(item, whole), attach=attach, make=make)
+            nesting = Nesting(root, hands)
+            closing.callback(nesting.close)
+            for item in config["mounts"]:
+                nesting.add(item)
+            return {**config, "mounts": nesting.mounts()}
 
     def unstage(self, container: Container) -> None:
         """Remove the copies of a container; safe to repeat."""
@@ -299,6 +332,36 @@ def _protected_copy(item: Mapping[str, Any], *, recursive: bool, whole: bool = F
     )
     try:
         mounts.mount_setattr(copy, set_=_attributes(protection(item["options"])), recursive=recursive and whole)
+    except BaseException:
+        os.close(copy)
+        raise
+    return copy
+
+
+def _has_nested(places: Iterable[str]) -> bool:
+    tops = set(places)
+    return not all(tops.isdisjoint(map(str, PurePosixPath(place).parents)) for place in tops)
+
+
+def _whole_copy(item: Mapping[str, Any], whole: Collection[str]) -> int:
+    """Return a detached copy of a bind mount's source with all that the OCI runtime would give it."""
+    options = item["options"]
+    unknown = [option for option in options if option not in BIND_OPTIONS]
+    if unknown:
+        raise FailedPrecondition(
+            f"the mount at {item['destination']}, above or below another one, cannot have the options"
+            f" {', '.join(unknown)}"
+        )
+    recursive = "rbind" in options
+    propagation = mounts.Propagation.UNCHANGED
+    if not {"private", "rprivate"}.isdisjoint(options):
+        propagation = mounts.Propagation.PRIVATE
+    elif not {"slave", "rslave"}.isdisjoint(options):
+        propagation = mounts.Propagation.SLAVE
+    copy = mounts.clone_tree(item["source"], recursive=recursive, propagation=propagation)
+    try:
+        below = recursive and (item["source"] in whole or "rro" in options)
+        mounts.mount_setattr(copy, set_=_attributes(protection(options)), recursive=below)
     except BaseException:
         os.close(copy)
         raise

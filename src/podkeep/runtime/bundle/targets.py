@@ -3,7 +3,7 @@
 Owns: following the links before the container exists, so that the OCI runtime gets paths without them. It would follow
 them inside, too, but after /proc is there: a link of the image could bring a volume onto what a process writes its
 security label to. And it fails at links to what does not exist (crun 1.8.1), as an image's /etc/resolv.conf often is.
-Does not own: links inside of volumes, which the OCI runtime follows. Called by ``container_executor.py``, while no
+Does not own: links inside of volumes (``nesting.py``). Called by ``container_executor.py``, while no
 process runs in the root file system yet.
 """
 
@@ -61,8 +61,10 @@ def check_virtual(root: int) -> None:
 class Walk:
     """Following the links of one root file system, the tree behind descriptor ``root``.
 
-    ``covered`` are the paths at which something is mounted.
+    ``covered`` are the paths at which something is mounted; ``by`` says whose links are followed.
     """
+
+    by = "in this image"
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -91,7 +93,7 @@ class Walk:
                 below = None if below is not None and len(found) < below else below
             elif name not in {"", "."}:
                 inner = "/".join(("", *found, name))
-                target = None if below is not None else _link(self._root, inner)
+                target = self.target(inner, covered=below is not None)
                 if target is None:
                     found.append(name)
                     below = len(found) if below is None and inner in self.covered else below
@@ -104,8 +106,15 @@ class Walk:
                     found, below = [], start
         place = "/" + "/".join(found)
         if place != path and (place in {"/", "/dev"} or (_is_below(place, _KERNEL) and not _is_below(path, _KERNEL))):
-            raise InvalidArgument(f"{path} leads to {place} in this image: nothing can be mounted there")
+            raise InvalidArgument(f"{path} leads to {place} {self.by}: nothing can be mounted there")
         return place
+
+    def target(self, inner: str, *, covered: bool) -> str | None:
+        """Return what the link at a path says; None if there is none, or if it is not to be followed.
+
+        :param covered: something is mounted there, or above.
+        """
+        return None if covered else _link(self._root, inner)
 
 
 def _is_below(path: str, tops: Iterable[str]) -> bool:

@@ -234,6 +234,8 @@ def is_bind(item: Mapping[str, Any]) -> bool:
 
 _SETS = {"ro": "ro", "rro": "ro", "nosuid": "nosuid", "nodev": "nodev", "noexec": "noexec"}
 _CLEARS = {"rw": "ro", "suid": "nosuid", "dev": "nodev", "exec": "noexec"}
+BIND_OPTIONS = frozenset({"bind", "rbind", *_PROPAGATION.values(), "private", "slave", "shared", *_SETS, *_CLEARS})
+"""Words for what podkeep can do for a bind mount itself."""
 
 
 def protection(options: Sequence[str]) -> frozenset[str]:

@@ -94,6 +94,7 @@ class HttpConnection:
         self._name, self._connection, self._handler = name, connection, handler
         self._limits, self._pool, self._stopping = limits, pool, stopping
         self._reader, self._writer = connection.reader, connection.writer
+        self._transport = connection.writer.transport
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
         self._h11 = Parser(h11.SERVER, limits.head_bytes)
         self._is_chunked = False
@@ -256,13 +257,12 @@ class HttpConnection:
                 await self._writer.drain()
 
     def _is_taken(self) -> bool:
-        transport = self._writer.transport
-        return not transport.get_write_buffer_size() and not transport.is_closing()
+        return not self._transport.get_write_buffer_size() and not self._transport.is_closing()
 
     def _write_now(self, chunk: Chunk) -> bool:
         if not self._sends_chunks or not self._is_taken():
             return False
-        self._writer.write(chunk)
+        self._transport.write(chunk)
         return True
 
     async def _write_response(self, response: Response, *, closes: bool = False) -> None:

@@ -31,7 +31,7 @@ from podkeep.apiserver.server import bootstrap
 from podkeep.apiserver.server.masters import Masters
 from podkeep.apiserver.storage.store import Store
 from podkeep.http.budget import Account, Pool
-from podkeep.http.messages import Body, Credentials, Peer, Request, Response
+from podkeep.http.messages import Body, Credentials, Peer, Request, Response, WriteNow
 
 ROOT = Peer(credentials=Credentials(pid=1, uid=0, gid=0))
 STRANGER = Peer(address="192.0.2.1")
@@ -104,6 +104,8 @@ class Api:
         self.metrics = Metrics(lambda: (0, 0), lambda: 0, dict)
         subresources = Subresources(self.resources, self.registry, lister, served)
         self._lister = lister
+        self.write_now: WriteNow = lambda _: False
+        """What watches write with while nobody asks them for more."""
         self.handler = Handler(
             Parts(
                 catalog=catalog,
@@ -160,6 +162,7 @@ class Api:
             stopping=asyncio.Event(),
             at_end=at_end,
             admit=lambda: None,
+            write_now=self.write_now,
         )
         answer = await self.handler(request)
         assert isinstance(answer, Response)

@@ -26,7 +26,19 @@ from podkeep.base import log as request_log
 from podkeep.base.errors import PodkeepError
 from podkeep.http.budget import Account, ClientGone, Pool
 from podkeep.http.listener import Connection
-from podkeep.http.messages import Body, Credentials, Handler, Peer, Refused, Request, Response, Upgrade, encoded
+from podkeep.http.messages import (
+    Body,
+    Chunk,
+    Credentials,
+    Handler,
+    Peer,
+    Refused,
+    Request,
+    Response,
+    Upgrade,
+    encoded,
+    framed,
+)
 from podkeep.http.parser import Parser
 from podkeep.http.transport import Hangup, SocketTransport
 
@@ -82,6 +94,7 @@ class HttpConnection:
         self._name, self._connection, self._handler = name, connection, handler
         self._limits, self._pool, self._stopping = limits, pool, stopping
         self._reader, self._writer = connection.reader, connection.writer
+        self._transport = connection.writer.transport
         self._socket: socket.socket = connection.writer.get_extra_info("socket")
         self._h11 = Parser(h11.SERVER, limits.head_bytes)
         self._is_chunked = False
@@ -244,14 +257,12 @@ class HttpConnection:
                 await self._writer.drain()
 
     def _is_taken(self) -> bool:
-        transport = self._writer.transport
-        return not transport.get_write_buffer_size() and not transport.is_closing()
+        return not self._transport.get_write_buffer_size() and not self._transport.is_closing()
 
-    def _write_now(self, data: bytes) -> bool:
+    def _write_now(self, chunk: Chunk) -> bool:
         if not self._sends_chunks or not self._is_taken():
             return False
-        # As h11 frames it (RFC 9112, section 7.1), which has no state between two chunks.
-        self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._transport.write(chunk)
         return True
 
     async def _write_response(self, response: Response, *, closes: bool = False) -> None:
@@ -291,13 +302,15 @@ class HttpConnection:
         :raises TimeoutError: if it takes nothing.
         """
 
-        async def write() -> None:
-            async for chunk in chunks:
-                if chunk:
-                    await self._write(self._h11.send(h11.Data(data=chunk)))
-
-        # Others get a body that ends with the connection.
+        # h11 sends the same, but looks at each; it has no state between two. Others than 1.1 get a body that ends with
+        # the connection.
         self._sends_chunks = self._h11.their_http_version == b"1.1"
+
+        async def write() -> None:
+            async for data in chunks:
+                if data:
+                    await self._write(framed(data) if self._sends_chunks else self._h11.send(h11.Data(data=data)))
+
         try:
             await self._while_there(write())
         finally:

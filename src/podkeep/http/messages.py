@@ -10,14 +10,22 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, NewType, Protocol, TypeAlias, TypeVar
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.http.budget import Account
 from podkeep.http.transport import Transport
 
 Headers: TypeAlias = Sequence[tuple[str, str]]
+Chunk = NewType("Chunk", bytes)
+"""Data as a chunk of a body: see :func:`framed`."""
+WriteNow: TypeAlias = Callable[[Chunk], bool]
 _Result = TypeVar("_Result")
+
+
+def framed(data: bytes) -> Chunk:
+    """Return data, which must not be empty, as a chunk of a body (RFC 9112, section 7.1)."""
+    return Chunk(b"%x\r\n%b\r\n" % (len(data), data))
 
 
 def encoded(headers: Headers) -> list[tuple[bytes, bytes]]:
@@ -166,7 +174,7 @@ class Request(Head):
     admit: Callable[[], None]
     """Call it when the client has shown that it is entitled: its connection is not closed any more to make room for
     another until the response is complete. Raises :class:`Refused` if that are too many."""
-    write_now: Callable[[bytes], bool] = lambda _: False
+    write_now: WriteNow = lambda _: False
     """Writes a chunk of the response that is being sent, while the next one of its generator is waited for, without
     waking who waits: with many connections that costs as much as the write. False: nothing was written, since the
     client has not taken all there was before, or the response is not sent in chunks."""

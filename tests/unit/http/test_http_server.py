@@ -23,7 +23,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.http.budget import Pool
 from podkeep.http.connection import PIECE_BYTES, Limits
 from podkeep.http.listener import tcp_socket, unix_socket
-from podkeep.http.messages import Handler, Refused, Request, Response, Upgrade
+from podkeep.http.messages import Handler, Refused, Request, Response, Upgrade, framed
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
 from podkeep.http.transport import Transport
@@ -695,7 +695,7 @@ def test_chunks_are_written_at_once_while_the_next_is_waited_for(version: bytes,
         yield b"three"
 
     async def handler(request: Request) -> Response:
-        assert not request.write_now(b"before the head")
+        assert not request.write_now(framed(b"before the head"))
         requests.put_nowait(request)
         return Response(body=chunks())
 
@@ -707,11 +707,11 @@ def test_chunks_are_written_at_once_while_the_next_is_waited_for(version: bytes,
             first = b"3\r\none\r\n" if chunked else b"one"
             assert await client.reader.readexactly(len(first)) == first
             request = await requests.get()
-            assert request.write_now(b"two") == chunked
+            assert request.write_now(framed(b"two")) == chunked
             go_on.set()
             rest = b"3\r\ntwo\r\n5\r\nthree\r\n0\r\n\r\n" if chunked else b"three"
             assert await client.reader.readexactly(len(rest)) == rest
-            assert not request.write_now(b"after the end")
+            assert not request.write_now(framed(b"after the end"))
 
     run(scenario())
 
@@ -734,7 +734,7 @@ def test_nothing_is_written_at_once_to_a_client_that_takes_nothing(run: Any) -> 
             request = await requests.get()
             await client.reader.readexactly(len(b"5\r\nfirst\r\n"))
             written = 0
-            while written < 1000 and request.write_now(b"x" * 65536):
+            while written < 1000 and request.write_now(framed(b"x" * 65536)):
                 written += 1
             assert 0 < written < 1000
 

@@ -25,6 +25,7 @@ from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.records import Event, EventType, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
 from podkeep.base.errors import PodkeepError
+from podkeep.http.messages import Chunk, WriteNow, framed
 
 BOOKMARK_S = 60.0
 """Seconds between bookmarks of a watch without events."""
@@ -79,6 +80,7 @@ class Watches:
         self._clock = clock or asyncio.get_running_loop().time
         self._lines: Recent[tuple[int, EventType, Kind, Form, str, bool], bytes] = Recent(KEPT_BYTES)
         self._open: set[Watcher] = set()
+        self._delivered: tuple[Sequence[Event], Chunk] = (), framed(b"\n")
 
     def __len__(self) -> int:
         return len(self._open)
@@ -89,7 +91,7 @@ class Watches:
             watcher.end()
 
     def start(
-        self, target: Target, options: ListOptions, view: Rendering, write_now: Callable[[bytes], bool]
+        self, target: Target, options: ListOptions, view: Rendering, write_now: WriteNow
     ) -> tuple[AsyncGenerator[bytes, None], Callable[[], None]]:
         """Begin a watch.
 
@@ -117,15 +119,21 @@ class Watches:
         self._open.add(watcher)
         if view.is_stored and not options.selects:
             # With selectors, what an object is decides: that is for the watch's own task, which may fail alone.
-            watcher.deliver = lambda events: write_now(
-                b"".join([view.event(event.type, event.stored.value, headers=False) for event in events])
-            )
+            watcher.deliver = lambda events: write_now(self._chunk_of(events, view))
 
         def end() -> None:
             watcher.end()
             self._open.discard(watcher)
 
         return self._stream(watcher, options, view, initial, revision), end
+
+    def _chunk_of(self, events: Sequence[Event], view: Rendering) -> Chunk:
+        """Return events whose objects are shown as they are stored, made once for all watchers of them."""
+        made_of, chunk = self._delivered
+        if events is not made_of:
+            chunk = framed(b"".join([view.event(event.type, event.stored.value, headers=False) for event in events]))
+            self._delivered = events, chunk
+        return chunk
 
     async def _stream(
         self, watcher: Watcher, options: ListOptions, view: Rendering, initial: list[Stored], revision: int

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +35,8 @@ WATCHER_EVENTS = 1_000
 WATCHER_BYTES = 8 << 20
 WATCHER_MOST = 4
 """How many times that may wait for one that takes some, but too few; what came last does not count."""
+DELIVERED_BYTES = 64 << 10
+"""Of the objects that a watcher takes at once at most: whoever takes more has it piece by piece."""
 SHORT_LIVED = frozenset({"events", "coordination.k8s.io/leases"})
 """Resources that are written all the time and whose past hardly anybody asks for: less of it is kept."""
 _COMPACT_BATCH = 500
@@ -43,6 +45,8 @@ _GROUP_EVENTS = 500
 _DISK_EVENTS = 500
 _encode = msgspec.json.Encoder().encode
 _Write: TypeAlias = tuple[Event, asyncio.Future[Stored]]
+_Scope: TypeAlias = tuple[str, str]
+"""A resource and a namespace: what a watcher sees events of. The namespace is empty for all of them."""
 _Past: TypeAlias = Callable[[str, int], Awaitable[tuple[list[Event], int | None]]]
 _Result = TypeVar("_Result")
 
@@ -91,33 +95,41 @@ class Watcher:
         self._woken = False
         self.deliver: Callable[[Sequence[Event]], bool] | None = None
         """Takes events in the turn in which they are acknowledged, while :meth:`batch` waits and has given all others
-        out; False: it takes none now, and they are batch's. It must not raise."""
+        out, unless they are many (``DELIVERED_BYTES``); False: it takes none now, and they are batch's. It must not
+        raise."""
         self._error: PodkeepError | None = None
         self._ended = False
 
     def _is_ours(self, event: Event) -> bool:
         return not self.namespace or event.stored.key.namespace == self.namespace
 
-    def put(self, events: Iterable[Event]) -> None:
-        """Hand over the events of a group that was just acknowledged, or end the watch if too many wait already.
+    def put(self, events: Sequence[Event], added: int) -> None:
+        """Hand over its events of a group that was just acknowledged, or end the watch if too many wait already.
 
         The group itself may be of any size: there was no time yet to take any of it.
+
+        :param events: one or more; the same sequence for all watchers that see the same.
+        :param added: how many bytes their objects have.
         """
+        if (
+            self._waiting is not None
+            and not self._waiting.done()  # so there are no others
+            and self.deliver is not None
+            and added <= DELIVERED_BYTES
+            and self.deliver(events)
+        ):
+            return
         count, size = self._latest
         if (_exceeds(len(self._events), self._bytes, 1) and not self._took) or _exceeds(
             len(self._events) - count, self._bytes - size, WATCHER_MOST
         ):
             self.end(Slow("the watch was ended: its events were not read fast enough", hint="list, then watch again"))
             return
-        ours = list(filter(self._is_ours, events))
-        if ours and self._is_waited_for and self.deliver is not None and self.deliver(ours):
-            return
-        self._latest = len(ours), sum(len(event.stored.value) for event in ours)
+        self._latest = len(events), added
         self._took = False
-        self._events += ours
-        self._bytes += self._latest[1]
-        if ours:
-            self._go_on()
+        self._events += events
+        self._bytes += added
+        self._go_on()
 
     def end(self, error: PodkeepError | None = None) -> None:
         """End the watch. With an error, what waits is dropped and the iterator raises it."""
@@ -133,10 +145,6 @@ class Watcher:
         """Have :meth:`batch` return None once, now or when it is called: its reader has something else to do."""
         self._woken = True
         self._go_on()
-
-    @property
-    def _is_waited_for(self) -> bool:
-        return self._waiting is not None and not self._waiting.done()
 
     def _go_on(self) -> None:
         if self._waiting is not None and not self._waiting.done():
@@ -231,7 +239,7 @@ class Store:
         self._history: deque[Event] = deque()
         self._history_bytes = 0
         self._history_start = self._revision
-        self._watchers: dict[str, set[Watcher]] = {}
+        self._watchers: dict[_Scope, set[Watcher]] = {}
 
     async def __aenter__(self) -> Store:
         return self
@@ -395,7 +403,7 @@ class Store:
                 future.set_exception(error)
 
     def _acknowledge(self, group: list[_Write]) -> None:
-        by_resource: dict[str, list[Event]] = {}
+        seen: dict[_Scope, list[Event]] = {}
         for event, future in group:
             key, revision, _ = event.stored
             if self._pending[key][0] is event:
@@ -406,12 +414,14 @@ class Store:
                 self._remember(event.stored)
             self._revision = revision
             self._keep_in_history(event)
-            by_resource.setdefault(key.resource, []).append(event)
+            for namespace in {"", key.namespace}:
+                seen.setdefault((key.resource, namespace), []).append(event)
             if not future.done():
                 future.set_result(event.stored)
-        for resource, events in by_resource.items():
-            for watcher in list(self._watchers.get(resource, ())):
-                watcher.put(events)
+        for scope, events in seen.items():
+            added = sum(len(event.stored.value) for event in events)
+            for watcher in list(self._watchers.get(scope, ())):
+                watcher.put(events, added)
 
     def _remember(self, stored: Stored) -> None:
         resource, namespace, name = stored.key
@@ -436,11 +446,14 @@ class Store:
         """
         self._require_kept(resource, after)
         watcher = Watcher(resource, namespace, after, partial(self._past, self._revision), self._unwatch)
-        self._watchers.setdefault(resource, set()).add(watcher)
+        self._watchers.setdefault((resource, namespace), set()).add(watcher)
         return watcher
 
     def _unwatch(self, watcher: Watcher) -> None:
-        self._watchers[watcher.resource].discard(watcher)
+        scope = watcher.resource, watcher.namespace
+        self._watchers[scope].discard(watcher)
+        if not self._watchers[scope]:
+            del self._watchers[scope]
 
     async def _past(self, upto: int, resource: str, after: int) -> tuple[list[Event], int | None]:
         """Return events of a resource after a revision and up to another, and after which revision more of them are.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from podkeep.apiserver.storage import store as storage
+from podkeep.http.messages import Chunk, framed
 from support.api_calls import MERGE, Answer, Api
 
 CMS = "/api/v1/namespaces/default/configmaps"
@@ -52,6 +53,53 @@ def test_a_watch_goes_on_from_a_revision(tmp_path: Path) -> None:
         assert versions == sorted(versions) == [first + 1, first + 2, first + 3]
         await watch.leave()
         assert len(api.resources.watches) == 0
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("query", "accept", "at_once"),
+    [
+        ("", "application/json", True),
+        ("&allowWatchBookmarks=true", "application/json", True),
+        ("&labelSelector=!x", "application/json", False),
+        ("&fieldSelector=metadata.name!=x", "application/json", False),
+        ("", TABLE, False),
+    ],
+)
+def test_a_watch_of_what_is_stored_is_written_to_at_once(
+    query: str, accept: str, *, at_once: bool, tmp_path: Path
+) -> None:
+    async def test(api: Api) -> None:
+        written: list[Chunk] = []
+
+        def write_now(chunk: Chunk) -> bool:
+            written.append(chunk)
+            return True
+
+        api.write_now = write_now
+        query_of_both = f"resourceVersion={await _create(api, 'a')}{query}"
+        watches = [await _watch(api, query_of_both, accept) for _ in range(2)]
+        await _create(api, "b")
+        for watch in watches:
+            assert len(await watch.events(1)) == 1
+        next_ones = [asyncio.ensure_future(anext(watch.lines)) for watch in watches if watch.lines is not None]
+        await asyncio.sleep(0)
+        answer = await api.call("POST", CMS, {"metadata": {"name": "c"}})
+        if at_once:
+            # One chunk for both, which are not woken.
+            line = b'{"type":"ADDED","object":' + answer.body + b"}\n"
+            assert written == [framed(line)] * 2
+            assert written[0] is written[1]
+            await _create(api, "d")
+            assert b'"name":"d"' in written[3]
+            await asyncio.sleep(0)
+            assert not any(one.done() for one in next_ones)
+            api.resources.watches.close()
+        else:
+            assert all(b'"name":"c"' in line for line in await asyncio.gather(*next_ones))
+            assert written == []
+        await asyncio.wait(next_ones)
 
     _run(tmp_path, test)
 

@@ -274,6 +274,51 @@ def test_events_are_delivered_at_once_or_else_batched_but_never_both(tmp_path: P
     run(tmp_path / "db", steps)
 
 
+def test_much_is_not_delivered_at_once(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        delivered: list[list[str]] = []
+
+        def deliver(events: Sequence[Event]) -> bool:
+            delivered.append([event.stored.key.name for event in events])
+            return True
+
+        watcher = store.watch("pods", 0)
+        watcher.deliver = deliver
+        half = "x" * (storage.DELIVERED_BYTES // 2)
+        for names in (["a"], ["b", "c"], ["d"]):
+            waiting = asyncio.ensure_future(watcher.batch(1 << 20))
+            await asyncio.sleep(0)
+            # What is written in one turn is one group.
+            await asyncio.gather(*(store.put(key(name), value(half), None) for name in names))
+            if len(names) == 1:
+                assert not waiting.done()
+                watcher.wake()
+                assert await waiting is None
+            else:
+                assert [event.stored.key.name for event in await waiting or ()] == names
+        assert delivered == [["a"], ["d"]]
+
+    run(tmp_path / "db", steps)
+
+
+def test_watchers_are_told_of_their_namespace_alone_and_in_order(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        places = ("", "a", "b", "c")
+        watchers = [store.watch("pods", 0, namespace) for namespace in places]
+        nodes = store.watch("nodes", 0)
+        writes = [("1", "a"), ("2", "b"), ("3", "a"), ("4", "b")]
+        await asyncio.gather(*(store.put(key(name, place), value(name), None) for name, place in writes))
+        await store.put(key("5", "", "nodes"), value("5"), None)
+        for watcher, place in zip(watchers, places, strict=True):
+            wanted = [name for name, namespace in writes if place in ("", namespace)]
+            found = [] if place == "c" else await some(watcher, len(wanted))
+            assert [name for _, name, _ in found] == wanted
+            assert watcher.is_drained or place == "c"
+        assert [name for _, name, _ in await some(nodes, 1)] == ["5"]
+
+    run(tmp_path / "db", steps)
+
+
 def test_a_batch_that_is_woken_takes_nothing(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         watcher = store.watch("pods", 0)

@@ -9,8 +9,8 @@ from typing import Any
 from podkeep.apiserver.meta.status import StatusError, too_large
 
 MAX_VALUES = 10_000
-"""JSON values of an object but its managedFields. Validation takes some 15 to 30 µs for each of the smallest. An Endpoints of
-the most addresses that it may have (1,000, each with what it is the address of) has 8,000."""
+"""JSON values of an object but its managedFields. Validation takes some 15 to 30 µs for each of the smallest. An
+Endpoints of the most addresses that it may have (1,000, each with what it is the address of) has 8,000."""
 MAX_MANAGED_VALUES = 20_000
 """JSON values of an object's managedFields."""
 

@@ -99,7 +99,11 @@ class _Listed(list[str]):
 
 def test_lists_of_a_service_are_walked_once() -> None:
     ips = [f"10.1.{number // 250}.{number % 250}" for number in range(MANY)]
-    spec = {"type": "ClusterIP", "sessionAffinity": "None", "ports": [{"port": 80, "targetPort": 80, "protocol": "TCP"}]}
+    spec = {
+        "type": "ClusterIP",
+        "sessionAffinity": "None",
+        "ports": [{"port": 80, "targetPort": 80, "protocol": "TCP"}],
+    }
     old = {"metadata": {"name": "a"}, "spec": {**spec, "externalIPs": _Listed(ips)}}
     new = {"metadata": {"name": "a"}, "spec": {**spec, "externalIPs": list(reversed(ips))}}
     errors = FieldErrors()

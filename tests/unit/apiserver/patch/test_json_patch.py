@@ -11,7 +11,6 @@ from podkeep.apiserver.patch import json_patch, merge_patch
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.patch.values import copy, equal
 
-
 _WRAP = [
     {"op": "move", "from": "/x", "path": "/y"},
     {"op": "add", "path": "/x", "value": {}},

@@ -16,8 +16,8 @@ PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 POD_AFFINITIES = ("podAffinity", "podAntiAffinity")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 MAX_POD_TERMS = 100
-"""Terms of a pod's required affinity to pods, and of that against them. Each pod that gets a node afterwards, of whatever
-namespace, is held against all of them; kube-scheduler, which has no bound, is a process of its own."""
+"""Terms of a pod's required affinity to pods, and of that against them. Each pod that gets a node afterwards, of
+whatever namespace, is held against all of them; kube-scheduler, which has no bound, is a process of its own."""
 _POLICIES = ("Honor", "Ignore")
 _ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 

@@ -24,7 +24,7 @@ from podkeep.apiserver.schema.table import Kind
 from podkeep.base import quantity
 
 MAX_HARD = 1_000
-"""Resources that a quota limits. Each write in its namespace is held against all of them, and its status has each twice."""
+"""Resources that a quota limits: each write in its namespace is held against them, and its status has each twice."""
 BEST_EFFORT = "BestEffort"
 NOT_BEST_EFFORT = "NotBestEffort"
 TERMINATING = "Terminating"

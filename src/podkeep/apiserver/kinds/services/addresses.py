@@ -47,7 +47,9 @@ def family(text: str) -> str:
     return f"IPv{address.version}" if address else "unknown"
 
 
-def validate(path: str, text: str, errors: FieldErrors, *, old: Set[str] = frozenset(), canonical: bool = False) -> bool:
+def validate(
+    path: str, text: str, errors: FieldErrors, *, old: Set[str] = frozenset(), canonical: bool = False
+) -> bool:
     """Note what is no IP address; return whether it is one.
 
     :param old: what the old object has there is taken as it is.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
+from itertools import islice
 from typing import Any
 
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import refused
 from podkeep.apiserver.kinds.pods.resources import aggregate
 from podkeep.apiserver.kinds.policy.limit_ranges import CLAIM, CONTAINER, POD
+from podkeep.apiserver.meta import values
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.base import quantity
@@ -18,6 +20,8 @@ ANNOTATION = "kubernetes.io/limit-ranger"
 """What the plugin has set in a pod."""
 _PODS = "pods"
 _CLAIMS = "persistentvolumeclaims"
+_MAX_PROBLEMS = 1_000
+"""That are looked for: there may be as many as containers times limits."""
 _GROUPS = (("containers", "container"), ("initContainers", "init container"))
 
 Amounts = Mapping[str, str]
@@ -52,7 +56,7 @@ class LimitRanger:
                 if is_pod
                 else _claim_problems(attributes.value, limit_range)
             )
-            if texts := list(dict.fromkeys(found)):
+            if texts := list(dict.fromkeys(islice(found, _MAX_PROBLEMS))):
                 raise refused(attributes, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
 
     def _ranges(self, attributes: Attributes) -> Iterator[list[Mapping[str, Any]]]:
@@ -77,12 +81,17 @@ def _set_defaults(pod: Object, limits: list[Mapping[str, Any]]) -> None:
             defaults["requests"] |= limit.get("defaultRequest", {})
             defaults["limits"] |= limit.get("default", {})
     done = []
+    added = 0
     for group, word in _GROUPS:
         for container in pod.get("spec", {}).get(group, ()):
             resources = container.setdefault("resources", {})
             for kind, amounts in defaults.items():
                 given = resources.get(kind, {})
                 if missing := sorted(amounts.keys() - given.keys()):
+                    # Many containers times many amounts would be far more than what anybody sent.
+                    added += len(missing)
+                    if added > values.MAX_VALUES:
+                        raise values.too_many(values.MAX_VALUES)
                     resources[kind] = {**given, **{name: amounts[name] for name in missing}}
                     done.append(f"{', '.join(missing)} {kind.removesuffix('s')} for {word} {container.get('name', '')}")
     if done:

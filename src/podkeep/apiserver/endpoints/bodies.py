@@ -17,6 +17,7 @@ import msgspec
 
 from podkeep.api import documents
 from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF
+from podkeep.apiserver.meta import values
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, too_large
 from podkeep.apiserver.schema import protobuf
@@ -29,8 +30,8 @@ from podkeep.http.messages import Refused, Request
 
 MAX_BYTES = 3 << 20
 MAX_DEPTH = 64
-MAX_VALUES = 50_000
-"""JSON values in a body. Validation takes some 15 µs for each of the smallest, and nothing else is served meanwhile."""
+MAX_PATCH_VALUES = 50_000
+"""JSON values of a JSON patch, which are not validated one by one: enough for as many operations as it may have."""
 _SUMMARY_CHARACTERS = 30
 _LONG_NUMBER = re.compile(rb"[0-9]{19}|[0-9][eE]")
 _BYTE = re.compile(r" \(byte ([0-9]+)\)$")
@@ -78,15 +79,20 @@ async def read(request: Request) -> bytes:
         raise too_large(f"limit is {MAX_BYTES}") from refusal
 
 
-def parse(data: bytes, media_type: str, *, strict: bool) -> Parsed:
+def parse(data: bytes, media_type: str, *, strict: bool, most: int = 0) -> Parsed:
     """Return the value of a body.
 
     :param strict: also look for keys that are given twice.
+    :param most: how many values it may have; 0: as many as an object.
     :raises Malformed: if it is not of its media type.
     :raises StatusError: 400, if it nests too deeply; 413, if it has too many values.
     """
     if media_type != JSON and data.lstrip()[:1] != b"{":
         return _yaml(data, strict=strict)
+    if _commas(data) >= (most or values.MAX_VALUES + values.MAX_MANAGED_VALUES):
+        if media_type != JSON:
+            return _yaml(data, strict=strict)
+        raise values.too_many(most or values.MAX_VALUES)
     try:
         value = msgspec.json.decode(data)
     except RecursionError:
@@ -99,8 +105,8 @@ def parse(data: bytes, media_type: str, *, strict: bool) -> Parsed:
         raise Malformed(f"{_position(data, error.start)}: not UTF-8") from None
     if data.count(b"{") + data.count(b"[") > MAX_DEPTH or _LONG_NUMBER.search(data):
         value = _bounded(value, 0)
-    if data.count(b",") + data.count(b"{") + data.count(b"[") >= MAX_VALUES:  # commas of texts count here, too
-        _require_few(value)
+    if data.count(b",") + data.count(b"{") + data.count(b"[") >= values.MAX_VALUES:  # those of texts count here, too
+        _require_few(value, most)
     return Parsed(value, _duplicates(data) if strict else [])
 
 
@@ -113,31 +119,33 @@ def _yaml(data: bytes, *, strict: bool) -> Parsed:
 
     try:
         # Of a mapping its keys are nodes, too.
-        found = documents.parse(data.decode(), source="body", on_repeated=note, max_nodes=2 * MAX_VALUES)
+        found = documents.parse(data.decode(), source="body", on_repeated=note, max_nodes=2 * values.MAX_VALUES)
     except UnicodeDecodeError as error:
         raise Malformed(f"{_position(data, error.start)}: not UTF-8") from None
     except documents.TooManyValues:
-        raise _too_many() from None
+        raise values.too_many(values.MAX_VALUES) from None
     except InvalidArgument as error:
         raise Malformed(error.message.removeprefix("body: ")) from None
     value = _bounded(found[0].value, 0) if found else None
-    _require_few(value)
+    values.require_few(value)
     return Parsed(value, repeated=repeated)
 
 
-def _require_few(value: Any) -> None:
-    waiting, count = [value], 1
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict | list):
-            count += len(item)
-            if count > MAX_VALUES:
-                raise _too_many()
-            waiting.extend(item.values() if isinstance(item, dict) else item)
+def _commas(data: bytes) -> int:
+    """Return how many commas of a JSON text are between values: there is at least one value more."""
+    count = data.count(b",")
+    if count < values.MAX_VALUES:
+        return count
+    # A backslash is in a text, and no quotation mark of those that are left is.
+    plain = data.replace(rb"\\", b"").replace(rb"\"", b"")
+    return b"".join(plain.split(b'"')[::2]).count(b",")
 
 
-def _too_many() -> StatusError:
-    return too_large(f"limit is {MAX_VALUES} values")
+def _require_few(value: Any, most: int) -> None:
+    if not most:
+        values.require_few(value)
+    elif values.has_more(value, most):
+        raise values.too_many(most)
 
 
 def _where(data: bytes, problem: str) -> str:
@@ -262,10 +270,10 @@ def _protobuf(data: bytes, kind: Kind) -> Parsed:
 
 def _from_protobuf(raw: bytes, struct: Struct) -> dict[str, Any]:
     try:
-        value = protobuf.to_json(raw, struct, MAX_VALUES)
+        value = protobuf.to_json(raw, struct, values.MAX_VALUES)
     except TooManyFields:
-        raise _too_many() from None
-    _require_few(value)  # there may be JSON within it
+        raise values.too_many(values.MAX_VALUES) from None
+    values.require_few(value)  # there may be JSON within it
     return value
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.endpoints import options
-from podkeep.apiserver.endpoints.bodies import FieldValidation, Malformed, decode_object, parse
+from podkeep.apiserver.endpoints.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.facts import Facts
 from podkeep.apiserver.endpoints.lists import Lists
@@ -266,7 +266,8 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
     :raises StatusError: 400, 413 or 422.
     """
     try:
-        parsed = parse(body, JSON, strict=validation is not FieldValidation.IGNORE)
+        most = MAX_PATCH_VALUES if kind is PatchType.JSON else 0
+        parsed = parse(body, JSON, strict=validation is not FieldValidation.IGNORE, most=most)
     except Malformed as error:
         raise bad_request(f"error decoding patch: {error}") from None
     if kind is PatchType.JSON:

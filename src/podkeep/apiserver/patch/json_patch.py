@@ -18,6 +18,8 @@ MAX_MOVED_ITEMS = 10_000_000
 """Items of lists that the insertions and removals of a patch move together, so that a patch is linear work."""
 _MAX_POINTER = 4096
 """Characters of a pointer: far more than any object's depth needs, and little enough to show in an error."""
+_MAX_DEPTH = 200
+"""Levels that a patched object may nest: its managedFields may have more than its other fields."""
 _INDEX = re.compile(r"-?(?:0|[1-9][0-9]{0,8})")
 _MEMBERS = {
     "add": ("value",),
@@ -41,9 +43,28 @@ def apply(value: Any, patch: Any) -> Any:
             f"The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {len(patch)}", code=413
         )
     document = _Document(copy(value))
-    for operation in patch:
-        document.apply(operation)
+    try:
+        for operation in patch:
+            document.apply(operation)
+    except RecursionError:
+        raise _too_deep() from None
+    _require_flat(document.root)
     return document.root
+
+
+def _require_flat(root: Any) -> None:
+    """Refuse what nests too deeply: many moves make it, though each operation is short."""
+    level = [root]
+    for _ in range(_MAX_DEPTH):
+        inner = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [member for items in inner for member in items if isinstance(member, dict | list)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> PatchError:
+    return PatchError(f"the json patch makes an object that nests more than {_MAX_DEPTH} levels deep")
 
 
 class _Document:

@@ -24,7 +24,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
-from podkeep.apiserver.meta import objects
+from podkeep.apiserver.meta import objects, values
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import (
     MODIFIED,
@@ -215,6 +215,7 @@ class Registry:
     def _admit_creation(self, target: Target, value: Object, request: Request) -> None:
         attributes = self._attributes(Operation.CREATE, target, value, None, request)
         self._admission.mutate(attributes)
+        values.require_few(value)
         strategy = target.resource.strategy
         objects.initialize(value, uid=str(uuid.uuid4()), now=self._time())
         if strategy.generation:
@@ -272,7 +273,9 @@ class Registry:
         async with self._settled_refusals(target):
             stored, old = self._newest(target)
             try:
-                decoded = decode(_patched(old, patch, kind, target.resource), target.resource.struct)
+                patched = _patched(old, patch, kind, target.resource)
+                values.require_no_more(patched, old)
+                decoded = decode(patched, target.resource.struct)
             except PatchError as error:
                 raise _patch_status(error) from None
             except WrongType as error:
@@ -362,6 +365,7 @@ class Registry:
         objects.keep_identity(new, old)
         attributes = self._attributes(Operation.UPDATE, target, new, old, request)
         self._admission.mutate(attributes)
+        values.require_no_more(new, old)
         strategy = target.resource.strategy
         errors = FieldErrors()
         strategy.drop(new, old, self._gates)
@@ -479,11 +483,14 @@ class Registry:
     async def _put(
         self, target: Target, value: Object, previous: Stored | None, request: Request, *, applied: bool = False
     ) -> Object:
-        """Store an object; one that is too large for its managedFields without them, unless an apply needs them."""
+        """Store an object; without its managedFields if they are too many, or it is too large, unless an apply needs
+        them."""
         size = len(msgspec.json.encode(value))
-        if size > MAX_OBJECT_BYTES and "managedFields" in value["metadata"] and not applied:
-            bare = {name: item for name, item in value["metadata"].items() if name != "managedFields"}
-            value = {**value, "metadata": bare}
+        many = values.has_more(values.managed_fields(value), values.MAX_MANAGED_VALUES)
+        if many and applied:
+            raise values.too_many_managed()
+        if many or (size > MAX_OBJECT_BYTES and not applied):
+            value = values.without_managed_fields(value)
             size = len(msgspec.json.encode(value))
         if size > MAX_OBJECT_BYTES:
             raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")

@@ -54,6 +54,22 @@ def test_containers_get_what_they_leave_out() -> None:
     }
 
 
+def test_many_containers_do_not_get_many_amounts_each() -> None:
+    amounts = {f"example.com/{number}": "1" for number in range(200)}
+    found = plugin({"type": "Container", "default": amounts, "defaultRequest": amounts})
+    value = pod(*({} for _ in range(100)))
+    with pytest.raises(StatusError, match="limit is 10000 values") as caught:
+        admit(found, attributes("pods", value))
+    assert caught.value.code == 413
+    assert sum("limits" in container["resources"] for container in value["spec"]["containers"]) <= 25
+
+
+def test_what_is_wrong_is_looked_for_only_so_long() -> None:
+    limits = {f"example.com/{number}": "1" for number in range(2_000)}
+    text = refusal(plugin({"type": "Container", "max": limits}), "pods", pod(*({} for _ in range(100))))
+    assert text.count("No limit is specified") == 1_000
+
+
 def test_what_has_everything_is_left_as_it_is() -> None:
     value = pod(resources({"cpu": "1"}, {"cpu": "2"}))
     admit(

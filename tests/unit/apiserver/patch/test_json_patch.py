@@ -11,6 +11,20 @@ from podkeep.apiserver.patch import json_patch, merge_patch
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.patch.values import copy, equal
 
+_WRAP = [
+    {"op": "move", "from": "/x", "path": "/y"},
+    {"op": "add", "path": "/x", "value": {}},
+    {"op": "move", "from": "/y", "path": "/x/y"},
+]
+
+
+@pytest.mark.parametrize("last", [[], [{"op": "copy", "from": "/x", "path": "/z"}], [{"op": "test", "path": "/y"}]])
+def test_moves_do_not_make_objects_that_nest_without_bound(last: list[Any]) -> None:
+    with pytest.raises(PatchError, match="nests more than 200 levels deep") as refused:
+        json_patch.apply({"x": {}}, _WRAP * 3_000 + last)
+    assert refused.value.code == 400
+    assert json_patch.apply({"x": {}}, _WRAP)["x"] == {"y": {}}
+
 
 @pytest.mark.parametrize(
     ("value", "patch", "after"),

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from podkeep.api.fields import FieldErrors
@@ -623,6 +624,53 @@ def test_an_object_too_large_for_its_managers_is_stored_without_them(tmp_path: P
         await registry.create(at(CONFIG_MAPS, "d"), config_map("d"), ME)
         error = await refused(registry.apply(at(CONFIG_MAPS, "d"), {"data": keys}, ME, force=True))
         assert error.code == 413
+
+    run(tmp_path, steps)
+
+
+def test_an_object_gets_no_more_values_by_patches_than_it_may_be_created_with(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        await registry.create(at(CONFIG_MAPS), config_map(**{f"a{number}": "" for number in range(9_000)}), ME)
+        more = {f"b{number}": "" for number in range(2_000)}
+        copies = [{"op": "copy", "from": "/data/a0", "path": f"/data/{name}"} for name in more]
+        for patch, kind in (({"data": more}, PatchType.MERGE), (copies, PatchType.JSON)):
+            error = await refused(registry.patch(at(CONFIG_MAPS), patch, kind, ME))
+            assert (error.code, error.message) == (413, "Request entity too large: limit is 10000 values")
+        error = await refused(registry.apply(at(CONFIG_MAPS), {"data": more}, ME, force=False))
+        assert error.code == 413
+        assert store.revision == 1
+
+    run(tmp_path, steps)
+
+
+def test_what_older_rules_let_in_may_stay_and_become_less(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        old = store.get(at(CONFIG_MAPS).key)
+        assert old is not None
+        value = msgspec.json.decode(old.value)
+        value["data"] = {f"a{number}": "" for number in range(15_000)}
+        await store.put(at(CONFIG_MAPS).key, value, old)
+        await registry.patch(at(CONFIG_MAPS), {"data": {"a0": "x"}}, PatchType.MERGE, ME)
+        await registry.patch(at(CONFIG_MAPS), {"data": {"a0": None}}, PatchType.MERGE, ME)
+        error = await refused(registry.patch(at(CONFIG_MAPS), {"data": {"b": "", "c": ""}}, PatchType.MERGE, ME))
+        assert error.code == 413
+
+    run(tmp_path, steps)
+
+
+def test_managed_fields_that_are_too_many_are_not_kept(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        given = config_map(**{f"a{number}": "" for number in range(9_000)})
+        for name in ("one", "other"):
+            request = Request(field_manager=name)
+            new, _ = await registry.apply(at(CONFIG_MAPS), given, request, force=False)
+        assert len(metadata(new)["managedFields"]) == 2
+        error = await refused(registry.apply(at(CONFIG_MAPS), given, Request(field_manager="third"), force=False))
+        assert (error.code, error.message) == (
+            413,
+            "Request entity too large: limit is 20000 values of managedFields",
+        )
 
     run(tmp_path, steps)
 

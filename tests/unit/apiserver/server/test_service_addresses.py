@@ -72,3 +72,22 @@ def test_a_port_that_is_asked_for_twice_is_given_once(tmp_path: Path) -> None:
                 await registry.update(_at("a", "status"), value | {"status": status}, ME)
 
     asyncio.run(steps())
+
+
+def test_a_service_is_read_once_while_it_stays_the_same(tmp_path: Path) -> None:
+    async def steps() -> None:
+        async with Store(tmp_path / "db") as store:
+            plugin = ServiceAddresses(store, RANGES)
+            registry = Registry(store, plugin)
+            large = {f"key-{number}": "x" * 60 for number in range(1_000)}
+            await registry.create(_at("a"), _service("a", selector=large), ME)
+            (first,) = plugin.services()
+            assert len(str(first)) < 500
+            (again,) = plugin.services()
+            assert again is first
+            await registry.create(_at("b"), _service("b"), ME)
+            assert any(found is first for found in plugin.services())
+            await registry.delete(_at("a"), DeleteOptions(), ME)
+            assert [found["metadata"]["name"] for found in plugin.services()] == ["b"]
+
+    asyncio.run(steps())

@@ -15,6 +15,9 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 POD_AFFINITIES = ("podAffinity", "podAntiAffinity")
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+MAX_POD_TERMS = 100
+"""Terms of a pod's required affinity to pods, and of that against them. Each pod that gets a node afterwards, of
+whatever namespace, is held against all of them; kube-scheduler, which has no bound, is a process of its own."""
 _POLICIES = ("Honor", "Ignore")
 _ACTIONS = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -32,7 +35,9 @@ def validate_affinity(affinity: Values, path: str, errors: FieldErrors) -> None:
             _node_term(term.get("preference", {}), f"{where}.{PREFERRED}[{index}].preference", errors, values=False)
     for kind in POD_AFFINITIES:
         given = affinity.get(kind, {})
-        for index, term in enumerate(given.get(REQUIRED, ())):
+        terms = given.get(REQUIRED, ())
+        field_rules.too_many(f"{path}.{kind}.{REQUIRED}", len(terms), MAX_POD_TERMS, errors)
+        for index, term in enumerate(terms[:MAX_POD_TERMS]):
             _pod_term(term, f"{path}.{kind}.{REQUIRED}[{index}]", errors)
         for index, weighted in enumerate(given.get(PREFERRED, ())):
             where = f"{path}.{kind}.{PREFERRED}[{index}]"

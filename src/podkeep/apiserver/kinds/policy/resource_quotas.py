@@ -11,6 +11,7 @@ from typing import Any
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
+from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.cluster import class_infos
 from podkeep.apiserver.kinds.field_rules import IMMUTABLE, required
@@ -22,6 +23,8 @@ from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.schema.table import Kind
 from podkeep.base import quantity
 
+MAX_HARD = 1_000
+"""Resources that a quota limits: each write in its namespace is held against them, and its status has each twice."""
 BEST_EFFORT = "BestEffort"
 NOT_BEST_EFFORT = "NotBestEffort"
 TERMINATING = "Terminating"
@@ -57,7 +60,10 @@ def _drop(new: Object, old: Object | None, gates: FeatureGates) -> None:
 
 def _validate(value: Object, errors: FieldErrors) -> None:
     spec = value.get("spec", {})
-    _amounts(spec, ("hard",), "spec", errors)
+    if len(spec.get("hard", ())) > MAX_HARD:
+        field_rules.too_many("spec.hard", len(spec["hard"]), MAX_HARD, errors)
+    else:
+        _amounts(spec, ("hard",), "spec", errors)
     class_infos.validate(spec, "spec", errors)
     _scopes(spec, errors)
     _selector(spec, errors)

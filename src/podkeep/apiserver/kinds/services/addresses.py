@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Container
+from collections.abc import Set
 from typing import TypeAlias
 
 from podkeep.api.fields import FieldErrors
@@ -47,7 +47,9 @@ def family(text: str) -> str:
     return f"IPv{address.version}" if address else "unknown"
 
 
-def validate(path: str, text: str, errors: FieldErrors, *, old: Container[str] = (), canonical: bool = False) -> bool:
+def validate(
+    path: str, text: str, errors: FieldErrors, *, old: Set[str] = frozenset(), canonical: bool = False
+) -> bool:
     """Note what is no IP address; return whether it is one.
 
     :param old: what the old object has there is taken as it is.
@@ -94,7 +96,7 @@ def _within(address: Address, networks: tuple[Network, ...]) -> bool:
     return any(address in network for network in networks)
 
 
-def validate_network(path: str, text: str, errors: FieldErrors, *, old: Container[str] = ()) -> None:
+def validate_network(path: str, text: str, errors: FieldErrors, *, old: Set[str] = frozenset()) -> None:
     """Note what is no network in CIDR notation; ``old`` is as in :func:`validate`."""
     if text in old:
         return

@@ -34,14 +34,16 @@ def validate(spec: Spec, before: Spec, errors: FieldErrors) -> None:
         return
     ips, families, policy = spec.get("clusterIPs", []), spec.get("ipFamilies", []), spec.get("ipFamilyPolicy")
     _validate_singular(spec.get("clusterIP", ""), ips, errors)
+    seen: set[str] = set()
     for index, family in enumerate(families):
         if family not in FAMILIES:
             field_rules.not_supported(f"spec.ipFamilies[{index}]", family, FAMILIES, errors)
-        if family in families[:index]:
+        if family in seen:
             errors.duplicate(f"spec.ipFamilies[{index}]", family)
+        seen.add(family)
     if policy is not None and policy not in POLICIES:
         field_rules.not_supported("spec.ipFamilyPolicy", policy, POLICIES, errors)
-    if not _validate_ips(ips, before.get("clusterIPs", ()), errors):
+    if not _validate_ips(ips, frozenset(before.get("clusterIPs", ())), errors):
         return
     if len(ips) > 1 and (len(ips) > 2 or addresses.family(ips[0]) == addresses.family(ips[1])):
         errors.invalid("spec.clusterIPs", ips, "may specify no more than one IP for each IP family")
@@ -61,7 +63,7 @@ def _validate_singular(ip: str, ips: list[str], errors: FieldErrors) -> None:
         errors.invalid("spec.clusterIPs", ips, "must be empty when `clusterIP` is not specified")
 
 
-def _validate_ips(ips: list[str], old: list[str], errors: FieldErrors) -> bool:
+def _validate_ips(ips: list[str], old: frozenset[str], errors: FieldErrors) -> bool:
     """Note what is no address; return whether all are."""
     valid = True
     for index, ip in enumerate(ips):

@@ -167,9 +167,10 @@ def _validate(new: Object, old: Object | None, errors: FieldErrors) -> None:
     field_rules.labels(spec.get("selector", {}), "spec.selector", errors)
     _validate_affinity(spec, errors)
     service_families.validate(spec, before, errors)
+    known = frozenset(before.get("externalIPs", ()))
     for index, ip in enumerate(spec.get("externalIPs", ())):
         path = f"spec.externalIPs[{index}]"
-        if addresses.validate(path, ip, errors, old=before.get("externalIPs", ())):
+        if addresses.validate(path, ip, errors, old=known):
             addresses.validate_destination(path, ip, errors)
     field_rules.one_of("spec.type", spec.get("type", ""), _TYPES, errors)
     _validate_node_ports(spec, errors)

@@ -118,10 +118,12 @@ def _validate_node(value: Object, errors: FieldErrors) -> None:
 
 
 def _topology_keys(keys: list[str], path: str, errors: FieldErrors) -> None:
-    for index, key in enumerate(keys):
+    seen: set[str] = set()
+    for key in keys:
         errors.required(path, key)
-        if key in keys[:index]:
+        if key in seen:
             errors.duplicate(path, key)
+        seen.add(key)
         if why := names.label_key(key):
             errors.invalid(path, key, why)
 

@@ -20,6 +20,8 @@ from podkeep.apiserver.schema.table import Kind
 
 MAX_NAME = 52
 """Characters of a name: those of a Job without what is appended to it."""
+MAX_SCHEDULE_BYTES = 4_096
+"""Far more than five fields with all of their numbers; kube-apiserver has no bound, and reads it each time."""
 _POLICIES = ("Allow", "Forbid", "Replace")
 _ZONE_PART = re.compile(r"[A-Za-z._0-9+][A-Za-z._0-9+-]{0,13}")
 
@@ -76,6 +78,10 @@ def _validate(spec: Mapping[str, Any], old: Mapping[str, Any] | None, errors: Fi
 
 def _validate_schedule(spec: Mapping[str, Any], old: Mapping[str, Any] | None, errors: FieldErrors) -> None:
     schedule = spec["schedule"]
+    if len(schedule.encode()) > MAX_SCHEDULE_BYTES:
+        if schedule != (old or {}).get("schedule"):
+            field_rules.too_long("spec.schedule", schedule, MAX_SCHEDULE_BYTES, errors)
+        return
     try:
         cron_schedule.parse(schedule)
     except cron_schedule.ScheduleError as error:

@@ -250,8 +250,9 @@ def _duration(text: str) -> int:
     total = Fraction(0)
     if not rest:
         raise ValueError(f'invalid duration "{text}"')
-    while rest:
-        match = _PART.match(rest)
+    place = 0
+    while place < len(rest):
+        match = _PART.match(rest, place)
         if match is None or not (match[1] or (match[2] or ".") != "."):
             raise ValueError(f'invalid duration "{text}"')
         unit = match[3]
@@ -263,5 +264,5 @@ def _duration(text: str) -> int:
         total += Fraction(number) * _UNITS[unit] if len(number) <= 40 else _MAX_INTEGER + 1
         if total > _MAX_INTEGER:
             raise ValueError(f'invalid duration "{text}"')
-        rest = rest[match.end() :]
+        place = match.end()
     return sign * int(total)

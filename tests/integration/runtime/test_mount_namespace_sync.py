@@ -492,7 +492,7 @@ def test_an_agent_that_was_led_astray_does_not_start_a_pod(mortal: Mortal, image
     manifest = tmp_path / "pod.json"
     manifest.write_text(json.dumps(_sleeper("astray", image)))
     here, there = namespace_of(), namespace_of(daemon.pid)
-    with nodes.kubelet(daemon.base, *nodes.SIBLING) as pid:
+    with nodes.kubelet(tmp_path, *nodes.SIBLING) as pid:
         publish(daemon, inode=namespace_of(pid), pin="", hidden=True, pid=pid)
         said = daemon.run("run", str(manifest))
         assert said.returncode == 1

@@ -299,8 +299,8 @@ def _lowest(text: str) -> Version:
 def package_of(path: str) -> Package | None:
     """Return the distribution's package that a program is from, as dpkg knows it; None if it does not.
 
-    dpkg knows a file by one path. Where /bin is a link to /usr/bin a program has two, and which of them is the package's
-    depends on its age.
+    dpkg knows a file by one path. Where /bin is a link to /usr/bin a program has two, and which of them is the
+    package's depends on its age.
     """
     for name in dict.fromkeys((path, os.path.realpath(path))):
         try:

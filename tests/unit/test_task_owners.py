@@ -21,6 +21,7 @@ ALLOWED = {
     "The function that starts it cancels it or waits for it before it ends, however that is.": (
         "agent/daemon/daemon.py",
         "agent/eviction/shutdown.py",
+        "agent/images/puller.py",
         "agent/pod/admission.py",
         "agent/logs/rotation.py",
         "agent/pod/starter.py",

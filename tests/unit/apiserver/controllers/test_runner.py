@@ -288,7 +288,7 @@ def test_controllers_begin_anew_if_a_watch_ends(tmp_path: Path, monkeypatch: pyt
     async def steps(world: World) -> None:
         await world.create(CONFIG_MAPS, named("a"))
         await world.until(SERVICE_ACCOUNTS, lambda: world.names(SERVICE_ACCOUNTS) == ["a-1"])
-        (watcher,) = world.store._watchers["configmaps"]
+        (watcher,) = world.store._watchers["configmaps", ""]
         watcher.end(Slow("too slow"))
         await world.until(SERVICE_ACCOUNTS, lambda: world.names(SERVICE_ACCOUNTS) == ["a-1", "a-2"])
         await world.create(CONFIG_MAPS, named("b"))

@@ -27,7 +27,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallE
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
 from podkeep.runtime.bundle.targets import Walk
-from podkeep.runtime.oci.mounts import is_below, is_bind, is_virtual, normal
+from podkeep.runtime.oci.mounts import is_bind, is_virtual, normal
 
 _PRIVATE, _SLAVE = frozenset({"private", "rprivate"}), frozenset({"slave", "rslave"})
 _SHARED = frozenset({"shared", "rshared"})
@@ -62,6 +62,7 @@ class Nesting(Walk):
         super().__init__(root)
         self._hands = hands
         self._placed: list[_Placed] = []
+        self._last: dict[str, _Placed] = {}  # by place: of many mounts none is held against all others
         self._result: list[dict[str, Any]] = []
         self._through = False  # whether links of volumes are followed now
 
@@ -92,6 +93,7 @@ class Nesting(Walk):
         if placed.top is None:
             self._result.append(new)
         self._placed.append(placed)
+        self._last[placed.place] = placed
         self.covered.add(placed.place)
 
     def mounts(self) -> list[dict[str, Any]]:
@@ -126,11 +128,9 @@ class Nesting(Walk):
 
     def _over(self, path: str) -> _Placed | None:
         """Return what is mounted last at ``path`` or nearest above it; the image's root is None."""
-        found = None
-        for placed in self._placed:
-            if is_below(path, placed.place) and (found is None or len(placed.place) >= len(found.place)):
-                found = placed
-        return found
+        while path not in self._last and path != "/":
+            path = path.rpartition("/")[0] or "/"
+        return self._last.get(path)
 
     def _tree(self, placed: _Placed) -> int:
         """Return a descriptor of the copy of a mount, which the OCI runtime mounts from now on."""

@@ -33,7 +33,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from podkeep.base import atomicfile
+from podkeep.base import atomicfile, lockfile
 from podkeep.base.docker_config import Credentials
 from podkeep.base.reference import Reference
 
@@ -125,16 +125,19 @@ class PullRecords:
         :raises OSError: if that cannot be noted; then nothing may be pulled.
         """
         self._make()
-        path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
-        lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            # Nobody else has it yet, but who looks for files of crashed agents may hold it for a moment.
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except BaseException:
+        while True:
+            path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
+            lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                # Who looks for files of crashed agents may have taken it for one, before it was locked.
+                if os.fstat(lock).st_nlink:
+                    return Pull(name=name, path=path, lock=lock)
+            except BaseException:
+                os.close(lock)
+                path.unlink(missing_ok=True)
+                raise
             os.close(lock)
-            path.unlink()
-            raise
-        return Pull(name=name, path=path, lock=lock)
 
     def failed(self, pull: Pull) -> None:
         """Note that a pull came to nothing."""
@@ -164,7 +167,7 @@ class PullRecords:
             self.unknown(pull)
             raise
         for path in self._begun(_marker(pull.name)):
-            if _is_over(path):
+            if not lockfile.is_held(path):  # it ended without a word
                 path.unlink(missing_ok=True)
         self.failed(pull)
 
@@ -229,21 +232,6 @@ class PullRecords:
 
 def _marker(name: Reference) -> str:
     return f"{_hashed(name.name)}.{_hashed(str(name))}"
-
-
-def _is_over(path: Path) -> bool:
-    """Return whether nobody has the lock of a pull's file: it ended without a word."""
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(fd)
-    return True
 
 
 def _hashed(text: str) -> str:

@@ -291,10 +291,11 @@ class _Daemon:
         for name_of_service, handlers in services.items():
             counted = {name: self._counted(name, rpc) for name, rpc in handlers.items()}
             server.bind(grpc_server, name_of_service, counted)
-        server.listen(grpc_server, self._config.runtime.socket)
         if self._endpoint is not None:
             await self._endpoint.start()
         await streaming.start()
+        # Last: who finds the CRI socket finds the others, too.
+        server.listen(grpc_server, self._config.runtime.socket)
         await grpc_server.start()
         statistics.start()
         log.info("serving %s", self._config.runtime.socket)

@@ -123,7 +123,7 @@ def test_errors_name_what_is_not_there(daemon: Daemon) -> None:
 @pytest.mark.usefixtures("runner")
 def test_a_pod_that_cannot_be_removed_keeps_no_other_from_it(daemon: Daemon) -> None:
     done = daemon.run("rm", "--grace-period", "0", "nosuch", "web", "no")
-    assert (done.returncode, done.stdout) == (1, "removed default/web\n")
+    assert (done.returncode, done.stdout) == (1, "removed default/web\n"), done.stderr
     assert [line for line in done.stderr.splitlines() if line.startswith("podkeep: ")] == [
         "podkeep: pod default/nosuch not found",
         "podkeep: pod default/no not found",

@@ -114,6 +114,28 @@ def test_nothing_is_made_elsewhere_while_a_volume_is_exchanged(tmp_path: Path) -
     assert outcomes >= {"made", "a link of the volume leads to what does not exist"}
 
 
+def test_a_mount_that_cannot_be_added_leaves_no_descriptor(tmp_path: Path) -> None:
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    layout.rootfs(container().id).mkdir(parents=True)
+    outer, inner = tmp_path / "outer", tmp_path / "inner"
+    for path in (outer, inner):
+        path.mkdir()
+    (outer / "file").touch()
+    config = {
+        "mounts": [
+            bind("/data", str(outer), "rprivate", "rw"),
+            bind("/data/file", str(inner), "rprivate", "rw"),
+        ]
+    }
+    with NamespaceHelper() as helper:
+        staging = Staging(layout, helper)
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(FailedPrecondition, match="one of the two is a directory, the other is not"):
+            staging.lock(container(), sandbox(namespaces=NamespaceOptions()), config)
+        assert os.listdir("/proc/self/fd") == before
+        staging.unstage(container())
+
+
 # what is copied, and what is left of it
 
 

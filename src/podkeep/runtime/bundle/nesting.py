@@ -61,7 +61,7 @@ class Nesting(Walk):
     def __init__(self, root: int, hands: Hands) -> None:
         super().__init__(root)
         self._hands = hands
-        self._placed: list[_Placed] = []
+        self._copies: list[int] = []
         self._last: dict[str, _Placed] = {}  # by place: of many mounts none is held against all others
         self._result: list[dict[str, Any]] = []
         self._through = False  # whether links of volumes are followed now
@@ -92,7 +92,6 @@ class Nesting(Walk):
             self._put(placed, over, may_make=placed.place == place)
         if placed.top is None:
             self._result.append(new)
-        self._placed.append(placed)
         self._last[placed.place] = placed
         self.covered.add(placed.place)
 
@@ -101,10 +100,14 @@ class Nesting(Walk):
         return self._result
 
     def close(self) -> None:
-        """Close the descriptors of copies."""
-        for placed in self._placed:
-            if placed.tree is not None:
-                os.close(placed.tree)
+        """Close the descriptors of copies, also of mounts that could not be added."""
+        for copy in self._copies:
+            os.close(copy)
+
+    def _copy(self, item: Mapping[str, Any]) -> int:
+        copy = self._hands.copy(item)
+        self._copies.append(copy)
+        return copy
 
     def _followed(self, path: str, place: str) -> str:
         """Return where a path below a volume is, with the volume's links followed."""
@@ -135,7 +138,7 @@ class Nesting(Walk):
     def _tree(self, placed: _Placed) -> int:
         """Return a descriptor of the copy of a mount, which the OCI runtime mounts from now on."""
         if placed.tree is None:
-            placed.tree = self._hands.copy(placed.item)
+            placed.tree = self._copy(placed.item)
             placed.item["source"] = self._hands.attach(placed.tree)
             # Those below that are writable are there by then.
             placed.item["options"] = ["ro" if option == "rro" else option for option in placed.item["options"]]
@@ -146,7 +149,7 @@ class Nesting(Walk):
         if over.place == placed.place and over.top is None:
             return  # The OCI runtime puts one over the other.
         tree = self._tree(over)
-        placed.tree = self._hands.copy(placed.item)
+        placed.tree = self._copy(placed.item)
         placed.top = over.top or over
         if not _SLAVE.isdisjoint(placed.item["options"]):
             # The copy of the one above is private by itself. The OCI runtime would take what the machine mounts from

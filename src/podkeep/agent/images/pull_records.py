@@ -146,7 +146,7 @@ class PullRecords:
         os.close(pull.lock)
 
     def unknown(self, pull: Pull) -> None:
-        """Note that nobody knows what came of a pull, though it ended."""
+        """Note that a pull ended with an unknown result."""
         # One file for all that ended so: there is an end to how many there are.
         with suppress(FileNotFoundError):
             pull.path.replace(self._pulling / f"{_marker(pull.name)}.{_LEFT}")

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from podkeep.agent import durations
 from podkeep.agent.backoff import PullBackOff
@@ -35,6 +35,7 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.reference import Reference
+from podkeep.base.tasks import finished
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -125,14 +126,16 @@ class Plugins(Protocol):
         """Return those for ``host/repository``, in the order in which to try them; nothing if none has any."""
 
 
-async def _finished(beginning: Coroutine[Any, Any, Pull], undo: Callable[[Pull], None]) -> Pull:
-    """Return what was begun on a thread; who is cancelled meanwhile waits until it can be undone."""
-    task = asyncio.ensure_future(beginning)
+async def _begun(records: PullRecords, name: Reference) -> Pull:
+    """Note that a pull begins; a caller that is cancelled meanwhile leaves no file of it."""
+    beginning = asyncio.ensure_future(asyncio.to_thread(records.begin, name))
     try:
-        return await asyncio.shield(task)
+        await finished(beginning)
     except asyncio.CancelledError:
-        undo(await task)
+        if beginning.exception() is None:
+            records.failed(beginning.result())
         raise
+    return beginning.result()
 
 
 async def _silently(image: str, pull: Awaitable[str]) -> str:
@@ -268,7 +271,7 @@ class Images:
             yield record
             return
         try:
-            pull = await _finished(asyncio.to_thread(records.begin, name), records.failed)
+            pull = await _begun(records, name)
             try:
                 yield record
             except BaseException:

@@ -9,6 +9,7 @@ and neither of them makes submounts read-only. Called by ``container_executor.py
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import stat
@@ -190,10 +191,11 @@ class Staging:
                 return None
             idmap = sandbox.config.namespaces.userns
             userns = closing.enter_context(self.userns(sandbox, idmap))
+            numbers = itertools.count()
 
             def attach(copy: int) -> str:
                 directory = self.directory(container, sandbox)
-                target = directory / f"nested-{len(os.listdir(directory))}"
+                target = directory / f"nested-{next(numbers)}"
                 _attach(copy, target)
                 return str(target)
 
@@ -318,18 +320,19 @@ def _is_to_lock(item: Mapping[str, Any], deep: Collection[str]) -> bool:
     return item["source"] in deep or bool(protection(item["options"]) | _protection_of(item["source"]))
 
 
-def _protected_copy(item: Mapping[str, Any], *, recursive: bool, whole: bool = False) -> int:
+def _protected_copy(
+    item: Mapping[str, Any], *, recursive: bool, whole: bool = False, propagation: mounts.Propagation | None = None
+) -> int:
     """Return a detached copy of a bind mount's source with the flags that it asks for.
 
     :param recursive: with what is mounted below.
     :param whole: the flags are for that, too.
+    :param propagation: None: private if it asks for that, else as the source's.
     """
-    private = "rprivate" in item["options"]
-    copy = mounts.clone_tree(
-        item["source"],
-        recursive=recursive,
-        propagation=mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED,
-    )
+    if propagation is None:
+        private = "rprivate" in item["options"]
+        propagation = mounts.Propagation.PRIVATE if private else mounts.Propagation.UNCHANGED
+    copy = mounts.clone_tree(item["source"], recursive=recursive, propagation=propagation)
     try:
         mounts.mount_setattr(copy, set_=_attributes(protection(item["options"])), recursive=recursive and whole)
     except BaseException:
@@ -352,20 +355,13 @@ def _whole_copy(item: Mapping[str, Any], whole: Collection[str]) -> int:
             f"the mount at {item['destination']}, above or below another one, cannot have the options"
             f" {', '.join(unknown)}"
         )
-    recursive = "rbind" in options
     propagation = mounts.Propagation.UNCHANGED
     if not {"private", "rprivate"}.isdisjoint(options):
         propagation = mounts.Propagation.PRIVATE
     elif not {"slave", "rslave"}.isdisjoint(options):
         propagation = mounts.Propagation.SLAVE
-    copy = mounts.clone_tree(item["source"], recursive=recursive, propagation=propagation)
-    try:
-        below = recursive and (item["source"] in whole or "rro" in options)
-        mounts.mount_setattr(copy, set_=_attributes(protection(options)), recursive=below)
-    except BaseException:
-        os.close(copy)
-        raise
-    return copy
+    flags_below = item["source"] in whole or "rro" in options
+    return _protected_copy(item, recursive="rbind" in options, whole=flags_below, propagation=propagation)
 
 
 _ATTRIBUTES = {

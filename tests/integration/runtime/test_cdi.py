@@ -13,9 +13,9 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from support import remounting
-from support.cri import BLOCK, Pods, error_of, namespaces, pod
+from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.registry import Registry
 
@@ -269,3 +269,29 @@ def test_privileged_container_has_every_device(pods: Pods) -> None:
     container = pods.launch(pods.run(config), security={"privileged": True})
     assert pods.read(container, "stat -c %t:%T /dev/fuse") == "a:e5"
     assert pods.exec(container, "sh", "-c", "exec 3<>/dev/fuse").exit_code == 0
+
+
+@pytest.mark.parametrize("options", [[], ["bind"], ["rbind", "ro"]], ids=lambda options: "-".join(options) or "none")
+def test_a_volume_below_what_a_device_mounts_stays_with_its_pod(
+    cdi_daemon: Daemon, cdi: Pods, open_directory: Path, options: list[str]
+) -> None:
+    """A device that says nothing of propagation mounts a directory of the machine, which all pods with it share."""
+    library, data = (open_directory / os.urandom(4).hex() for _ in range(2))
+    for path in (library, data):
+        path.mkdir()
+    mounts.tmpfs(library, "mode=755")
+    try:
+        mounts.set_propagation(library, mounts.Propagation.SHARED)
+        (library / "place").mkdir()
+        (data / "secret").touch()
+        given = {"hostPath": str(library), "containerPath": "/usr/lib/vendor", "options": options}
+        write(cdi_daemon, "vendor.json", one={"mounts": [given]})
+        asked = devices("vendor.com/thing=one")
+        first = cdi.launch(cdi.run(), CDI_devices=asked, mounts=[bind(data, "/usr/lib/vendor/place")])
+        assert cdi.read(first, "ls /usr/lib/vendor/place") == "secret"
+        second = cdi.launch(cdi.run(pod("second")), CDI_devices=asked)
+        assert cdi.read(second, "ls /usr/lib/vendor/place") == ""
+        for process in (os.getpid(), cdi_daemon.pid):
+            assert [entry.mount_point for entry in mountinfo.under(library, process)] == [str(library)]
+    finally:
+        mounts.unmount(library, lazy=True)

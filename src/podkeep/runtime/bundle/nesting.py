@@ -31,6 +31,8 @@ from podkeep.runtime.oci.mounts import is_bind, is_virtual, normal
 
 _PRIVATE, _SLAVE = frozenset({"private", "rprivate"}), frozenset({"slave", "rslave"})
 _SHARED = frozenset({"shared", "rshared"})
+_OF_TREE = {"bind": "rbind", "rro": "ro"}
+"""Options of what others are mounted below, for the OCI runtime."""
 
 
 @dataclass(kw_only=True)
@@ -140,8 +142,8 @@ class Nesting(Walk):
         if placed.tree is None:
             placed.tree = self._copy(placed.item)
             placed.item["source"] = self._hands.attach(placed.tree)
-            # Those below that are writable are there by then.
-            placed.item["options"] = ["ro" if option == "rro" else option for option in placed.item["options"]]
+            # With what is mounted below it, of which some may be writable.
+            placed.item["options"] = [_OF_TREE.get(option, option) for option in placed.item["options"]]
         return placed.tree
 
     def _put(self, placed: _Placed, over: _Placed, *, may_make: bool) -> None:

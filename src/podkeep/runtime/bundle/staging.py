@@ -355,11 +355,10 @@ def _whole_copy(item: Mapping[str, Any], whole: Collection[str]) -> int:
             f"the mount at {item['destination']}, above or below another one, cannot have the options"
             f" {', '.join(unknown)}"
         )
-    propagation = mounts.Propagation.UNCHANGED
-    if not {"private", "rprivate"}.isdisjoint(options):
-        propagation = mounts.Propagation.PRIVATE
-    elif not {"slave", "rslave"}.isdisjoint(options):
-        propagation = mounts.Propagation.SLAVE
+    # Never a peer of its source: what is mounted below it would be mounted there, too, for all pods. A CDI device may
+    # say nothing of propagation.
+    follows = not {"slave", "rslave"}.isdisjoint(options)
+    propagation = mounts.Propagation.SLAVE if follows else mounts.Propagation.PRIVATE
     flags_below = item["source"] in whole or "rro" in options
     return _protected_copy(item, recursive="rbind" in options, whole=flags_below, propagation=propagation)
 

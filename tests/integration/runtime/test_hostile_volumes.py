@@ -10,6 +10,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
+from podkeep.kernel.files.removal import remove_tree
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout, symlink
@@ -166,3 +167,47 @@ def test_mount_points_in_a_volume_are_the_pods(pods: Pods, open_directory: Path,
     made = middle / "b" / "c"
     assert made.is_dir() == (kind == "directory")
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in (outer / "a", middle / "b", made)} == {(0, 0)}
+
+
+@WHERE
+@pytest.mark.parametrize("link", [".", "/data", "/other", "/run/../other/.", "/"])
+def test_a_link_to_where_a_volume_is_mounted_is_followed_before_the_oci_runtime_comes(
+    daemon: Daemon, pods: Pods, open_directory: Path, user: User, link: str
+) -> None:
+    """It gets the volume's own path: by the time that it follows the link, it may lead to a closed directory."""
+    outer, other, inner = (volume(open_directory) for _ in range(3))
+    (inner / "mark").touch()
+    (outer / "x").symlink_to(link)
+    below = "/data/x/other" if link == "/" else "/data/x"
+    mounts = [
+        bind(other, "/other", *mapped(user)),
+        bind(outer, "/data", *mapped(user)),
+        bind(inner, below, *mapped(user)),
+    ]
+    container = pods.launch(pods.run(pod(options=namespaces(user=user))), mounts=mounts)
+    config = json.loads((daemon.layout.bundle(container) / "config.json").read_text())
+    assert below not in {item["destination"] for item in config["mounts"]}
+    end = "/data" if link in {".", "/data"} else "/other"
+    assert pods.exec(container, "test", "-e", f"{end}/mark").exit_code == 0
+
+
+def test_links_over_thousands_of_names_hold_nobody_up(pods: Pods, open_directory: Path) -> None:
+    """For each name the kernel walks there from the top again: twenty such mounts kept a thread for minutes."""
+    outer, inner = volume(open_directory), volume(open_directory)
+    directory = os.open(outer, os.O_RDONLY)
+    for _ in range(1900):
+        os.mkdir("d", dir_fd=directory)
+        below = os.open("d", os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    for number in range(20):
+        os.mkdir(str(number), dir_fd=directory)
+    os.close(directory)
+    (outer / "x").symlink_to("d/" * 1900)
+    mounts = [bind(outer, "/data"), *(bind(inner, f"/data/x/{number}") for number in range(20))]
+    sandbox = pods.run()
+    try:
+        with pytest.raises(InvalidArgument, match="characters of the paths to these"):
+            pods.create(sandbox, mounts=mounts)
+    finally:
+        remove_tree(outer)

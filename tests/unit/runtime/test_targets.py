@@ -125,6 +125,14 @@ def test_links_that_go_to_and_fro_are_followed_up_to_a_number_of_steps(image: tu
     assert read <= 131_072
 
 
+def test_a_link_over_thousands_of_names_is_followed_a_few_times(image: tuple[Path, int]) -> None:
+    """For each name the kernel walks there from the top again."""
+    (image[0] / "long").symlink_to("d/" * 1900)
+    assert targets.resolve_all(image[1], ["/long/a"]) == {"/long/a": "/" + "d/" * 1900 + "a"}
+    with pytest.raises(InvalidArgument, match="or 4194304 characters of the paths to these"):
+        targets.resolve_all(image[1], [f"/long/{number}" for number in range(3)])
+
+
 def test_as_many_paths_as_containers_have_are_resolved(image: tuple[Path, int]) -> None:
     paths = [f"/var/run/a/b/c/d/e/{number}" for number in range(5000)]
     assert targets.resolve_all(image[1], paths) == {path: path.removeprefix("/var") for path in paths}

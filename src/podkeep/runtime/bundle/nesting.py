@@ -20,7 +20,7 @@ import errno
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
@@ -47,6 +47,14 @@ class _Placed:
     """What the OCI runtime mounts, and this with it; None: this itself."""
 
 
+@dataclass(kw_only=True)
+class _Directory:
+    """What is mounted at a path, and below it: by name, for paths may be long, and mounts many."""
+
+    last: _Placed | None = None
+    below: dict[str, _Directory] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Hands:
     """What is done for a container: a detached copy of a mount's source, as its options say; attaching that where the
@@ -64,7 +72,7 @@ class Nesting(Walk):
         super().__init__(root)
         self._hands = hands
         self._copies: list[int] = []
-        self._last: dict[str, _Placed] = {}  # by place: of many mounts none is held against all others
+        self._top = _Directory()
         self._result: list[dict[str, Any]] = []
         self._through = False  # whether links of volumes are followed now
 
@@ -85,17 +93,17 @@ class Nesting(Walk):
         if over is not None and not over.left and not placed.left:
             placed.place = self._followed(path, place)
             over = self._over(placed.place)
-        if over is None:
-            # Where a link of a volume leads back to the image nobody but this container can put another.
-            new["destination"] = placed.place if placed.place != place else item["destination"]
-        elif over.left or placed.left:
+        if over is not None and (over.left or placed.left):
             placed.left = True
-        else:
+        elif over is not None and not (over.place == placed.place and over.top is None):
             self._put(placed, over, may_make=placed.place == place)
+        elif placed.place != place:
+            # A link of a volume leads to what the OCI runtime mounts, or back to the image. It gets no path with that
+            # link, which may lead elsewhere by then; on this one nobody but this container can put another.
+            new["destination"] = placed.place
         if placed.top is None:
             self._result.append(new)
-        self._last[placed.place] = placed
-        self.covered.add(placed.place)
+        self._note(placed)
 
     def mounts(self) -> list[dict[str, Any]]:
         """Return what is left to the OCI runtime."""
@@ -131,11 +139,22 @@ class Nesting(Walk):
             return None
         return _link_of(self._tree(over), inner[len(over.place) + 1 :])
 
+    def _note(self, placed: _Placed) -> None:
+        directory = self._top
+        for name in filter(None, placed.place.split("/")):
+            directory = directory.below.setdefault(name, _Directory())
+        directory.last = placed
+        self.covered.add(placed.place)
+
     def _over(self, path: str) -> _Placed | None:
         """Return what is mounted last at ``path`` or nearest above it; the image's root is None."""
-        while path not in self._last and path != "/":
-            path = path.rpartition("/")[0] or "/"
-        return self._last.get(path)
+        directory, found = self._top, self._top.last
+        for name in filter(None, path.split("/")):
+            below = directory.below.get(name)
+            if below is None:
+                break
+            directory, found = below, below.last or found
+        return found
 
     def _tree(self, placed: _Placed) -> int:
         """Return a descriptor of the copy of a mount, which the OCI runtime mounts from now on."""
@@ -148,8 +167,6 @@ class Nesting(Walk):
 
     def _put(self, placed: _Placed, over: _Placed, *, may_make: bool) -> None:
         """Attach a mount below another one."""
-        if over.place == placed.place and over.top is None:
-            return  # The OCI runtime puts one over the other.
         tree = self._tree(over)
         placed.tree = self._copy(placed.item)
         placed.top = over.top or over

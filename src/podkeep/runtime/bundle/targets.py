@@ -24,6 +24,8 @@ _MAX_LINKS = 40
 _MAX_STEPS = 1 << 17
 """Parts of names that are walked for one container, those of links' targets included. A path has some ten, and a
 container some hundred paths; a thousand volumes with forty links of 4095 bytes each would have 80 million."""
+_MAX_LENGTH = 1 << 22
+"""Characters of the paths at which these steps look for links: for each the kernel walks there from the top again."""
 
 
 def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
@@ -68,7 +70,7 @@ class Walk:
 
     def __init__(self, root: int) -> None:
         self._root = root
-        self._steps = 0
+        self._steps = self._length = 0
         self.covered = set(_VIRTUAL)
 
     def resolve(self, path: str) -> str:
@@ -83,16 +85,17 @@ class Walk:
         while waiting:
             name = waiting.pop()
             self._steps += 1
-            if self._steps > _MAX_STEPS:
+            if self._steps > _MAX_STEPS or self._length > _MAX_LENGTH:
                 raise InvalidArgument(
                     f"{path}: paths of mounts and volumes, and links of the image, lead over more than {_MAX_STEPS}"
-                    " parts of names"
+                    f" parts of names, or {_MAX_LENGTH} characters of the paths to these"
                 )
             if name == "..":
                 del found[-1:]
                 below = None if below is not None and len(found) < below else below
             elif name not in {"", "."}:
                 inner = "/".join(("", *found, name))
+                self._length += len(inner)
                 target = self.target(inner, covered=below is not None)
                 if target is None:
                     found.append(name)

@@ -178,7 +178,8 @@ def test_a_kept_pod_is_shown_when_asked_for_and_removed(daemon: Daemon, image: s
     assert daemon.run("run", "--keep", str(path)).returncode == 3
     pod = pods(daemon)["done"]
     assert pod["status"] == "Error"
-    assert pod["containers"][0]["exit_code"] == 3
+    (ended,) = pod["containers"]
+    assert (ended["exit_code"], ended["reason"], ended["message"]) == (3, "Error", "")
     assert daemon.run("logs", "done", check=True).stdout == "hello\n"
     done = daemon.run("rm", "done")
     assert (done.returncode, done.stdout) == (0, "removed default/done\n")

@@ -33,7 +33,9 @@ def container(
 
 
 def row(state: str, *, exit_code: int | None = None, reason: str = "", name: str = "c") -> ps.ContainerRow:
-    return ps.ContainerRow(name=name, id=name, image="i", state=state, restarts=0, exit_code=exit_code, reason=reason)
+    return ps.ContainerRow(
+        name=name, id=name, image="i", state=state, restarts=0, exit_code=exit_code, reason=reason, message=""
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,12 @@ def row(state: str, *, exit_code: int | None = None, reason: str = "", name: str
         (True, [row("exited", exit_code=0), row("exited", exit_code=3)], "Error"),
         (True, [row("exited", exit_code=137, reason="OOMKilled")], "OOMKilled"),
         (True, [row("running"), row("unknown")], "Unknown"),
+        (True, [row("running"), row("exited", exit_code=3)], "Error"),
+        (
+            True,
+            [row("running"), row("exited", exit_code=0), row("exited", exit_code=137, reason="OOMKilled")],
+            "OOMKilled",
+        ),
     ],
 )
 def test_status_word(ready: bool, rows: list[ps.ContainerRow], word: str) -> None:
@@ -73,7 +81,7 @@ def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
     assert cells[5] == output.since(pod.created_at)
     assert pod.as_json()["containers"] == (
         {"name": "c", "id": "c-2", "image": "busybox", "state": "running"}
-        | {"restarts": 2, "exit_code": None, "reason": ""},
+        | {"restarts": 2, "exit_code": None, "reason": "", "message": ""},
     )
 
 
@@ -90,6 +98,16 @@ def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
     cells = output.cells(ps.COLUMNS, ps.pod_row(sandbox("web"), status, [done], exits, UNTOLD))
     assert cells[2:4] == ("0/1", "Completed")
     assert cells[6:] == ("<none>", "host")
+
+
+def test_pod_row_of_a_pod_whose_container_ended_says_why() -> None:
+    ended = container("c", state=api_pb2.CONTAINER_EXITED)
+    why = api_pb2.ContainerStatus(
+        state=api_pb2.CONTAINER_EXITED, exit_code=137, reason="ContainerStatusUnknown", message="conmon ended first"
+    )
+    pod = ps.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("b"), ended], {ended.id: why}, UNTOLD)
+    assert output.cells(ps.COLUMNS, pod)[2:4] == ("1/2", "ContainerStatusUnknown")
+    assert (pod.containers[1].reason, pod.containers[1].message) == ("ContainerStatusUnknown", "conmon ended first")
 
 
 def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:

@@ -115,7 +115,7 @@ def _unstarted(pod: Mapping[str, Any]) -> PodRow:
 
 @dataclass(frozen=True, kw_only=True)
 class ContainerRow:
-    """The newest attempt of one container."""
+    """The newest attempt of one container; ``reason`` and ``message`` say why it ended."""
 
     name: str
     id: str
@@ -124,6 +124,7 @@ class ContainerRow:
     restarts: int
     exit_code: int | None
     reason: str
+    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +246,7 @@ def _container_row(container: api_pb2.Container, status: api_pb2.ContainerStatus
         restarts=container.metadata.attempt,
         exit_code=status.exit_code if status is not None and exited else None,
         reason=status.reason if status is not None and exited else "",
+        message=status.message if status is not None and exited else "",
     )
 
 
@@ -270,13 +272,15 @@ def _init_word(index: int, row: ContainerRow | None, told: Containers) -> str:
 
 def _main_word(ready: bool, containers: Sequence[ContainerRow]) -> str:
     states = {container.state for container in containers}
+    failed = [container for container in containers if container.state == "exited" and container.exit_code != 0]
     if "unknown" in states:
         return "Unknown"
+    if failed and states <= {"exited", "running"}:  # whatever else runs: kubectl's printPod
+        return failed[0].reason or "Error"
     if "running" in states:
         return "Running" if ready else "NotReady"
     if states == {"exited"}:
-        failed = [container for container in containers if container.exit_code != 0]
-        return (failed[0].reason or "Error") if failed else "Completed"
+        return "Completed"
     return "ContainerCreating" if ready else "NotReady"
 
 

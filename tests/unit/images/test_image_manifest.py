@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError, Unimplemented
-from podkeep.images.formats import manifest, media_types
-from podkeep.images.layers import decompress
+from podkeep.images.formats import manifest
 
 D0 = "sha256:" + "0" * 64
 D1 = "sha256:" + "1" * 64
@@ -66,29 +64,6 @@ def test_sha512_is_a_digest_too() -> None:
     digest = manifest.digest_of(b"data", "sha512")
     manifest.verify(b"data", digest, "x")
     assert digest.startswith("sha512:")
-
-
-@pytest.mark.parametrize(
-    ("media_type", "kind"),
-    [
-        ("application/vnd.oci.image.layer.v1.tar", "none"),
-        ("application/vnd.oci.image.layer.v1.tar+gzip", "gzip"),
-        ("application/vnd.oci.image.layer.v1.tar+zstd", "zstd"),
-        ("application/vnd.docker.image.rootfs.diff.tar.gzip", "gzip"),
-    ],
-)
-def test_layer_types(media_type: str, kind: str) -> None:
-    assert manifest.image_layer_compression(media_type) == kind
-
-
-def test_layers_of_every_type_can_be_decompressed() -> None:
-    artifacts = {str(value).removeprefix("tar+").replace("tar", "none") for value in media_types._ARCHIVES.values()}
-    assert {*manifest._IMAGE_LAYERS.values(), *artifacts} == decompress.DECOMPRESSORS.keys()
-
-
-def test_layers_of_other_types_are_named() -> None:
-    with pytest.raises(Unimplemented, match=re.escape("'application/vnd.oci.image.layer.v1.tar+gzip+encrypted'")):
-        manifest.image_layer_compression("application/vnd.oci.image.layer.v1.tar+gzip+encrypted")
 
 
 def test_a_configuration_with_nulls_is_an_empty_one() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+import re
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError, Unimplemented
 from podkeep.base.ids import Digest
 from podkeep.images.formats import manifest, media_types
 from podkeep.images.formats.media_types import ORAS_DIGEST, ORAS_UNPACK, TITLE, Policy
+from podkeep.images.layers.decompress import DECOMPRESSORS
+from podkeep.images.publish import packing
 from podkeep.images.worker.layers import LayerJob, file_layer_id
 from podkeep.images.worker.selection import Selection, select
 
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 D0 = Digest("sha256:" + "0" * 64)
 D1 = Digest("sha256:" + "1" * 64)
@@ -239,3 +245,42 @@ def test_rules_for_types_of_artifacts() -> None:
 
 def test_the_id_of_a_file_depends_on_blob_and_name() -> None:
     assert len({file_layer_id(blob, title) for blob in (D0, D1) for title in "ab"}) == 4
+
+
+@pytest.mark.parametrize(
+    ("media_type", "compression"),
+    [
+        ("application/vnd.oci.image.layer.v1.tar", "none"),
+        ("application/vnd.oci.image.layer.v1.tar+gzip", "gzip"),
+        ("application/vnd.oci.image.layer.v1.tar+zstd", "zstd"),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar", "none"),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar+gzip", "gzip"),
+        ("application/vnd.oci.image.layer.nondistributable.v1.tar+zstd", "zstd"),
+        ("application/vnd.docker.image.rootfs.diff.tar", "none"),
+        ("application/vnd.docker.image.rootfs.diff.tar.gzip", "gzip"),
+        ("application/vnd.docker.image.rootfs.diff.tar.zstd", "zstd"),
+        ("application/vnd.docker.image.rootfs.foreign.diff.tar.gzip", "gzip"),
+    ],
+)
+def test_layers_of_images(media_type: str, compression: str) -> None:
+    assert media_types.image_layer_compression(media_type) == compression
+
+
+def test_layers_of_images_are_of_no_other_type() -> None:
+    assert len(media_types._IMAGE_LAYERS) == 10
+    for media_type in (f"{LAYER}+gzip+encrypted", f"{LAYER}.gzip", "application/vnd.acme.tar", ""):
+        with pytest.raises(Unimplemented, match=re.escape(repr(media_type))):
+            media_types.image_layer_compression(media_type)
+
+
+def test_the_table_of_archives_is_what_everything_else_goes_by() -> None:
+    archives = set(media_types._ARCHIVES.values())
+    compressions = {media_types.compression_of(archive) for archive in archives}
+    assert compressions == DECOMPRESSORS.keys()
+    assert compressions == set(get_args(packing.Compression))
+    settings = get_type_hints(ImagesConfig)
+    assert settings["media_types"] == dict[str, media_types.Treatment]
+    assert settings["artifact_types"] == dict[str, media_types.ArtifactRule]
+    assert archives < set(get_args(media_types.Treatment))
+    page = (DOCS / "configuration.md").read_text()
+    assert [name for name in get_args(media_types.Treatment) if f'`"{name}"`' not in page] == []

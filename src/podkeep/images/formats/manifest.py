@@ -1,8 +1,8 @@
 """Decoding of manifests, indexes and image configurations: bytes that were verified, but whose author is not trusted.
 
 Pure functions over JSON. OCI image-spec (manifest.md, image-index.md, config.md, descriptor.md) and docker's
-"Image Manifest Version 2, Schema 2". Field errors name the document and the field. Owns: which types the layers of an
-image may have (of artifacts: ``media_types.py``).
+"Image Manifest Version 2, Schema 2". Field errors name the document and the field. Does not own: which types layers may
+have (``media_types.py``).
 """
 
 from __future__ import annotations
@@ -67,21 +67,6 @@ _ARCHITECTURES = {
     "i386": "386",
     "loongarch64": "loong64",
 }
-_IMAGE_LAYERS = {
-    "application/vnd.oci.image.layer.v1.tar": "none",
-    "application/vnd.oci.image.layer.v1.tar+gzip": "gzip",
-    "application/vnd.oci.image.layer.v1.tar+zstd": "zstd",
-    "application/vnd.oci.image.layer.nondistributable.v1.tar": "none",
-    "application/vnd.oci.image.layer.nondistributable.v1.tar+gzip": "gzip",
-    "application/vnd.oci.image.layer.nondistributable.v1.tar+zstd": "zstd",
-    "application/vnd.docker.image.rootfs.diff.tar": "none",
-    "application/vnd.docker.image.rootfs.diff.tar.gzip": "gzip",
-    "application/vnd.docker.image.rootfs.diff.tar.zstd": "zstd",
-    "application/vnd.docker.image.rootfs.foreign.diff.tar.gzip": "gzip",
-}
-"""The layers that an image may have, by their whole type, and their compression: an image's diff IDs are those of
-tars, and an unknown type may mean something else (encrypted layers end in ``+gzip+encrypted``). Artifacts go by how a
-type ends (``media_types.py``)."""
 
 
 class Descriptor(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,20 +125,6 @@ def blob_name(digest: str) -> str:
 def digest_of(data: bytes, algorithm: str = "sha256") -> Digest:
     """Return the digest of ``data``."""
     return Digest(f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}")
-
-
-def image_layer_compression(media_type: str) -> str:
-    """Return ``none``, ``gzip`` or ``zstd`` for the media type of an image's layer.
-
-    :raises Unimplemented: for anything else, encrypted layers included.
-    """
-    try:
-        return _IMAGE_LAYERS[media_type]
-    except KeyError:
-        raise Unimplemented(
-            f"layers of type {media_type!r} cannot be unpacked in an image",
-            hint="build the image with layers of OCI's or docker's types; [images.media_types] is about artifacts",
-        ) from None
 
 
 def is_index(document: Mapping[str, Any], media_type: str) -> bool:

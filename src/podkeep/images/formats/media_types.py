@@ -1,9 +1,9 @@
-"""How an artifact's layer is kept, by its media type, its annotations and the node's policy. Pure.
+"""Which media types layers have, and how a layer is kept by its type, its annotations and the node's policy. Pure.
 
-Owns: which types are archives, which layers are files and what names those may have, and ``[images.media_types]`` and
-``[images.artifact_types]``. Does not own: layers of images, which are tars of the types in ``manifest.py`` (of these
-rules only ``deny`` is asked for them; ``selection.py`` chooses), or making anything of a layer (``unpack.py``). Called
-by the worker.
+Owns: the table of types of archives and their compressions, which types the layers of an image may have, which layers
+of an artifact are files and what names those may have, and ``[images.media_types]`` and ``[images.artifact_types]`` (of
+these only ``deny`` holds for images, too). Does not own: choosing between the rules of images and of artifacts
+(``selection.py``), or making anything of a layer (``unpack.py``). Called by the worker.
 
 Sources: OCI image-spec (layer.md, annotations.md, and manifest.md, "Guidelines for Artifact Usage"); ORAS, "artifact
 concepts", for the ``io.deis.oras`` annotations and the type that ORAS gives to files when it is not told one.
@@ -39,6 +39,19 @@ _ARCHIVES: Mapping[str, Treatment] = {
     ".tar.zstd": "tar+zstd",
 }
 """By how a media type ends. What begins a name here is the registered tree of its maker; the format comes last."""
+_OCI_ENDINGS = (".tar", ".tar+gzip", ".tar+zstd")
+_IMAGE_LAYERS = frozenset(
+    start + ending
+    for start, endings in {
+        "application/vnd.oci.image.layer.v1": _OCI_ENDINGS,
+        "application/vnd.oci.image.layer.nondistributable.v1": _OCI_ENDINGS,
+        "application/vnd.docker.image.rootfs.diff": (".tar", ".tar.gzip", ".tar.zstd"),
+        "application/vnd.docker.image.rootfs.foreign.diff": (".tar.gzip",),
+    }.items()
+    for ending in endings
+)
+"""The layers that an image may have, by their whole type: an image's diff IDs are those of tars, and an unknown type
+may mean something else (encrypted layers end in ``+gzip+encrypted``)."""
 _MAX_TITLE = 255
 """Bytes of a file's name (Linux, NAME_MAX)."""
 WHITEOUT = ".wh."
@@ -71,7 +84,7 @@ def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRul
         return set_
     if rule == "files":
         return "file"
-    known = next((found for end, found in _ARCHIVES.items() if media_type.endswith(end)), None)
+    known = _archive(media_type)
     if annotations.get(ORAS_UNPACK) == "true":
         return known or "tar+gzip"
     if media_type == OCI_TAR and titled:
@@ -79,9 +92,33 @@ def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRul
     if known is None and not titled:
         raise Unimplemented(
             f"its type {media_type!r} is no archive that is known, and without {TITLE} it cannot be a file",
-            hint=f'say what it is: "{media_type}" = "tar", "tar+gzip" or "tar+zstd" under [images.media_types]',
+            hint=f'say what it is: "{media_type}" = {_archive_names()} under [images.media_types]',
         )
     return known or "file"
+
+
+def image_layer_compression(media_type: str) -> str:
+    """Return ``none``, ``gzip`` or ``zstd`` for the media type of an image's layer.
+
+    :raises Unimplemented: for anything else, encrypted layers included.
+    """
+    archive = _archive(media_type)
+    if archive is None or media_type not in _IMAGE_LAYERS:
+        raise Unimplemented(
+            f"layers of type {media_type!r} cannot be unpacked in an image",
+            hint="build the image with layers of OCI's or docker's types; [images.media_types] is about artifacts",
+        )
+    return compression_of(archive)
+
+
+def compression_of(archive: Treatment) -> str:
+    """Return the compression of ``tar``, ``tar+gzip`` and the like, as ``DECOMPRESSORS`` has it."""
+    return archive.partition("+")[2] or "none"
+
+
+def _archive(media_type: str) -> Treatment | None:
+    """Return which archive a type is by its end; None if it is none."""
+    return next((found for ending, found in _ARCHIVES.items() if media_type.endswith(ending)), None)
 
 
 def refused(media_type: str, policy: Policy) -> bool:
@@ -154,6 +191,11 @@ def check_distinct(titles: Iterable[str]) -> None:
         if title in seen:
             raise InvalidArgument(f"two of its layers have the title {title!r}", hint="push it again with other names")
         seen.add(title)
+
+
+def _archive_names() -> str:
+    *names, last = (f'"{name}"' for name in dict.fromkeys(_ARCHIVES.values()))
+    return f"{', '.join(names)} or {last}"
 
 
 def _match(rules: Mapping[str, _Rule], name: str) -> _Rule | None:

@@ -112,7 +112,7 @@ def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
 
 
 DECOMPRESSORS = {"none": _none, "gzip": _gzip, "zstd": _zstd}
-"""By the name that the tables of media types have for a compression (``formats/manifest.py``, ``media_types.py``)."""
+"""By the name that the table of media types has for a compression (``formats/media_types.py``)."""
 
 
 def preload(kind: str) -> None:

@@ -61,7 +61,7 @@ def _image_jobs(
         with _naming(f"{what}: layers[{number}]"):
             if media_types.refused(layer.media_type, policy):
                 raise media_types.denied(layer.media_type)
-            compression = manifest.image_layer_compression(layer.media_type)
+            compression = media_types.image_layer_compression(layer.media_type)
         jobs.append(LayerJob(layer=diff_id, compression=compression, digest=layer.digest, size=layer.size))
     return tuple(jobs)
 
@@ -100,7 +100,7 @@ def _artifact_job(layer: manifest.Descriptor, rule: media_types.ArtifactRule, po
     return LayerJob(
         # What ORAS says of a directory is its diff ID.
         layer=parse_digest(said) if said and layer.annotations.get(media_types.ORAS_UNPACK) == "true" else None,
-        compression=treatment.partition("+")[2] or "none",
+        compression=media_types.compression_of(treatment),
         digest=layer.digest,
         size=layer.size,
     )

@@ -18,9 +18,10 @@ from typing import Any
 
 import msgspec
 
-from podkeep.base import rfc3339, spawn, tls_buffers
+from podkeep.base import rfc3339, spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.client.settings import ExecPlugin, Pem, Settings
+from podkeep.http.tls import limit_buffers
 
 TOKEN_S = 60.0
 """For which a token's file is not read again (client-go, transport/token_source.go)."""
@@ -126,7 +127,7 @@ class Credentials:
         if granted is not None and granted.client_certificate_data:
             certificate = Pem(data=granted.client_certificate_data.encode())
             key = Pem(data=granted.client_key_data.encode())
-        tls_buffers.limit()
+        limit_buffers()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:

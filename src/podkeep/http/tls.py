@@ -1,11 +1,27 @@
-"""What a server proves itself with, and which clients' certificates it verifies."""
+"""What a server proves itself with, which clients' certificates it verifies, and what a TLS connection takes of memory.
+
+asyncio makes a buffer of 256 KiB for each TLS connection and fills it with zeros, so that all of it is in memory while
+the connection does nothing, and one that is read from in large pieces keeps as much again in OpenSSL's. A node has some
+thirty connections that wait, both ends of most of them.
+"""
 
 from __future__ import annotations
 
 import ssl
+from asyncio import sslproto
 
-from podkeep.base import tls_buffers
 from podkeep.base.errors import FailedPrecondition
+
+BUFFER_BYTES = 64 << 10
+"""Four records of TLS (RFC 8446, section 5.1): more at once is not faster."""
+
+
+def limit_buffers() -> None:
+    """Have TLS connections of this process, made from now on, take no more than :data:`BUFFER_BYTES` at once.
+
+    Called where a process makes its TLS settings, those of a client (``client/credentials.py``), too.
+    """
+    sslproto.SSLProtocol.max_size = BUFFER_BYTES
 
 
 def server_context(name: str, certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext:
@@ -17,7 +33,7 @@ def server_context(name: str, certificate: str, key: str, client_ca: str = "") -
         none; one that does not verify ends the handshake (ssl.CERT_OPTIONAL). Empty: no client is asked for one.
     :raises FailedPrecondition: if the files cannot be read, are no PEM, do not belong together, or want a password.
     """
-    tls_buffers.limit()
+    limit_buffers()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # A client that prefers HTTP/2 is told in the handshake.

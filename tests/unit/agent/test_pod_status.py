@@ -494,11 +494,6 @@ def test_resources_of_the_pod_as_a_whole() -> None:
     assert status.allocated_resources == {"cpu": "1", "memory": "20Mi"}
     assert status.resources is not None
     assert (status.resources.limits, status.resources.requests) == ({"cpu": "2"}, {"cpu": "1", "memory": "20Mi"})
-    confined = Confinement(cpu_period_us=100_000, cpu_quota_us=200_000, cpu_shares=1024)
-    runs = PodStatus(phase="Running")
-    actual = status_of(pod, observed(), confinement=confined, previous=runs).resources
-    assert actual is not None
-    assert (actual.limits, actual.requests) == ({"cpu": "2"}, {"cpu": "1", "memory": "20Mi"})
 
 
 def test_a_view_of_another_attempt_says_nothing_of_this_one() -> None:

@@ -18,7 +18,7 @@ from podkeep.agent.resources.qos import qos_class
 from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import HostIP, PodCondition, PodIP, PodPhase, PodStatus
-from podkeep.base import quantity, rfc3339
+from podkeep.base import rfc3339
 
 __all__ = ["StatusFacts", "Waiting", "exit_code", "pod_status", "rejected"]
 
@@ -47,7 +47,7 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
         ephemeral_container_statuses=ephemeral,
         qos_class=pod.status.qos_class or qos_class(pod),
         allocated_resources=_texts(requests.pod_requests(pod)),
-        resources=_pod_resources(pod, facts, previous),
+        resources=_pod_resources(pod),
         # Set by others and kept as they are.
         nominated_node_name=previous.nominated_node_name,
         resource_claim_statuses=previous.resource_claim_statuses,
@@ -137,23 +137,12 @@ def _pod_ips(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStat
     return by_family(ips, facts.host_ips)
 
 
-def _pod_resources(pod: Pod, facts: StatusFacts, previous: PodStatus) -> ResourceRequirements:
-    """Return what the pod has as a whole: before it runs what it was allocated, then what its cgroup says."""
-    own = pod.spec.resources or ResourceRequirements()
-    wanted = _texts(requests.pod_requests(pod))
-    if facts.confinement is None or previous.phase != "Running":
-        return ResourceRequirements(requests=wanted, limits=_texts(requests.pod_limits(pod)), claims=own.claims)
-    limits, asked, confinement = dict(own.limits), dict(own.requests), facts.confinement
-    milli = -(-confinement.cpu_shares * 1000 // 1024)
-    if milli > 2 or ("cpu" in asked and quantity.milli(asked["cpu"]) > 2):
-        asked["cpu"] = requests.text("cpu", milli)
-    if "memory" in wanted:
-        asked.setdefault("memory", wanted["memory"])
-    if confinement.cpu_quota_us > 0 and confinement.cpu_period_us > 0:
-        limits["cpu"] = requests.text("cpu", confinement.cpu_quota_us * 1000 // confinement.cpu_period_us)
-    if confinement.memory_limit_bytes:
-        limits["memory"] = requests.binary(confinement.memory_limit_bytes)
-    return ResourceRequirements(requests=asked, limits=limits, claims=own.claims)
+def _pod_resources(pod: Pod) -> ResourceRequirements:
+    """Return what the pod as a whole was allocated."""
+    claims = pod.spec.resources.claims if pod.spec.resources is not None else ()
+    return ResourceRequirements(
+        requests=_texts(requests.pod_requests(pod)), limits=_texts(requests.pod_limits(pod)), claims=claims
+    )
 
 
 def _texts(amounts: requests.Amounts) -> dict[str, str]:

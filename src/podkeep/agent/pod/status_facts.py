@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from podkeep.agent.observed import Confinement, ContainerView
+from podkeep.agent.observed import ContainerView
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.cri import RUNTIME_NAME
@@ -35,7 +35,6 @@ class StatusFacts:
     :param conditions: of the agent, beside those that follow from containers: ``PodResizePending``,
         ``PodResizeInProgress``, ``DisruptionTarget``.
     :param runtime: name of the runtime, of which container IDs begin.
-    :param confinement: of the pod's own cgroup, if it was read.
     """
 
     since: float
@@ -51,4 +50,3 @@ class StatusFacts:
     previous: PodStatus | None = None
     conditions: tuple[PodCondition, ...] = ()
     runtime: str = RUNTIME_NAME
-    confinement: Confinement | None = None

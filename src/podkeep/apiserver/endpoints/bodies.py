@@ -79,20 +79,20 @@ async def read(request: Request) -> bytes:
         raise too_large(f"limit is {MAX_BYTES}") from refusal
 
 
-def parse(data: bytes, media_type: str, *, strict: bool, most: int = 0) -> Parsed:
+def parse(data: bytes, media_type: str, *, strict: bool, most: int | None = None) -> Parsed:
     """Return the value of a body.
 
     :param strict: also look for keys that are given twice.
-    :param most: how many values it may have; 0: as many as an object.
+    :param most: how many values it may have; None: as many as an object, whose managed fields count apart.
     :raises Malformed: if it is not of its media type.
     :raises StatusError: 400, if it nests too deeply; 413, if it has too many values.
     """
     if media_type != JSON and data.lstrip()[:1] != b"{":
         return _yaml(data, strict=strict)
-    if _commas(data) >= (most or values.MAX_VALUES + values.MAX_MANAGED_VALUES):
+    if _commas(data) >= (values.MAX_VALUES + values.MAX_MANAGED_VALUES if most is None else most):
         if media_type != JSON:
             return _yaml(data, strict=strict)
-        raise values.too_many(most or values.MAX_VALUES)
+        raise values.too_many(values.MAX_VALUES if most is None else most)
     try:
         value = msgspec.json.decode(data)
     except RecursionError:
@@ -141,8 +141,8 @@ def _commas(data: bytes) -> int:
     return b"".join(plain.split(b'"')[::2]).count(b",")
 
 
-def _require_few(value: Any, most: int) -> None:
-    if not most:
+def _require_few(value: Any, most: int | None) -> None:
+    if most is None:
         values.require_few(value)
     elif values.has_more(value, most):
         raise values.too_many(most)

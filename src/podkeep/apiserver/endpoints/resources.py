@@ -266,7 +266,7 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
     :raises StatusError: 400, 413 or 422.
     """
     try:
-        most = MAX_PATCH_VALUES if kind is PatchType.JSON else 0
+        most = MAX_PATCH_VALUES if kind is PatchType.JSON else None
         parsed = parse(body, JSON, strict=validation is not FieldValidation.IGNORE, most=most)
     except Malformed as error:
         raise bad_request(f"error decoding patch: {error}") from None

@@ -121,14 +121,19 @@ class Nesting(Walk):
 
     def _followed(self, path: str, place: str) -> str:
         """Return where a path below a volume is, with the volume's links followed."""
-        self._through, self.by = True, "by a link of the volume"
+        self._through = True
         try:
             found = self.resolve(path)
         finally:
-            self._through, self.by = False, Walk.by
+            self._through = False
         if found != place and is_virtual(found):
             raise InvalidArgument(f"{path} leads to {found} by a link of the volume: nothing can be mounted there")
         return found
+
+    @property
+    def by(self) -> str:
+        """Whose links are followed now."""
+        return "by a link of the volume" if self._through else super().by
 
     def target(self, inner: str, *, covered: bool) -> str | None:
         """Return what the link at ``inner`` says, one of the image or, when they are followed, of a volume."""

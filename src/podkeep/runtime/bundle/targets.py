@@ -63,10 +63,8 @@ def check_virtual(root: int) -> None:
 class Walk:
     """Following the links of one root file system, the tree behind descriptor ``root``.
 
-    ``covered`` are the paths at which something is mounted; ``by`` says whose links are followed.
+    ``covered`` are the paths at which something is mounted.
     """
-
-    by = "in this image"
 
     def __init__(self, root: int) -> None:
         self._root = root
@@ -111,6 +109,11 @@ class Walk:
         if place != path and (place in {"/", "/dev"} or (_is_below(place, _KERNEL) and not _is_below(path, _KERNEL))):
             raise InvalidArgument(f"{path} leads to {place} {self.by}: nothing can be mounted there")
         return place
+
+    @property
+    def by(self) -> str:
+        """Whose links are followed, for errors."""
+        return "in this image"
 
     def target(self, inner: str, *, covered: bool) -> str | None:
         """Return what the link at a path says; None if there is none, or if it is not to be followed.

@@ -198,10 +198,12 @@ def test_a_pod_that_comes_during_a_collection_keeps_its_image(tmp_path: Path) ->
 
 @pytest.mark.requirement("V84")
 def test_without_the_gate_volumes_are_unused(tmp_path: Path) -> None:
-    """What was pulled for a volume before goes like any other image; images of containers stay."""
-    node = Node("image", "volume", available=0)
-    node.pods = [pod_of("image", volumes=["volume"])]
-    node.container("image", pod="u1", mounts=["volume"])
+    """What was pulled for a volume before goes like any other image; what containers are made of or have mounted stays:
+    the runtime would refuse to remove it, at each collection."""
+    node = Node("image", "volume", "mounted", available=0)
+    node.refused = {"image", "mounted"}
+    node.pods = [pod_of("image", volumes=["volume", "mounted"])]
+    node.container("image", pod="u1", mounts=["mounted"])
 
     async def steps(found: ImageGarbage) -> None:
         await aged(node, found)

@@ -94,8 +94,8 @@ Key = tuple[str, str]
 class ImageUsers:
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
-    ``volumes`` says whether images of volumes count (feature gate ImageVolume); ``forget`` is told of each image that
-    was removed, on a thread.
+    ``volumes`` says whether images of volumes count (feature gate ImageVolume); those that containers have mounted
+    always do. ``forget`` is told of each image that was removed, on a thread.
     """
 
     pods: Callable[[], Iterable[Pod]]
@@ -235,8 +235,7 @@ class ImageGarbage:
             for name in (container.image_id, container.image_ref, container.image.image):
                 if name in ids:
                     used.add((name, handler))
-        if self._users.volumes:
-            used |= {(image, "") for image in await self._mounted(listed.containers)}
+        used |= {(image, "") for image in await self._mounted(listed.containers)}
         return used | await self._referred_to()
 
     async def _referred_to(self) -> set[Key]:

@@ -475,7 +475,7 @@ def test_the_default_group_gets_everything_back(node: Node, then: str, caplog: p
     assert during == {0: "f000", 1: "f000"}
     assert node.mounted.schemata()["L3"] == {0: "fffff", 1: "fffff"}
     assert node.mounted.groups() == ({"gold", "silver"} if then == "another file" else set())
-    assert "is put right" not in caplog.text  # nobody else has changed it
+    assert "is restored" not in caplog.text  # nobody else has changed it
     if then != "another file":
         assert node.load(None) is None
         assert not (node.directory / RDT_NOTES).exists()

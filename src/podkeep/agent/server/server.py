@@ -208,7 +208,7 @@ class KubeletServer:
             log.warning("the kubelet's certificate %s cannot be used yet: %s", self._files[0], error)
             return
         self._seen = now
-        log.info("took the kubelet's certificate %s anew", self._files[0])
+        log.info("the kubelet's certificate %s was read again", self._files[0])
 
 
 def serving_store(agent: AgentConfig) -> CertificateStore:

@@ -115,7 +115,7 @@ class Runner:
             async for event in watcher:
                 self._tell(event, told)
         except Slow:
-            log.warning("controllers begin anew: they were too slow to follow %s", watcher.resource)
+            log.warning("controllers are restarted: they were too slow to follow %s", watcher.resource)
         finally:
             watcher.end()
 

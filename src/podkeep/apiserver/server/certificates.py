@@ -320,7 +320,7 @@ def _records(files: Files) -> dict[str, Record]:
     try:
         return msgspec.json.decode(_read(files.directory / _RECORDS) or b"{}", type=dict[str, Record])
     except (msgspec.MsgspecError, UnicodeDecodeError, PodkeepError):
-        log.warning("%s is damaged: certificates are made anew", files.directory / _RECORDS)
+        log.warning("%s is damaged: all certificates are made again", files.directory / _RECORDS)
         return {}
 
 

@@ -37,4 +37,4 @@ async def _regularly(store: Store, compact: Callable[[int], Awaitable[None]], se
             try:
                 await compact(noted.popleft())
             except PodkeepError as error:
-                log.warning("the API's past is not given up: %s", error)
+                log.warning("old revisions of the API's objects cannot be removed: %s", error)

@@ -65,7 +65,7 @@ async def publish(registry: Registry, lister: Lister, request: Request, cluster_
         try:
             await _write(registry, target, lister, request, wanted.get(resource.kind.kind))
         except StatusError as error:
-            log.warning("%s %s/%s cannot be kept true: %s", resource.plural, _NAMESPACE, _NAME, error.message)
+            log.warning("%s %s/%s cannot be reconciled: %s", resource.plural, _NAMESPACE, _NAME, error.message)
 
 
 async def _write(registry: Registry, target: Target, lister: Lister, request: Request, wanted: Object | None) -> None:

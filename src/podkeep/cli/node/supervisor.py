@@ -275,7 +275,7 @@ class Supervisor:
         try:
             report.write(self._run, report.with_daemons(self._tell, daemons))
         except OSError as error:
-            log.warning("what the daemons do is not told in %s: %s", self._run, error.strerror)
+            log.warning("the state of the daemons cannot be written to %s: %s", self._run, error.strerror)
 
     def _stop_all(self, when_stopped: Mapping[str, Callable[[], None]]) -> None:
         asked, self._is_stopping = self._stops, True

@@ -378,7 +378,7 @@ class ImageDatabase:
         try:
             self._reserve.fill()
         except OSError as error:
-            log.warning("no space is put aside for removals from a full disk: %s", error)
+            log.warning("no space is reserved for removals from a full disk: %s", error)
 
     def unused_layers(self) -> frozenset[Digest]:
         """Return the layers that no image needs."""

@@ -120,7 +120,7 @@ class Maintenance:
             except NotFound:
                 continue
             except InvalidArgument as error:
-                log.warning("image %s is told of without its documents: %s", found.image.id, error.message)
+                log.warning("image %s is reported without its manifests: %s", found.image.id, error.message)
                 content = ()
             yield replace(found, documents=content)
 

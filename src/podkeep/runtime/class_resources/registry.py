@@ -361,4 +361,4 @@ def _deactivate(item: ClassResource) -> None:
     try:
         item.deactivate()
     except PodkeepError as error:
-        log.warning("%s is not given back: %s", problem(item.name, "something"), error)
+        log.warning("%s cannot be released: %s", problem(item.name, "something"), error)

@@ -94,7 +94,7 @@ def _by_publication(ready: list[Sandbox], layout: Layout, membership: Membership
     try:
         last = published(layout.run)
     except DataLoss as error:
-        log.warning("where pods were made is not known: %s", error.message)
+        log.warning("it is not known in which mount namespaces pods were made: %s", error.message)
         return None
     if not ready or last is None or last.inode == membership.inode:
         return None

@@ -179,7 +179,7 @@ class ContainerExecutor:
             cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
             return cgroup_stats.oom_kills(self.cgroups, cgroup)
         except PodkeepError as error:
-            log.warning("why container %s ended: %s", container.id, error)
+            log.warning("the reason why container %s ended cannot be read: %s", container.id, error)
             return 0
 
     def release_classes(self, container: Container, sandbox: Sandbox) -> None:

@@ -527,7 +527,7 @@ class Containers:
             await asyncio.to_thread(self._executor.release_classes, container, sandbox)
         except (PodkeepError, OSError) as error:
             # RemoveContainer does it again.
-            log.warning("something of container %s, which ended, is left: %s", container_id, error)
+            log.warning("container %s ended, and not all that belonged to it could be removed: %s", container_id, error)
             return
         latest = self._state.find_container(container_id)
         if latest is not None and latest.status.held_classes:

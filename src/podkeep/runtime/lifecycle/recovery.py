@@ -86,7 +86,7 @@ class Recovery:
         boot = procfs.boot_id()
         rebooted = self.state.boot not in ("", boot)
         if rebooted:
-            log.info("the machine was started anew: no process and no namespace of before is there")
+            log.info("the machine was rebooted: no process and no namespace is left from before")
             self._forget_processes()
         for sandbox in self.state.sandboxes():
             if not sandbox.status.state.shown:
@@ -227,7 +227,7 @@ class Recovery:
         self.containers.remove(container, sandbox, driver, remove=self.leftovers.put_aside)
 
     def _stop_sandbox(self, sandbox: Sandbox) -> None:
-        log.info("sandbox %s is not whole any more", sandbox.id)
+        log.info("sandbox %s lacks a part of what it was made of: it is stopped", sandbox.id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
         stopped = self._in_time(f"sandbox {sandbox.id}", partial(self._stop, sandbox))
         if stopped:

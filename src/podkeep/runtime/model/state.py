@@ -181,7 +181,7 @@ class State:
         try:
             self._write_unwritten()
         except sqlite3.OperationalError as error:
-            log.warning("%d ends are not stored: %s", len(self._unwritten), error)
+            log.warning("the ends of %d containers and sandboxes are not stored: %s", len(self._unwritten), error)
         self._db.close()
 
     def _write_unwritten(self) -> None:
@@ -203,7 +203,7 @@ class State:
             refusal = self._refusal("written", error)
             if end_of is None:
                 raise refusal from error
-            log.warning("an end is not stored yet (%s %s): %s", *end_of, refusal)
+            log.warning("an end is not stored yet (table %s, ID %s): %s", *end_of, refusal)
             self._unwritten[end_of] = (statement, values)
 
     def _refusal(self, what: str, error: Exception) -> PodkeepError:

@@ -75,4 +75,4 @@ def test_a_service_that_has_the_address_is_no_reason_not_to_serve(
             await kubernetes_service.publish(registry, StoreLister(store), REQUEST, SERVICE_ADDRESS, "10.9.8.7:6443")
 
     asyncio.run(steps())
-    assert "services default/kubernetes cannot be kept true" in caplog.text
+    assert "services default/kubernetes cannot be reconciled" in caplog.text

@@ -173,7 +173,7 @@ class ControlGroups:
             changed = ["it is missing"]
         if not changed:
             return False
-        log.warning("resctrl group %s is put right: %s", name or "/", "; ".join(changed))
+        log.warning("resctrl group %s is restored: %s", name or "/", "; ".join(changed))
         with self.resctrl.locked(), UndoStack() as undo:
             if name != DEFAULT and name not in self.resctrl.groups():
                 missing = True

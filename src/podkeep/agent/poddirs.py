@@ -29,7 +29,9 @@ from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
+from podkeep.kernel.files import tree_size
 from podkeep.kernel.files.removal import remove_tree, unmount
+from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.kernel.mount import mountinfo
 
 LOCK_NAME = ".podkeep.lock"
@@ -111,6 +113,19 @@ class PodDir:
     def container(self, name: str) -> Path:
         """Files made for one container."""
         return self.containers / name
+
+    def size_beside_volumes(self, stop: Callable[[], bool]) -> TreeSize:
+        """Count what containers can write to of this directory beside volumes: a pod could fill the disk by it.
+
+        :param stop: asked now and then; what was counted until it says so is returned. Blocking.
+        """
+        containers = tree_size.measure(str(self.containers), stop=stop, partly=True)
+        found = [part for part in (tree_size.measure_file(str(self.hosts)), containers) if part is not None]
+        return TreeSize(
+            used_bytes=sum(part.used_bytes for part in found),
+            inodes=sum(part.inodes for part in found),
+            too_deep=any(part.too_deep for part in found),
+        )
 
 
 class PodDirs:

@@ -187,3 +187,15 @@ def test_removal_unmounts_nothing_elsewhere_whatever_links_a_volume_has(tmp_path
             dirs.remove(uid)
         assert dirs.all() == []
         assert (elsewhere / "mount" / "file").exists()
+
+
+def test_the_size_beside_volumes_is_that_of_hosts_and_files_of_containers(tmp_path: Path) -> None:
+    directory = PodDirs(tmp_path, SOCKET).directory(PodUID("u"))
+    assert (directory.size_beside_volumes(lambda: False).used_bytes, directory.path.exists()) == (0, False)
+    for path, size in ((directory.container("main") / "log", 64 << 10), (directory.volumes / "v" / "data", 256 << 10)):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * size)
+    directory.hosts.write_text("127.0.0.1 localhost\n")
+    found = directory.size_beside_volumes(lambda: False)
+    assert 64 << 10 <= found.used_bytes < 128 << 10
+    assert (found.inodes, found.too_deep) == (4, False)

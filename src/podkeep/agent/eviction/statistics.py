@@ -33,6 +33,7 @@ from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup import cgroup_stats, systemd
 from podkeep.kernel.cgroup.cgroups import detect
 from podkeep.kernel.files import tree_size
+from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.kernel.process import totals
 
 _MEASURE_S, _LEAST_S, _ALL_S = 20.0, 1.0, 60.0
@@ -182,14 +183,15 @@ class _Counting(NamedTuple):
         return self.tree(path)
 
     def other(self, directory: PodDir) -> DiskUse:
-        """Count what containers have of the agent's directory beside volumes: a pod could fill the disk by it."""
-        hosts = tree_size.measure_file(str(directory.hosts))
-        found = self.tree(directory.containers)
-        return found if hosts is None else found + DiskUse(hosts.used_bytes, hosts.inodes)
+        return _use(directory.size_beside_volumes(self.stop))
 
     def tree(self, path: Path) -> DiskUse:
         found = tree_size.measure(str(path), stop=self.stop, partly=True)
-        return DiskUse() if found is None else DiskUse(found.used_bytes, found.inodes, hidden=found.too_deep)
+        return DiskUse() if found is None else _use(found)
+
+
+def _use(size: TreeSize) -> DiskUse:
+    return DiskUse(size.used_bytes, size.inodes, hidden=size.too_deep)
 
 
 def memory_available(found: Mapping[str, int]) -> Observation | None:

@@ -43,10 +43,12 @@ def measure(dirs: PodDirs, pod_logs: str, pod: Pod, ending: threading.Event) -> 
     def stop() -> bool:
         return ending.is_set() or time.monotonic() > late
 
-    sizes = (tree_size.measure_file(str(directory.hosts)), tree_size.measure(str(directory.containers), stop=stop))
-    found = [size for size in sizes if size is not None]
-    other = Size(used_bytes=sum(size.used_bytes for size in found), inodes=sum(size.inodes for size in found))
-    return PodDisk(logs=logs, volumes=_volumes(pod, directory, stop), other=other)
+    other = directory.size_beside_volumes(stop)
+    return PodDisk(
+        logs=logs,
+        volumes=_volumes(pod, directory, stop),
+        other=Size(used_bytes=other.used_bytes, inodes=other.inodes),
+    )
 
 
 def _files(directory: Path) -> Size | None:

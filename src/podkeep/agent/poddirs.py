@@ -12,10 +12,11 @@ made is left alone (but for their ``userns`` files, which ``userns`` respects).
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -193,20 +194,30 @@ class PodDirs:
     def own(self, uid: PodUID) -> int:
         """Make the directory of pod ``uid`` if needed and return a descriptor that holds its lock until closed.
 
+        Who had the lock before may remove the directory at any moment: then there is another one to be had.
+
         :raises FailedPrecondition: if another process works on this pod.
         """
         directory = self.pods / uid
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
-        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
+        while True:
+            self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
+            with suppress(FileExistsError):
+                directory.mkdir(mode=0o750)
+            try:
+                fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(fd, directory):
+                    return fd
+            except BlockingIOError as error:
+                os.close(fd)
+                raise FailedPrecondition(f"another process is working on pod {uid}") from error
+            except BaseException:
+                os.close(fd)
+                raise
             os.close(fd)
-            raise FailedPrecondition(f"another process is working on pod {uid}") from error
-        except BaseException:
-            os.close(fd)
-            raise
-        return fd
 
     def identify(
         self, uid: PodUID, identity: PodIdentity, *, managed: bool = False, user_namespace: bool = False
@@ -364,6 +375,14 @@ class PodDirs:
             raise Internal("; ".join(f"could not {step}: {error}" for step, error in steps.failed))
 
 
+def _is_at(fd: int, path: Path) -> bool:
+    """Say whether ``path`` is what ``fd`` was opened as: not removed since, nor made anew."""
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _require_unmounted(directory: Path) -> None:
     left = mountinfo.under(directory)
     if left:
@@ -381,13 +400,21 @@ def _remove_volumes(directory: PodDir) -> None:
 def _remove(directory: Path) -> None:
     _require_unmounted(directory)
     last = (userns.FILE_NAME, _IDENTITY)
-    try:
-        entries = sorted(os.listdir(directory), key=lambda name: last.index(name) if name in last else -1)
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        remove_tree(directory / entry)
-    directory.rmdir()
+    # The record of who it was is gone by the time a request that had read it is written (`request_deletion`).
+    for is_last_try in (False, False, True):
+        try:
+            entries = sorted(os.listdir(directory), key=lambda name: last.index(name) if name in last else -1)
+        except FileNotFoundError:
+            return
+        for entry in entries:
+            remove_tree(directory / entry)
+        try:
+            directory.rmdir()
+        except OSError as error:
+            if is_last_try or error.errno != errno.ENOTEMPTY:
+                raise
+        else:
+            return
 
 
 def places(config: Config) -> list[tuple[Config, PodDirs]]:

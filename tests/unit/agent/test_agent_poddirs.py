@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,70 @@ def test_what_a_kubelet_or_another_runtimes_agent_made_is_left_alone(tmp_path: P
     assert dirs.all() == ["kubelets", "others"]
     assert all(file.exists() for file in files)
     assert others.orphans(set()) == ["others"]
+
+
+_OTHER_PROCESS = """
+import os, sys
+from pathlib import Path
+from podkeep.agent.poddirs import PodDirs
+from podkeep.base.errors import FailedPrecondition
+
+dirs = PodDirs(Path(sys.argv[1]), sys.argv[2])
+parent = os.getppid()
+print(flush=True)
+while os.getppid() == parent:
+"""
+_REMOVING = """
+    try:
+        lock = dirs.own("u")
+    except FailedPrecondition:
+        continue
+    dirs.remove("u")
+    os.close(lock)
+"""
+
+
+_REQUESTING = """
+    dirs.request_deletion("u", 0)
+"""
+
+
+@contextmanager
+def other_process(root: Path, does: str) -> Iterator[None]:
+    """Have another process do something with the directory of pod ``u`` as often as it can."""
+    command = [sys.executable, "-c", _OTHER_PROCESS + does.lstrip("\n"), root, SOCKET]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
+            yield
+        finally:
+            process.kill()
+
+
+def test_who_owns_a_pod_has_its_directory_also_if_another_process_just_removed_it(tmp_path: Path) -> None:
+    dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
+    owned = 0
+    with other_process(tmp_path, _REMOVING):
+        for _ in range(1_500):
+            try:
+                lock = dirs.own(uid)
+            except FailedPrecondition:
+                continue
+            dirs.identify(uid, IDENTITY)
+            assert dirs.find(IDENTITY) == [uid]
+            owned += 1
+            os.close(lock)
+    assert owned
+
+
+def test_a_pod_is_removed_also_if_another_process_asks_for_it_just_then(tmp_path: Path) -> None:
+    dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
+    with other_process(tmp_path, _REQUESTING):
+        for _ in range(100):
+            directory = made(dirs, "u")
+            dirs.remove(uid)
+            assert not directory.exists()
 
 
 def test_a_removal_that_stopped_in_the_middle_is_found_and_finished(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.base.errors import PodkeepError, Unavailable, refused
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -63,12 +63,14 @@ def command(
                 async with at_once:
                     if not await api.delete(pod, where, grace_period):
                         await remove_pod(client, invocation.config, pod, where, grace_period)
-            except Unavailable:
-                raise
+            except Unavailable as error:
+                return error
             except PodkeepError as error:
                 if f"{where}/{pod}" not in error.message:
                     error.message = f"pod {where}/{pod}: {error.message}"
                 return error
+            except OSError as error:
+                return refused(f"pod {where}/{pod}", error)
             removed.append((where, pod))
             if output != "json":
                 click.echo(f"removed {where}/{pod}")
@@ -79,7 +81,8 @@ def command(
             if all_:
                 wanted = [*await api.pods(), *await list_pods(client, invocation.config)]
             outcomes = await asyncio.gather(*(one(where, pod) for where, pod in dict.fromkeys(wanted)))
-        failures.extend(error for error in outcomes if error is not None)
+        # A runtime or an API that does not answer is told once, not for each pod.
+        failures.extend({error.message: error for error in outcomes if error is not None}.values())
 
     connection.run(invocation, remove)
     if output == "json":

@@ -114,7 +114,7 @@ def conflicts(config: Config, kubelets: Sequence[Kubelet]) -> Iterator[FailedPre
     """Yield a refusal for each setting that names what one of ``kubelets`` uses."""
     agent = config.agent
     for kubelet in kubelets:
-        if _overlap(agent.root, kubelet.root):
+        if _overlap(agent.root, kubelet.root) or _is_same(f"{agent.root}/pods", f"{kubelet.root}/pods"):
             yield _refusal("agent.root", agent.root, kubelet.who, "pod directories", type(agent)().root)
         for logs in kubelet.pod_logs:
             if _overlap(agent.pod_logs, logs):
@@ -140,8 +140,20 @@ def _refusal(key: str, value: str, who: str, what: str, default: str) -> FailedP
 
 
 def _overlap(one: str, other: str) -> bool:
+    """Say whether a directory is another, or in it: by their paths, and by what is mounted there."""
     first, second = os.path.realpath(one), os.path.realpath(other)
-    return os.path.commonpath((first, second)) in {first, second}
+    return os.path.commonpath((first, second)) in {first, second} or _is_in(first, second) or _is_in(second, first)
+
+
+def _is_in(path: str, directory: str) -> bool:
+    return any(_is_same(str(place), directory) for place in (Path(path), *Path(path).parents))
+
+
+def _is_same(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
 
 
 def _is_served(path: str) -> bool:

@@ -33,10 +33,14 @@ _VALUE_OPTIONS = frozenset({"--config", "--set"})
 """Options of podkeep before the verb that are followed by a value."""
 _SAME_MACHINE = ("pid", "net", "user")
 _MOST_BYTES = 64 << 10
-_ENDPOINT = re.compile(r"^[ \t]*containerRuntimeEndpoint:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
-"""A line of a KubeletConfiguration, which is YAML or JSON; of the latter nothing is found. Each is looked at once."""
-_POD_LOGS = re.compile(r"^[ \t]*podLogsDir:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
-"""The same, for the directory of logs."""
+_MOST_FILES = 100
+"""Files of a kubelet's ``--config-dir`` that are looked at."""
+_ENDPOINT, _POD_LOGS = "containerRuntimeEndpoint", "podLogsDir"
+_LINES = {
+    key: re.compile(rf"^[ \t]*[\"']?{key}[\"']?:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
+    for key in (_ENDPOINT, _POD_LOGS)
+}
+"""Lines of a KubeletConfiguration, which is YAML, or JSON as it is usually written in lines. Each is looked at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +123,37 @@ def _daemon(directory: Path, name: str, pid: int) -> Daemon:
     if name != KUBELET:
         return daemon
     argv = _arguments(directory)
-    file = option(argv, "config")
-    content = _text(directory / "root", file.lstrip("/")) if file.startswith("/") else ""
-    endpoint = option(argv, "container-runtime-endpoint") or _first(_ENDPOINT, content)
+    works_in = os.readlink(directory / "cwd")
+
+    def path(name: str) -> str:
+        """Return the path that an option names, from the root; a relative one begins where the process works."""
+        value = option(argv, name)
+        return os.path.join(works_in, value) if value else ""
+
+    configuration = [
+        _text(directory / "root", file) for file in _files(directory / "root", path("config"), path("config-dir"))
+    ]
+    endpoint = option(argv, "container-runtime-endpoint") or _last(_ENDPOINT, configuration)
     return replace(
         daemon,
         endpoint=endpoint.removeprefix("unix://"),
-        root=option(argv, "root-dir"),
-        pod_logs=_first(_POD_LOGS, content),
+        root=path("root-dir"),
+        pod_logs=_last(_POD_LOGS, configuration),
     )
+
+
+def _files(root: Path, file: str, directory: str) -> list[str]:
+    """Return a kubelet's configuration files: one, then those of a directory, each of which goes before the last."""
+    found = []
+    if directory:
+        above = root / directory.lstrip("/")
+        for place, _, names in os.walk(above):
+            found += [
+                os.path.join(directory, os.path.relpath(place, above), name) for name in names if name.endswith(".conf")
+            ]
+            if len(found) >= _MOST_FILES:
+                break
+    return [*([file] if file else ()), *sorted(found)[:_MOST_FILES]]
 
 
 def _mount_namespace(directory: Path) -> int:
@@ -180,16 +206,17 @@ def unit_of(cgroup: str) -> str:
     return ""
 
 
-def _first(pattern: re.Pattern[str], text: str) -> str:
-    match = pattern.search(text)
-    return match[1] if match else ""
+def _last(key: str, texts: Sequence[str]) -> str:
+    """Return the value that the last text has for a key which has any, or an empty text."""
+    found = [match[1] for text in texts if (match := _LINES[key].search(text))]
+    return found[-1] if found else ""
 
 
 def _text(root: Path, file: str) -> str:
     """Return the beginning of a regular file below a root directory, or an empty text."""
     try:
         with openat.closing(os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as fd:
-            content = openat.read_regular(fd, file, _MOST_BYTES, rules=openat.INSIDE)
+            content = openat.read_regular(fd, file.lstrip("/"), _MOST_BYTES, rules=openat.INSIDE)
     except (OSError, KernelCallError):
         return ""
     return os.fsdecode(content or b"")

@@ -57,6 +57,23 @@ def test_a_directory_of_a_running_kubelet_is_refused(
     assert own_runner.run(pod(shell(image, "true"))).returncode == 0
 
 
+@pytest.mark.parametrize("below", ["", "pods"])
+def test_a_kubelets_directory_is_refused_wherever_it_is_mounted(
+    own_runner: Runner, image: str, tmp_path: Path, below: str
+) -> None:
+    daemon = own_runner.daemon.start()
+    ours, theirs = daemon.base / "kubelet", tmp_path / "theirs"
+    for directory in (ours / below, theirs / below):
+        directory.mkdir(parents=True, exist_ok=True)
+    mounts.bind(theirs / below, ours / below)
+    with ExitStack() as stack:
+        stack.callback(mounts.unmount, ours / below)
+        with kubelet(tmp_path, f"--root-dir={theirs}") as pid:
+            done = own_runner.run(pod(shell(image, "true")))
+        assert done.returncode == 1
+        assert f"podkeep: agent.root: {ours} is in use by kubelet (pid {pid})" in done.stderr
+
+
 def test_a_directory_of_a_kubelet_in_a_container_is_refused_by_its_socket(own_runner: Runner, image: str) -> None:
     daemon = own_runner.daemon.start()
     path = daemon.base / "kubelet/pod-resources/kubelet.sock"

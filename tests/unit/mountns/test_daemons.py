@@ -171,6 +171,33 @@ def test_the_socket_that_a_kubelet_was_told_to_use(tmp_path: Path, processes: Ex
     assert daemon.endpoint == "/run/some.sock"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(["--root-dir", "root", "--config", "etc/config.yaml"], id="relative"),
+        pytest.param(["--root-dir=root", "--config=etc/config.json"], id="JSON"),
+        pytest.param(["--root-dir=./root", "--config=etc/other.yaml", "--config-dir=etc"], id="directory"),
+    ],
+)
+def test_the_directories_that_a_kubelet_was_told_to_use(
+    tmp_path: Path, processes: ExitStack, monkeypatch: pytest.MonkeyPatch, options: list[str]
+) -> None:
+    shell = Path(shutil.copy("/bin/sh", tmp_path / "kubelet"))
+    (tmp_path / "etc/more").mkdir(parents=True)
+    (tmp_path / "etc/config.yaml").write_text("podLogsDir: /some/logs\n")
+    (tmp_path / "etc/config.json").write_text('{\n  "podLogsDir": "/some/logs"\n}\n')
+    (tmp_path / "etc/other.yaml").write_text("podLogsDir: /first/logs\n")
+    (tmp_path / "etc/10.conf").write_text("podLogsDir: /second/logs\n")
+    (tmp_path / "etc/more/20.conf").write_text("podLogsDir: /some/logs\n")
+    monkeypatch.chdir(tmp_path)
+    pid = started(processes, shell, "-c", "read line", "kubelet", *options)
+    monkeypatch.chdir("/")
+    daemon = found(pid)
+    assert daemon is not None
+    assert os.path.normpath(daemon.root) == str(tmp_path / "root")
+    assert daemon.pod_logs == "/some/logs"
+
+
 def test_finds_podkeep_itself() -> None:
     assert (
         daemons.podkeep_daemon([sys.executable, "-m", "podkeep", "--set", "a=b", "--config", "x", "runtime"]) == RUNTIME

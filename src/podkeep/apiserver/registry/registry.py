@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from podkeep.api.feature_gates import FeatureGates
-from podkeep.api.fields import FieldErrors
+from podkeep.api.fields import MAX_ERRORS, FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
@@ -227,7 +227,7 @@ class Registry:
         errors = FieldErrors()
         strategy.validate(value, errors)
         strategy.validate_create(value, errors)
-        self._validate(target, value, errors)
+        self._require_valid(target, value, None, errors)
         self._admission.validate(attributes)
         request.warnings.extend(strategy.warnings(value, None))
 
@@ -239,11 +239,7 @@ class Registry:
         :raises StatusError: 400, 403, 404, 409, 422 or 500.
         """
         async with self._settled_refusals(target):
-            given = metadata(value).get("name", target.name)
-            if given != target.name:
-                raise bad_request(
-                    f"the name of the object ({given}) does not match the name on the URL ({target.name})"
-                )
+            _require_name(target, metadata(value).get("name", target.name))
             new = copy(value)
             new.setdefault("metadata", {})["name"] = target.name
             if self._store.newest(target.key) is None and target.resource.strategy.create_on_update:
@@ -282,8 +278,9 @@ class Registry:
                 raise _wrong_patch(patch, error) from None
             check(decoded.unknown)
             new = decoded.value
-            new.setdefault("metadata", {})
+            name = new.setdefault("metadata", {}).get("name", "")
             self._place(target, new)
+            _require_name(target, name)
             target.resource.strategy.default(new)
             return await self._replace(target, stored, old, self._tracked(target, old, new, request), request)
 
@@ -301,11 +298,7 @@ class Registry:
             old = None if stored is None else _read(target, stored)
             applied = copy(config)
             self._place(target, applied)
-            given = metadata(applied).setdefault("name", target.name)
-            if given != target.name:
-                raise bad_request(
-                    f"the name of the object ({given}) does not match the name on the URL ({target.name})"
-                )
+            _require_name(target, metadata(applied).setdefault("name", target.name))
             if old is None and (uid := metadata(applied).get("uid")):
                 raise target.conflict(
                     f"uid mismatch: the provided object specified uid {uid[:80]}, and no existing object was found"
@@ -382,8 +375,7 @@ class Registry:
             strategy.validate_update(new, old, errors)
         if strategy.generation and not equal(_spec(new), _spec(old)):
             new["metadata"]["generation"] = metadata(old).get("generation", 0) + 1
-        objects.validate_update(new, old, errors)
-        self._validate(target, new, errors)
+        self._require_valid(target, new, old, errors)
         self._admission.validate(attributes)
         if target.subresource != "status" and part is None:
             request.warnings.extend(strategy.warnings(new, old))
@@ -543,13 +535,27 @@ class Registry:
     def _time(self, after: int = 0) -> str:
         return rfc3339.of(_later(self._now(), after))
 
-    def _validate(self, target: Target, value: Object, errors: FieldErrors) -> None:
-        """Add the rules of all metadata to the errors that were found, and raise them."""
-        resource = target.resource
-        objects.validate(value, namespaced=resource.namespaced, name_rule=resource.strategy.name_rule, errors=errors)
-        if errors.found:
+    def _require_valid(self, target: Target, value: Object, old: Object | None, errors: FieldErrors) -> None:
+        """Raise what was found; before it, as kube-apiserver has it, what is wrong with the metadata."""
+        resource, first = target.resource, FieldErrors()
+        if old is not None:
+            objects.validate_update(value, old, first)
+        objects.validate(value, namespaced=resource.namespaced, name_rule=resource.strategy.name_rule, errors=first)
+        if found := first.found + errors.found:
             name = metadata(value).get("name") or metadata(value).get("generateName", "")
-            raise invalid(resource.kind.kind, resource.group, name, errors.found)
+            raise invalid(resource.kind.kind, resource.group, name, found[:MAX_ERRORS])
+
+
+def _require_name(target: Target, name: str) -> None:
+    """Refuse an object of another name than the request's.
+
+    :raises StatusError: 400.
+    """
+    if not name:
+        why = "was undeterminable: name must be provided"
+        raise bad_request(f"the name of the object ({target.name} based on URL) {why}")
+    if name != target.name:
+        raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
 
 
 def _read(target: Target, stored: Stored) -> Object:

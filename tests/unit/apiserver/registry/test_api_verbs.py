@@ -309,6 +309,18 @@ def test_updates_are_checked_against_what_they_were_computed_from(tmp_path: Path
     run(tmp_path, steps)
 
 
+def test_a_patch_does_not_rename(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        renaming = {"metadata": {"name": "b"}}
+        error = await refused(registry.patch(at(CONFIG_MAPS), renaming, PatchType.MERGE, ME))
+        assert error.message == "the name of the object (b) does not match the name on the URL (a)"
+        error = await refused(registry.patch(at(CONFIG_MAPS), {"metadata": None}, PatchType.MERGE, ME))
+        assert error.message == "the name of the object (a based on URL) was undeterminable: name must be provided"
+
+    run(tmp_path, steps)
+
+
 def test_an_update_that_changes_nothing_is_not_stored(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         created = await registry.create(at(DEPLOYMENTS), {"metadata": {"name": "a"}, "spec": {"replicas": 1}}, ME)
@@ -383,8 +395,8 @@ def test_patches_of_every_type(tmp_path: Path) -> None:
         ({}, PatchType.JSON, 400),
         ([{"op": "remove", "path": "/data/a"}] * 10_001, PatchType.JSON, 413),
         ({"data": "x"}, PatchType.MERGE, 422),
-        ({"metadata": None}, PatchType.MERGE, 422),
-        ({"metadata": {"name": "b"}}, PatchType.MERGE, 422),
+        ({"metadata": None}, PatchType.MERGE, 400),
+        ({"metadata": {"name": "b"}}, PatchType.MERGE, 400),
         ({"metadata": {"namespace": "b"}}, PatchType.MERGE, 400),
         ({"metadata": {"resourceVersion": "17"}}, PatchType.MERGE, 409),
         ({"metadata": {"labels": {"$patch": "merge"}}}, PatchType.STRATEGIC, 400),
@@ -679,8 +691,12 @@ def test_validation_of_a_kind_is_told_with_that_of_metadata(tmp_path: Path) -> N
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         given = {"metadata": {"name": "A"}, "spec": {"replicas": -1}}
         error = await refused(registry.create(at(DEPLOYMENTS), given, ME))
-        assert [cause["field"] for cause in error.details["causes"]] == ["spec.replicas", "metadata.name"]
-        assert error.message.startswith('Deployment.apps "A" is invalid: [spec.replicas: Invalid value: -1: must be')
+        assert [cause["field"] for cause in error.details["causes"]] == ["metadata.name", "spec.replicas"]
+        assert error.message.startswith('Deployment.apps "A" is invalid: [metadata.name: Invalid value: "A": a lower')
+        stored = await registry.create(at(DEPLOYMENTS), {"metadata": {"name": "a"}, "spec": {}}, ME)
+        changed = {**stored, "metadata": {**stored["metadata"], "labels": {"a": "-"}}, "spec": {"replicas": -1}}
+        error = await refused(registry.update(at(DEPLOYMENTS), changed, ME))
+        assert [cause["field"] for cause in error.details["causes"]] == ["metadata.labels", "spec.replicas"]
 
     run(tmp_path, steps)
 

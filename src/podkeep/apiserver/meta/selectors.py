@@ -10,12 +10,17 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.apiserver.meta.status import StatusError, bad_request
+from podkeep.base.printable import printable
 
 MAX_CHARACTERS = 65_536
 """Of a selector; kube-apiserver's bound is that of the request line."""
 MAX_REQUIREMENTS = 500
 """Of a selector in a query. Each is held against every object of a list and every event of a watch."""
+MAX_PROBLEMS = 10
+"""Of the values of one requirement that are told."""
 _OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
+_OPERATORS_OF_ONE = {"=": "in", "==": "in", "!=": "notin", ">": "gt", "<": "lt"}
+_SYMBOLS = frozenset({"=", "==", "!=", "!", ",", "(", ")", "<", ">"})
 _TOKEN = re.compile(r"\s*(?:(==|!=|[=!,()<>])|([^\s=!,()<>]+)|$)")
 _INTEGER = re.compile(r"[+-]?[0-9]{1,63}")
 _ESCAPE = re.compile(r"\\.?", re.DOTALL)
@@ -86,79 +91,114 @@ class FieldSelector:
 def parse_labels(text: str) -> LabelSelector:
     """Return the selector that a query parameter ``labelSelector`` means.
 
+    What is wrong is told in the words of apimachinery (``pkg/labels``), which reads it from left to right, too.
+
     :raises StatusError: 400, if it is not one.
     """
     tokens = _tokens(text)
     requirements: list[Requirement] = []
-    while tokens:
+    while tokens[0]:
+        if tokens[0] != "!" and not _is_word(tokens[0]):
+            raise _unexpected(tokens[0], "!, identifier, or 'end of string'")
         if len(requirements) == MAX_REQUIREMENTS:
             raise _unparsable(f"there are more than {MAX_REQUIREMENTS} requirements")
-        requirements.append(_requirement(tokens))
-        if tokens and tokens.popleft() != ",":
-            raise _unparsable("found something after a requirement, expected: ','")
-        if not tokens and text.rstrip().endswith(","):
-            raise _unparsable("found '', expected: identifier after ','")
+        try:
+            requirements.append(_requirement(tokens))
+        except StatusError as error:
+            raise _unparsable(error.message) from None
+        if not tokens[0]:
+            break
+        if (token := tokens.popleft()) != ",":
+            raise _unexpected(token, "',' or 'end of string'")
+        if tokens[0] != "!" and not _is_word(tokens[0]):
+            raise _unexpected(tokens[0], "identifier after ','")
     return LabelSelector(tuple(requirements))
 
 
 def _tokens(text: str) -> deque[str]:
+    """Return symbols and words; an empty one is the end."""
     if len(text) > MAX_CHARACTERS:
         raise _unparsable(f"it is longer than {MAX_CHARACTERS} characters")
-    return deque(symbol or word for symbol, word in _TOKEN.findall(text) if symbol or word)
+    found = deque(symbol or word for symbol, word in _TOKEN.findall(text) if symbol or word)
+    found.append("")
+    return found
+
+
+def _is_word(token: str) -> bool:
+    return token != "" and token not in _SYMBOLS
 
 
 def _requirement(tokens: deque[str]) -> Requirement:
-    absent = tokens[0] == "!"
-    if absent:
+    if absent := tokens[0] == "!":
         tokens.popleft()
-    key = tokens.popleft() if tokens else ""
-    if why := names.label_key(key):
-        raise _unparsable(f"{key[:200]!r} cannot be the key of a label: {why}")
+    if not _is_word(tokens[0]):
+        raise _unexpected(tokens[0], "identifier")
+    key = tokens.popleft()
+    if problems := names.label_key_problems(key):
+        raise bad_request(f'<nil>: Invalid value: "{_shown(key)}": {"; ".join(problems)}')
     if absent:
         return Requirement(key, "!")
-    if not tokens or tokens[0] == ",":
+    if tokens[0] in ("", ","):
         return Requirement(key, "exists")
     operator = tokens.popleft()
-    if operator in ("=", "==", "!="):
-        value = tokens.popleft() if tokens and tokens[0] not in (",", "(", ")") else ""
-        return _checked(key, "notin" if operator == "!=" else "in", [value])
-    if operator in ("<", ">"):
-        value = tokens.popleft() if tokens else ""
-        if _integer(value) is None:
-            raise _unparsable(f"{value[:80]!r} is not an integer, for 'Gt' and 'Lt' operators")
-        return Requirement(key, "gt" if operator == ">" else "lt", frozenset({value}))
     if operator in ("in", "notin"):
         return _checked(key, operator, _values(tokens))
-    raise _unparsable(f"found {operator[:80]!r}, expected: in, notin, =, ==, !=, gt, lt")
+    if operator not in _OPERATORS_OF_ONE:
+        raise _unexpected(operator, "in, notin, =, ==, !=, gt, lt")
+    return _checked(key, _OPERATORS_OF_ONE[operator], [_value(tokens)])
+
+
+def _value(tokens: deque[str]) -> str:
+    if tokens[0] in ("", ","):
+        return ""
+    if not _is_word(tokens[0]):
+        raise _unexpected(tokens[0], "identifier")
+    return tokens.popleft()
 
 
 def _values(tokens: deque[str]) -> list[str]:
-    if not tokens or tokens.popleft() != "(":
-        raise _unparsable("expected: '(' after in or notin")
-    values, value = [], ""
-    while tokens:
-        token = tokens.popleft()
-        if token in (",", ")"):
-            values.append(value)
-            value = ""
-            if token == ")":
-                return values
-        elif value or token in ("(", "=", "==", "!=", "!", "<", ">"):
-            raise _unparsable(f"found {token[:80]!r}, expected: ',' or ')'")
+    if (token := tokens.popleft()) != "(":
+        raise bad_request(f"found '{_shown(token)}' expected: '('")
+    if tokens[0] not in (",", ")") and not _is_word(tokens[0]):
+        raise _unexpected(tokens[0], "',', ')' or identifier")
+    found = [""]
+    while (token := tokens.popleft()) != ")":
+        if token == ",":
+            found.append("")
+        elif not _is_word(token):
+            raise _unexpected(token, "',', or identifier")
         else:
-            value = token
-    raise _unparsable("found '', expected: ',' or ')'")
+            found[-1] = token
+            if tokens[0] not in (",", ")"):
+                raise _unexpected(tokens[0], "',' or ')'")
+    return found
 
 
 def _checked(key: str, operator: str, values: Sequence[str]) -> Requirement:
-    for value in values:
+    problems = []
+    for index, value in enumerate(sorted(set(values))):
+        if operator in ("gt", "lt") and _integer(value) is None:
+            why = "for 'Gt', 'Lt' operators, the value must be an integer"
+            problems.append(f'values[{index}]: Invalid value: "{_shown(value)}": {why}')
         if why := names.label_value(value):
-            raise _unparsable(f"values[0][{key}]: Invalid value: {value[:200]!r}: {why}")
+            problems.append(f'values[{index}][{_shown(key)}]: Invalid value: "{_shown(value)}": {why}')
+        if len(problems) > MAX_PROBLEMS:
+            break
+    if problems:
+        raise bad_request(problems[0] if len(problems) == 1 else f"[{', '.join(problems)}]")
     return Requirement(key, operator, frozenset(values))
+
+
+def _unexpected(token: str, expected: str) -> StatusError:
+    return bad_request(f"found '{_shown(token)}', expected: {expected}")
 
 
 def _unparsable(why: str) -> StatusError:
     return bad_request(f"unable to parse requirement: {why}")
+
+
+def _shown(text: str) -> str:
+    return printable(text[:200])
 
 
 def of_object(selector: Mapping[str, Any] | None) -> LabelSelector | None:

@@ -25,7 +25,8 @@ from podkeep.apiserver.meta.status import StatusError
         ("a notin (b,c)", [{}, {"a": "d"}], [{"a": "b"}]),
         (" x.io/a in ( b ) , c != d ", [{"x.io/a": "b"}], [{"x.io/a": "b", "c": "d"}]),
         ("a>1", [{"a": "2"}], [{"a": "1"}, {"a": "x"}, {}]),
-        ("a<-1", [{"a": "-2"}], [{"a": "0"}]),
+        ("a<1", [{"a": "-2"}], [{"a": "1"}]),
+        ("a in ()", [{"a": ""}], [{}, {"a": "b"}]),
         ("a>5", [{"a": "+6"}, {"a": "010"}], [{"a": "1_0"}, {"a": " 10"}, {"a": "١٠"}, {"a": "9" * 19}, {"a": "-"}]),
         ("in=notin", [{"in": "notin"}], [{}]),
     ],
@@ -36,35 +37,65 @@ def test_label_selectors(text: str, matching: list[dict[str, str]], others: list
     assert not any(map(selector.matches, others))
 
 
+_KEY = (
+    "name part must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric "
+    "character (e.g. 'MyName',  or 'my.name',  or '123-abc', regex used for validation is "
+    "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]')"
+)
+_VALUE = (
+    "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.', and must start and "
+    "end with an alphanumeric character (e.g. 'MyValue',  or 'my_value',  or '12345', regex used for validation is "
+    "'(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?')"
+)
+_OPERATOR = "in, notin, =, ==, !=, gt, lt"
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "why"),
     [
-        "=",
-        "a=b,",
-        ",a",
-        "a b",
-        "a in b",
-        "a in (b",
-        "a in (b c)",
-        "a in ((b))",
-        "a=b=c",
-        "!",
-        "!=a",
-        "-a=b",
-        "a=-b",
-        "a>x",
-        "a in",
-        "a=(b)",
-        "a" * 70_000,
-        "a=b c",
-        "!a=b",
+        ("=", "found '=', expected: !, identifier, or 'end of string'"),
+        (",a", "found ',', expected: !, identifier, or 'end of string'"),
+        ("a=b,", "found '', expected: identifier after ','"),
+        ("a,=b", "found '=', expected: identifier after ','"),
+        ("a=b=c", "found '=', expected: ',' or 'end of string'"),
+        ("a=b c", "found 'c', expected: ',' or 'end of string'"),
+        ("!a=b", "found '=', expected: ',' or 'end of string'"),
+        ("!", "unable to parse requirement: found '', expected: identifier"),
+        ("!=a", "found '!=', expected: !, identifier, or 'end of string'"),
+        ("a b", f"unable to parse requirement: found 'b', expected: {_OPERATOR}"),
+        ("a(b)", f"unable to parse requirement: found '(', expected: {_OPERATOR}"),
+        ("a in b", "unable to parse requirement: found 'b' expected: '('"),
+        ("a in", "unable to parse requirement: found '' expected: '('"),
+        ("a in (", "unable to parse requirement: found '', expected: ',', ')' or identifier"),
+        ("a in ((b))", "unable to parse requirement: found '(', expected: ',', ')' or identifier"),
+        ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+        ("a in (b c)", "unable to parse requirement: found 'c', expected: ',' or ')'"),
+        ("a in (b,=)", "unable to parse requirement: found '=', expected: ',', or identifier"),
+        ("a=(b)", "unable to parse requirement: found '(', expected: identifier"),
+        ("-a=b", f'unable to parse requirement: <nil>: Invalid value: "-a": {_KEY}'),
+        ("a=-b", f'unable to parse requirement: values[0][a]: Invalid value: "-b": {_VALUE}'),
+        ("a in (c,-b)", f'unable to parse requirement: values[0][a]: Invalid value: "-b": {_VALUE}'),
+        (
+            "a>x",
+            'unable to parse requirement: values[0]: Invalid value: "x": '
+            "for 'Gt', 'Lt' operators, the value must be an integer",
+        ),
+        ("a<-1", f'unable to parse requirement: values[0][a]: Invalid value: "-1": {_VALUE}'),
+        ("a" * 70_000, "unable to parse requirement: it is longer than 65536 characters"),
     ],
 )
-def test_label_selectors_that_are_not_ones(text: str) -> None:
-    with pytest.raises(StatusError, match="unable to parse requirement") as caught:
+def test_label_selectors_that_are_not_ones(text: str, why: str) -> None:
+    with pytest.raises(StatusError) as caught:
         selectors.parse_labels(text)
     assert caught.value.code == 400
-    assert len(caught.value.message) < 600
+    assert caught.value.message == why
+
+
+@pytest.mark.parametrize("text", ["a" * 60_000, f"a in ({','.join(f'-{number}' for number in range(9_000))})", "\n-"])
+def test_what_is_wrong_with_a_label_selector_is_told_in_few_words(text: str) -> None:
+    with pytest.raises(StatusError, match="unable to parse requirement") as caught:
+        selectors.parse_labels(text)
+    assert len(caught.value.message) < 6_000
 
 
 @pytest.mark.parametrize("separator", [",", ",!", "=b,", "!=b,", " in (b),"])

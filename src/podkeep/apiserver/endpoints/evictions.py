@@ -65,9 +65,11 @@ def charged(budget: Mapping[str, Any], pod: str, now: str) -> Object:
     :raises StatusError: 403 or 429, if it does not.
     """
     name, status = metadata(budget)["name"], budget.get("status", {})
-    if status.get("observedGeneration", 0) < metadata(budget).get("generation", 0):
+    observed = status.get("observedGeneration", 0)
+    if observed < metadata(budget).get("generation", 0):
         why = f"The disruption budget {name} is still being processed by the server."
-        raise _refused(why, seconds=10)
+        # A client waits that time without a word. Where no controller has ever seen a budget, it would be in vain.
+        raise _refused(why, seconds=10 if observed else 0)
     allowed, disrupted = status.get("disruptionsAllowed", 0), status.get("disruptedPods", {})
     if allowed < 0:
         raise forbidden("poddisruptionbudget", "policy", name, "pdb disruptions allowed is negative")

@@ -21,6 +21,8 @@ from support.resctrl import fixture
 from support.resctrl.fixture import resctrl as resctrl
 from support.resctrl.fixture import shared_resctrl as shared_resctrl
 
+KILL_S = 10.0
+"""Within which a server is killed and serves again, also on a busy machine."""
 settings.register_profile("podkeep", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("podkeep"), max_examples=quick.EXAMPLES)
 settings.load_profile("podkeep")
@@ -82,9 +84,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put what takes longest first."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put what takes longest first, and let many kills take longer than a test may."""
     items.sort(key=lambda item: item.get_closest_marker("first") is None)
+    seconds = max(KILL_S * int(config.getoption("--kills")), float(config.getini("timeout")))
+    for item in items:
+        if item.get_closest_marker("kills") is not None:
+            item.add_marker(pytest.mark.timeout(seconds))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -118,6 +118,7 @@ class Watcher(threading.Thread):
         self.seen += 1
 
 
+@pytest.mark.kills
 def test_kills_lose_no_acknowledged_write_and_repeat_no_event(
     tmp_path: Path, request: pytest.FixtureRequest, scratch_machine: None
 ) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
+import pytest
+
 from podkeep.apiserver.endpoints import openapi_schemas
 from podkeep.apiserver.endpoints.catalog import Catalog
 from podkeep.apiserver.endpoints.openapi import OpenApi
@@ -88,6 +90,20 @@ def test_descriptions_are_of_fields_that_there_are() -> None:
         if owner != "*":
             assert owner in known, name
             assert not field_name or field_name in known[owner].fields, name
+
+
+_ASKED = (
+    "Affinity DaemonSetSpec Deployment DeploymentSpec LimitRangeItem LimitRangeSpec Namespace "
+    "PersistentVolumeClaimSpec Pod PodDisruptionBudgetSpec PodSecurityContext Probe ResourceQuotaSpec Role RoleBinding "
+    "SecurityContext ServiceAccount StatefulSetSpec Toleration"
+).split()
+
+
+@pytest.mark.parametrize("name", _ASKED)
+def test_what_people_ask_about_is_described(name: str) -> None:
+    schemas = json.loads(_documents().v2_json)["definitions"]
+    (schema,) = [item for full, item in schemas.items() if full.rpartition(".")[2] == name]
+    assert [field for field, item in schema["properties"].items() if not item.get("description")] == []
 
 
 def _named(data: bytes, number: int) -> dict[str, bytes]:

@@ -23,10 +23,13 @@ class FieldError:
 
 MAX_ERRORS = 10_000
 """So many wrong fields of an object are told; one of the largest that is taken could have a million."""
+MAX_CHARACTERS = 1 << 20
+"""So much is told of them: some texts have a large value whole, and the object may have it several times."""
 
 
 class FieldErrors:
-    """Collects field errors in the order in which they are found, the first :data:`MAX_ERRORS` of them.
+    """Collects field errors in the order in which they are found, the first :data:`MAX_ERRORS` of them, and none after
+    :data:`MAX_CHARACTERS`.
 
     :param tolerant: fields that are not known are no errors, as in an object of an API server that knows more.
     """
@@ -34,14 +37,17 @@ class FieldErrors:
     def __init__(self, *, tolerant: bool = False) -> None:
         self.found: list[FieldError] = []
         self.tolerant = tolerant
+        self._characters = 0
 
     def add(self, path: str, problem: str) -> None:
         """Note that the field at ``path`` is wrong.
 
         Both may quote the object: what is not printable, such as a new line, is escaped.
         """
-        if len(self.found) < MAX_ERRORS:
-            self.found.append(FieldError(path=printable(path), problem=printable(problem)))
+        if len(self.found) < MAX_ERRORS and self._characters < MAX_CHARACTERS:
+            error = FieldError(path=printable(path), problem=printable(problem))
+            self._characters += len(error.path) + len(error.problem)
+            self.found.append(error)
 
     def required(self, path: str, value: object) -> bool:
         """Note an empty required field; return whether it is there."""

@@ -10,11 +10,15 @@ import h11
 
 from podkeep.http.heads import Chunks, Head
 
+MAX_INTERIM_ANSWERS = 5
+"""Of one request, 101 not counted (Go: ``max1xxResponses``): a server could send them for ever, and each takes work."""
+_SWITCHING_PROTOCOLS = 101
 _Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
 class Parser(h11.Connection):
-    """:class:`h11.Connection`; heads, lines of chunks and trailers that are wrong or too long raise as others do.
+    """:class:`h11.Connection`; heads, lines of chunks and trailers that are wrong or too long raise as others do, and
+    so do interim answers that are too many.
 
     :param limit: bytes of a head, of the trailers, or of a chunk's first line.
     """
@@ -24,6 +28,7 @@ class Parser(h11.Connection):
         self._limit = limit
         self._looking: Head | Chunks | None = Head()
         self._refusal: h11.RemoteProtocolError | None = None
+        self._interim_answers = 0
 
     def receive_data(self, data: bytes) -> None:
         """See :class:`h11.Connection`."""
@@ -36,6 +41,11 @@ class Parser(h11.Connection):
         if self._refusal is not None:
             raise self._refusal
         event = super().next_event()
+        if isinstance(event, h11.InformationalResponse) and event.status_code != _SWITCHING_PROTOCOLS:
+            self._interim_answers += 1
+            if self._interim_answers > MAX_INTERIM_ANSWERS:
+                self._refusal = h11.RemoteProtocolError("too many 1xx informational responses")
+                raise self._refusal
         if isinstance(event, h11.Request | h11.Response | h11.InformationalResponse):
             self._looking = self._next_to_look_at(event)
             self._look_at(bytes(self.trailing_data[0]))
@@ -44,6 +54,7 @@ class Parser(h11.Connection):
     def start_next_cycle(self) -> None:
         """See :class:`h11.Connection`."""
         super().start_next_cycle()
+        self._interim_answers = 0
         self._looking = Head()
         self._look_at(bytes(self.trailing_data[0]))
 

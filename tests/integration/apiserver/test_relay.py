@@ -361,8 +361,9 @@ def cpu_seconds(pid: int) -> float:
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\n" + BLANKS,
         CHUNKED + b"0\r\n" + BLANKS,
         CHUNKED + b"1;" + b" " * 20_000 + b"\nx\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\n\r\n" * 20_000,
     ],
-    ids=["head", "head after another", "trailers", "chunk"],
+    ids=["head", "head after another", "trailers", "chunk", "interim answers"],
 )
 def test_what_a_pod_answers_takes_no_time_of_others(api: ApiDaemon, saying: list[bytes], said: bytes) -> None:
     saying.append(said)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.api.fields import MAX_ERRORS, FieldErrors
+from podkeep.api.fields import MAX_CHARACTERS, MAX_ERRORS, FieldErrors
 
 
 def test_what_a_large_object_has_wrong_is_told_up_to_a_bound() -> None:
@@ -11,6 +11,13 @@ def test_what_a_large_object_has_wrong_is_told_up_to_a_bound() -> None:
         errors.required(f"spec[{index}]", "")
     assert len(errors.found) == MAX_ERRORS
     assert str(errors.found[-1]) == f"spec[{MAX_ERRORS - 1}]: Required value"
+
+
+def test_large_values_are_not_told_again_and_again() -> None:
+    errors = FieldErrors()
+    for index in range(10):
+        errors.invalid(f"spec[{index}]", "x" * (MAX_CHARACTERS // 2), "no")
+    assert len(errors.found) == 2
 
 
 @pytest.mark.parametrize(

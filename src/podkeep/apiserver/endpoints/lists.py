@@ -34,6 +34,8 @@ _PAGE = 500
 """Objects that are read from the disk at a time."""
 TURN = 200
 """Objects that selectors are held against in one turn of the event loop: some 2 ms if none was read before."""
+TURN_BYTES = 8 << 20
+"""Of these objects, if they are large: they are read for it, and what was read of all of them is not kept."""
 
 
 class Token(NamedTuple):
@@ -162,10 +164,11 @@ class Lists:
             page, left = items[:limit], max(len(items) - limit, 0)
             return _listed(page, revision, more=left > 0, remaining=left)
         found: list[Stored] = []
-        for index, stored in enumerate(items, 1):
-            if index % TURN == 0:
-                await asyncio.sleep(0)
-            if self._facts.selects(options, resource, stored):
+        for turn in turns(items):
+            await asyncio.sleep(0)
+            for stored in turn:
+                if not self._facts.selects(options, resource, stored):
+                    continue
                 if len(found) == limit:
                     return _listed(found, revision, more=True)
                 found.append(stored)
@@ -185,13 +188,29 @@ class Lists:
                 target.resource.storage_name, namespace, revision, after, _PAGE if options.selects else wanted
             )
             more = page.more
-            for index, stored in enumerate(page.items):
-                if not options.selects or self._facts.selects(options, target.resource, stored):
-                    found.append(stored)
-                after = stored.key.namespace, stored.key.name
-                if options.limit and len(found) == options.limit:
-                    return _listed(found, revision, more=more or index + 1 < len(page.items))
+            left = len(page.items)
+            for turn in turns(page.items):
+                await asyncio.sleep(0)
+                for stored in turn:
+                    left -= 1
+                    if not options.selects or self._facts.selects(options, target.resource, stored):
+                        found.append(stored)
+                    after = stored.key.namespace, stored.key.name
+                    if options.limit and len(found) == options.limit:
+                        return _listed(found, revision, more=more or left > 0)
         return _listed(found, revision)
+
+
+def turns(items: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
+    """Yield objects in such portions that selectors are held against one in a turn of the event loop."""
+    start = size = 0
+    for index, stored in enumerate(items, 1):
+        size += len(stored.value)
+        if index - start >= TURN or size >= TURN_BYTES:
+            yield items[start:index]
+            start, size = index, 0
+    if start < len(items):
+        yield items[start:]
 
 
 def _listed(items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0) -> Listed:

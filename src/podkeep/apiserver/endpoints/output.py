@@ -110,11 +110,7 @@ class Rendering:
         head, items, name = self._list_parts(values, list_meta)
         if self.form.media_type == YAML:
             return _joined(_yaml_list(head, items, name))
-        pieces = _joined(_json_list(head, items, name))
-        if self.form.pretty:
-            text = written(b"".join(pieces), self.form)
-            return (text[start : start + PIECE_BYTES] for start in range(0, len(text), PIECE_BYTES))
-        return pieces
+        return _joined((_pretty_list if self.form.pretty else _json_list)(head, items, name))
 
     def _list_parts(
         self, values: Iterable[bytes], list_meta: Mapping[str, Any]
@@ -196,6 +192,16 @@ def _json_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> It
         yield separator + item
         separator = b","
     yield b"]}\n"
+
+
+def _pretty_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:
+    """Yield an indented list item by item, as :func:`_yaml_list`; strings in JSON have no line ends to be indented."""
+    yield msgspec.json.format(encode(head), indent=2).removesuffix(b"\n}") + b',\n  "' + name.encode() + b'": ['
+    separator = end = b""
+    for item in items:
+        yield separator + b"\n    " + msgspec.json.format(item, indent=2).replace(b"\n", b"\n    ")
+        separator, end = b",", b"\n  "
+    yield end + b"]\n}\n"
 
 
 def _yaml_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:

@@ -13,7 +13,7 @@ from podkeep.apiserver.endpoints import options
 from podkeep.apiserver.endpoints.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.facts import Facts
-from podkeep.apiserver.endpoints.lists import Lists
+from podkeep.apiserver.endpoints.lists import Listed, Lists
 from podkeep.apiserver.endpoints.media_types import APPLY, JSON, YAML
 from podkeep.apiserver.endpoints.options import WriteOptions
 from podkeep.apiserver.endpoints.output import Rendering
@@ -88,20 +88,7 @@ class Resources:
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=False)
         listed = await self.lists.find(target, asked)
-        pieces = view.list_pieces(listed.values(), listed.metadata)
-        first = next(pieces)
-        second = next(pieces, None)
-        if second is None:
-            return call.respond(first, content_type=view.form.content_type)
-
-        async def body() -> AsyncGenerator[bytes, None]:
-            yield first
-            yield second
-            for piece in pieces:
-                await asyncio.sleep(0)  # others have their turn
-                yield piece
-
-        return call.respond(body(), content_type=view.form.content_type)
+        return _list_answer(call, view, listed)
 
     async def watch(self, call: Call, target: Target) -> Response:
         """Answer with the events of a resource."""
@@ -183,8 +170,7 @@ class Resources:
             )
             for error in filter(None, ends):
                 raise error
-        pieces = view.list_pieces(listed.values(), listed.metadata)
-        return call.respond(b"".join(pieces), content_type=view.form.content_type)
+        return _list_answer(call, view, listed)
 
     async def _delete_one(self, target: Target, asked: options.Deletion, request: Request) -> None:
         try:
@@ -252,6 +238,24 @@ class _Unknown:
             raise _strict(self._patch, complaints)
         if self._validation is FieldValidation.WARN:
             self._warnings.extend(complaints)
+
+
+def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
+    """Answer with a list piece by piece, as it is made: a whole one would take memory, and keep others waiting."""
+    pieces = view.list_pieces(listed.values(), listed.metadata)
+    first = next(pieces)
+    second = next(pieces, None)
+    if second is None:
+        return call.respond(first, content_type=view.form.content_type)
+
+    async def body() -> AsyncGenerator[bytes, None]:
+        yield first
+        yield second
+        for piece in pieces:
+            await asyncio.sleep(0)  # others have their turn
+            yield piece
+
+    return call.respond(body(), content_type=view.form.content_type)
 
 
 def _strict(patch: bytes, complaints: list[str]) -> StatusError:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from podkeep.apiserver.endpoints.facts import Facts
-from podkeep.apiserver.endpoints.lists import TURN, future_revision
+from podkeep.apiserver.endpoints.lists import future_revision, turns
 from podkeep.apiserver.endpoints.media_types import Form
 from podkeep.apiserver.endpoints.options import ListOptions
 from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
@@ -164,18 +164,19 @@ class Watches:
         """Yield the lines of the objects that are there, in pieces; empty ones while selectors leave many out."""
         piece: list[bytes] = []
         size, headers = 0, True
-        for index, stored in enumerate(initial, 1):
-            if options.selects and index % TURN == 0:
+        for turn in turns(initial) if options.selects else [initial]:
+            if options.selects:
                 yield b""  # others have their turn
-            if options.selects and not self._facts.selects(options, view.resource, stored):
-                continue
-            line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
-            headers = False
-            piece.append(line)
-            size += len(line)
-            if size >= PIECE_BYTES:
-                yield b"".join(piece)
-                piece, size = [], 0
+            for stored in turn:
+                if options.selects and not self._facts.selects(options, view.resource, stored):
+                    continue
+                line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
+                headers = False
+                piece.append(line)
+                size += len(line)
+                if size >= PIECE_BYTES:
+                    yield b"".join(piece)
+                    piece, size = [], 0
         yield b"".join(piece)
 
     async def _told(

@@ -17,6 +17,7 @@ from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountFlag, Propagation
+from podkeep.mountns import unified
 
 
 @functools.cache
@@ -89,5 +90,6 @@ def cover_run() -> None:
 def detach_unified() -> None:
     """Make a hybrid machine one of cgroups v1, as podkeep does behind its hidden mounts: crun refuses hybrids."""
     enter()
-    if mountinfo.is_mount_point("/sys/fs/cgroup/unified"):
-        mounts.unmount("/sys/fs/cgroup/unified", lazy=True)
+    if any(entry.mount_point == str(unified.UNIFIED) and entry.fs_type == "cgroup2" for entry in mountinfo.read()):
+        mounts.unmount(unified.UNIFIED, lazy=True)
+    unified.detach()

@@ -1,13 +1,16 @@
 """The second, version 2 hierarchy of a machine with hybrid cgroups, out of an OCI runtime's sight.
 
 crun refuses to work while such a hierarchy has controllers. Behind hidden mounts it can be detached; in the host's
-mount namespace it stays, because it is the host's. Called by the runtime's entry point after it has joined.
+mount namespace it stays, because it is the host's. Its directory, which is left of it, is covered: crun 1.8 takes it
+for a hierarchy as before, and would leave a directory in the host's file system for every pod and container.
+Called by the runtime's entry point after it has joined.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from podkeep.kernel.cgroup import cgroups
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.tables import read_text
 
@@ -16,10 +19,17 @@ UNIFIED = Path("/sys/fs/cgroup/unified")
 
 
 def detach() -> None:
-    """Unmount the version 2 hierarchy of a hybrid machine, if it has controllers.
+    """Unmount the version 2 hierarchy of a hybrid machine, if it has controllers, and cover where it was.
+
+    What covers it is a hierarchy of version 1: cgroups that are made there are those that are made there anyway, and
+    are removed with them.
 
     :raises KernelCallError: if the kernel refuses.
+    :raises FailedPrecondition: if no other hierarchy is mounted.
     """
     hybrid = any(entry.mount_point == str(UNIFIED) and entry.fs_type == "cgroup2" for entry in mountinfo.read())
     if hybrid and read_text(UNIFIED / "cgroup.controllers").strip():
         mounts.unmount(UNIFIED, lazy=True)
+    # Also one that was detached before: by an older runtime in this namespace, or on the host.
+    if UNIFIED.is_dir() and not mountinfo.is_mount_point(UNIFIED):
+        mounts.bind(cgroups.detect(UNIFIED.parent).hierarchies[-1], UNIFIED)

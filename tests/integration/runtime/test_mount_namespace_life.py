@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base import lockfile
-from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.network import netlink
 from podkeep.kernel.process import procfs
 from podkeep.mountns import lifecycle
@@ -246,3 +246,18 @@ def test_stop_waits_until_the_namespace_is_gone(own_daemon: Daemon) -> None:
     own_daemon.run("runtime", "stop", check=True)
     assert not lockfile.is_held(own_daemon.layout.lock)
     assert pinned(pin_of(own_daemon)) is None
+
+
+def test_nothing_is_left_where_the_second_hierarchy_of_hybrid_cgroups_was(
+    own_daemon: Daemon, image: str, tmp_path: Path
+) -> None:
+    with own_daemon as daemon, Pods(daemon.socket, image) as pods:
+        pods.pull()
+        pods.launch(pods.run())
+    # Without what is mounted there: directories of the machine's own file system, of which no mount shows anything.
+    mounts.bind("/sys/fs/cgroup", tmp_path)
+    try:
+        left = list(tmp_path.glob(f"unified{daemon.cgroup_parent}/**"))
+    finally:
+        mounts.unmount(tmp_path)
+    assert left == []

@@ -51,7 +51,8 @@ def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
     for entry in mountinfo.read():
         path = Path(entry.mount_point)
         if entry.fs_type == "cgroup" and path.parent == root:
-            by_hierarchy[entry.device] = path
+            # The first one: what is mounted again later stands in for another (``podkeep.mountns.unified``).
+            by_hierarchy.setdefault(entry.device, path)
     if not by_hierarchy:
         raise FailedPrecondition(
             f"no cgroup hierarchy is mounted at {root}", hint=f"mount one: `mount -t cgroup2 none {root}`"

@@ -411,7 +411,7 @@ def test_a_large_list_is_made_while_it_is_sent(tmp_path: Path, method: str, quer
     _run(tmp_path, test)
 
 
-@pytest.mark.parametrize("query", ["", "&watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"])
+@pytest.mark.parametrize("query", ["", "&watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"])
 def test_while_a_selector_reads_large_objects_others_have_their_turn(
     tmp_path: Path, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -392,6 +392,7 @@ def test_a_list_in_yaml_and_pretty_has_what_the_list_in_json_has(
 
 
 _LARGE = "x" * 500_000
+WATCH_OF_ALL = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
 
 
 @pytest.mark.parametrize(("method", "query"), [("GET", ""), ("DELETE", "dryRun=All&")])
@@ -411,7 +412,7 @@ def test_a_large_list_is_made_while_it_is_sent(tmp_path: Path, method: str, quer
     _run(tmp_path, test)
 
 
-@pytest.mark.parametrize("query", ["", "&watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"])
+@pytest.mark.parametrize("query", ["", f"&{WATCH_OF_ALL}"])
 def test_while_a_selector_reads_large_objects_others_have_their_turn(
     tmp_path: Path, query: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.lifecycle import resource_plan
 from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup
-from support.cri import Pods, error_of, wait_for
+from support.cri import Pods, error_of, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 
@@ -223,6 +223,38 @@ def test_the_cgroup_of_a_sandbox_is_limited(pods: Pods, daemon: Daemon) -> None:
     assert "notready" in error_of(lambda: pods.call("UpdatePodSandboxResources", request), FailedPrecondition)
     unknown = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id="no-such-sandbox")
     error_of(lambda: pods.call("UpdatePodSandboxResources", unknown), NotFound)
+
+
+def test_a_quota_is_raised_before_the_cgroup_above_as_a_kubelet_does(pods: Pods, daemon: Daemon) -> None:
+    groups, above = Cgroups(), f"{daemon.cgroup_parent}/limited"
+    file, form = ("cpu.cfs_quota_us", "{}") if groups.version == 1 else ("cpu.max", "{} 100000")
+    groups.create(above)
+    try:
+        groups.write(above, file, form.format(20_000))
+        sandbox = pods.run(pod(cgroup_parent=above))
+        container = pods.launch(sandbox, "sleep", "1000", resources=linux(20_000))
+        ids = SandboxID(sandbox), ContainerID(container)
+
+        def resize_pod(quota: int) -> None:
+            request = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, resources=linux(quota))
+            pods.call("UpdatePodSandboxResources", request)
+            groups.write(above, file, form.format(quota))
+
+        resize_pod(30_000)
+        update(pods, container, cpu_quota=30_000)
+        assert held_by(container_cgroup(above, *ids))["quota"] == 30_000
+        # Version 1 has no quota above the parent's; the parent's counts.
+        assert held_by(sandbox_cgroup(above, ids[0]))["quota"] == (30_000 if groups.version == 2 else UNLIMITED)
+        update(pods, container, cpu_quota=25_000)
+        resize_pod(25_000)
+        assert held_by(sandbox_cgroup(above, ids[0]))["quota"] == 25_000
+        pods.remove(sandbox)
+    finally:
+        groups.remove(above)
+
+
+def linux(quota: int) -> api.LinuxContainerResources:
+    return api.LinuxContainerResources(cpu_quota=quota, cpu_period=100_000)
 
 
 def test_memory_that_runs_out_is_the_reason_of_the_end(pods: Pods) -> None:

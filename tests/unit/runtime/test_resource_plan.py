@@ -183,3 +183,27 @@ def test_a_refused_write_takes_back_those_before_it(v2_tree: Cgroups) -> None:
     assert v2_tree.read("/pod/ctr", "memory.max") == V2["memory.max"]
     with pytest.raises(FailedPrecondition, match="is gone"):
         updates.prepare(v2_tree, "/pod/other", Resources(cpu_shares=2), CURRENT)
+
+
+@pytest.mark.parametrize(
+    ("quota", "period", "expected"),
+    [
+        (20_000, 100_000, 20_000),
+        (20_001, 100_000, -1),
+        (10_001, 50_000, -1),
+        (20_001, 0, -1),
+        (-1, 100_000, -1),
+        (0, 0, 0),
+    ],
+)
+def test_a_quota_above_the_parents_is_left_to_the_parent(quota: int, period: int, expected: int) -> None:
+    asked = Resources(cpu_quota=quota, cpu_period=period, memory_limit=MIB)
+    assert resource_plan.within(asked, (20_000, 100_000)) == Resources(
+        cpu_quota=expected, cpu_period=period, memory_limit=MIB
+    )
+
+
+def test_no_quota_comes_before_a_shorter_period() -> None:
+    held = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "20000"}
+    asked = Resources(cpu_quota=-1, cpu_period=50_000)
+    assert texts(1, held, asked) == [("cpu.cfs_quota_us", "-1"), ("cpu.cfs_period_us", "50000")]

@@ -152,6 +152,20 @@ def plan(version: int, held: Mapping[str, str], asked: Resources, merged: Resour
     return tuple(result)
 
 
+def within(asked: Resources, above: tuple[int, int]) -> Resources:
+    """Return what is asked for without a CPU quota that is larger than the one above.
+
+    Version 1 refuses that, and the smaller one counts anyway. A kubelet asks the runtime before it gives the pod's
+    cgroup, which is above a sandbox's, the quota of a resize (kubelet, ``setPodCgroupConfig``).
+
+    :param above: quota and period in µs of the nearest cgroup above that has a quota.
+    """
+    quota, period = above
+    if asked.cpu_quota * period <= quota * (asked.cpu_period or DEFAULT_PERIOD_US):
+        return asked
+    return msgspec.structs.replace(asked, cpu_quota=UNLIMITED)
+
+
 def _cpusets(asked: Resources) -> list[tuple[str, str]]:
     given = (("cpuset.cpus", asked.cpuset_cpus), ("cpuset.mems", asked.cpuset_mems))
     return [(file, text) for file, text in given if text]
@@ -183,7 +197,7 @@ def _bandwidth_v1(held: Mapping[str, str], asked: Resources) -> list[tuple[str, 
         old_period, old_quota = int(held.get("cpu.cfs_period_us", "0") or 0), int(held.get("cpu.cfs_quota_us", "-1"))
         period_first = _ratio(old_quota, period)
         quota_first = _ratio(quota, old_period or DEFAULT_PERIOD_US)
-        if quota_first < period_first:
+        if quota < 0 or quota_first < period_first:  # no quota of its own is always allowed
             writes.reverse()
     return writes
 

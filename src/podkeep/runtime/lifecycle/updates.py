@@ -45,6 +45,7 @@ from podkeep.runtime.lifecycle.sandboxes import require_ready
 from podkeep.runtime.model.layout import sandbox_cgroup
 from podkeep.runtime.model.records import Resources, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
+from podkeep.runtime.oci.resources import UNLIMITED
 
 log = logging.getLogger(__name__)
 
@@ -249,7 +250,7 @@ class Updates:
         asked = resource_plan.total(resources, overhead)
         merged = resource_plan.merge(held, asked)
         cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox_id)
-        writes = await asyncio.to_thread(prepare, self._cgroups, cgroup, asked, merged)
+        writes = await asyncio.to_thread(self._prepare_sandbox, cgroup, asked, merged)
         subject = self._pod(sandbox)
         try:
             await asyncio.to_thread(self._carry_out, subject.target, writes, subject.held, {})
@@ -257,6 +258,10 @@ class Updates:
             await self._release_ended(subject, subject.held)
         if subject.lives():
             self._note_sandbox(sandbox_id, resources=resources, overhead=overhead)
+
+    def _prepare_sandbox(self, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:
+        above = quota_above(self._cgroups, cgroup) if self._cgroups.version == 1 else None
+        return prepare(self._cgroups, cgroup, resource_plan.within(asked, above) if above else asked, merged)
 
     async def _update_sandbox_classes(self, sandbox_id: SandboxID, classes: Mapping[str, str]) -> None:
         sandbox = self._state.sandbox(sandbox_id)
@@ -314,6 +319,16 @@ def prepare(cgroups: Cgroups, cgroup: str, asked: Resources, merged: Resources) 
         if content is not None:
             held[name] = content
     return resource_plan.plan(cgroups.version, held, asked, merged)
+
+
+def quota_above(cgroups: Cgroups, cgroup: str) -> tuple[int, int] | None:
+    """Return CPU quota and period in µs of the nearest cgroup of version 1 above that has a quota; None: none has."""
+    above = cgroup
+    while above := above.rpartition("/")[0]:
+        quota = int(cgroups.read(above, "cpu.cfs_quota_us") or UNLIMITED)
+        if quota > 0:
+            return quota, int(cgroups.read(above, "cpu.cfs_period_us") or resource_plan.DEFAULT_PERIOD_US)
+    return None
 
 
 def page_cache(stat: str | None) -> int:

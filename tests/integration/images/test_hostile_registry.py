@@ -547,7 +547,7 @@ def test_every_framing_of_http_is_understood(
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "does not speak HTTP/1"),
         (b"HTTP/1.1 200 OK\r\nX-Long: " + b"x" * 1_000_000, "more than 32768 bytes"),
         (b"HTTP/1.1 200 OK\r\n" + b"X-Many: x\r\n" * 100_000, "more than 32768 bytes"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "interim answers without end"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100_000, "too many 1xx informational responses"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!", "Content-Length"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "illegal chunk header"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffff\r\n{}", "in the middle of|early"),

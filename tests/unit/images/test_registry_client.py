@@ -195,7 +195,7 @@ def test_bodies(data: bytes, expected: bytes, torn: bool) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", BadAnswer, "conflicting Content-Length"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9999999999999999999999\r\n\r\n", BadAnswer, "bad Content-Length"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", BadAnswer, "Transfer-Encoding"),
-        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100, BadAnswer, "interim answers without end"),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" * 100, BadAnswer, "too many 1xx informational responses"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhello", BrokenOff, "closed 4 bytes early"),
         (CHUNKED + b"rubbish\r\n", BadAnswer, "illegal chunk header"),
         (CHUNKED + b"-5\r\nhello", BadAnswer, "illegal chunk header"),

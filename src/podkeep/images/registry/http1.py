@@ -27,7 +27,6 @@ _READ = 1 << 14
 _MAX_HEAD = 1 << 15
 """Bytes of a head, a trailer, or a chunk's first line."""
 _MAX_HEADERS = 200
-_MAX_INTERIM = 8
 _MAX_FRAMING = 1 << 20
 _FIRST = b"HTTP/1."
 
@@ -173,14 +172,12 @@ class Answer:
             self._connection.close()
 
     def _head(self) -> h11.Response:
-        """Return the head; interim answers are passed over."""
-        for _ in range(_MAX_INTERIM):
-            event = self._event()
-            if isinstance(event, h11.Response):
-                if len(event.headers) > _MAX_HEADERS:
-                    raise BadAnswer(f"it sends more than {_MAX_HEADERS} headers")
-                return event
-        raise BadAnswer("it sends interim answers without end")
+        """Return the head; interim answers are passed over, of which the parser takes a few."""
+        while not isinstance(event := self._event(), h11.Response):
+            pass
+        if len(event.headers) > _MAX_HEADERS:
+            raise BadAnswer(f"it sends more than {_MAX_HEADERS} headers")
+        return event
 
     def _dechunked(self) -> bytes:
         # Chunks of a byte each are allowed, a stream of framing is not.

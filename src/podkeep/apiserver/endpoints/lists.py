@@ -9,9 +9,9 @@ import asyncio
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from podkeep.apiserver.endpoints.facts import Facts
 from podkeep.apiserver.endpoints.options import EXACT, ListOptions
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.status import StatusError, bad_request, expired
-from podkeep.apiserver.storage.records import Stored
+from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Page, Store
 
 _TOKEN_VERSION = "meta.k8s.io/v1"
@@ -36,6 +36,8 @@ TURN = 200
 """Objects that selectors are held against in one turn of the event loop: some 2 ms if none was read before."""
 TURN_BYTES = 8 << 20
 """Of these objects, if they are large: they are read for it, and what was read of all of them is not kept."""
+KEPT_BYTES = 1 << 20
+"""Of the objects of a list, at once, that are kept for a client: it can take its time, and others change them."""
 
 
 class Token(NamedTuple):
@@ -95,16 +97,69 @@ def future_revision(error: FutureRevision) -> StatusError:
     return StatusError(504, "Timeout", error.message, causes=causes, retryAfterSeconds=1)
 
 
+class Version(NamedTuple):
+    """What is kept of a large object: which it is, the revision that wrote it, and its bytes."""
+
+    key: Key
+    revision: int
+    size: int
+
+
+class Objects:
+    """Objects as they were at a revision, for an answer that is sent for as long as its client takes.
+
+    What is large is not kept meanwhile: it is in the store's memory as long as it is the newest, and on its disk after.
+    """
+
+    def __init__(self, store: Store, revision: int, items: Sequence[Stored] | Sequence[Version]) -> None:
+        self._store, self._revision = store, revision
+        self._items: Sequence[Stored | Version] = items
+
+    @classmethod
+    def of(cls, store: Store, revision: int, items: Sequence[Stored]) -> Objects:
+        """Return what was found; it is kept if it is small."""
+        return cls(store, revision, items if sum(map(_size, items)) <= KEPT_BYTES else list(map(_version, items)))
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def keys(self) -> list[Key]:
+        """Return which they are."""
+        return [item.key for item in self._items]
+
+    async def pages(self) -> AsyncGenerator[Sequence[Stored], None]:
+        """Yield them, in portions of which each is worked on in one turn of the event loop.
+
+        :raises Compacted: if the revision is not kept any more.
+        """
+        for items in turns(self._items, KEPT_BYTES):
+            yield await self._read(items)
+
+    async def _read(self, items: Sequence[Stored | Version]) -> Sequence[Stored]:
+        found = [item if isinstance(item, Stored) else self._store.get(item.key) for item in items]
+        past = [
+            item.revision
+            for item, newest in zip(items, found, strict=True)
+            if newest is None or newest.revision != item.revision
+        ]
+        if not past:
+            return [stored for stored in found if stored is not None]
+        values = await self._store.values(items[0].key.resource, self._revision, past)
+        read = dict(zip(past, values, strict=True))
+        return [
+            newest
+            if newest is not None and newest.revision == item.revision
+            else Stored(item.key, item.revision, read[item.revision])
+            for item, newest in zip(items, found, strict=True)
+        ]
+
+
 @dataclass(frozen=True, slots=True)
 class Listed:
     """Objects of a list, and its metadata."""
 
-    items: Sequence[Stored]
+    objects: Objects
     metadata: dict[str, Any]
-
-    def values(self) -> Iterator[bytes]:
-        """Yield the objects as JSON."""
-        return (stored.value for stored in self.items)
 
 
 class Lists:
@@ -135,8 +190,8 @@ class Lists:
                 raise expired(_TOO_OLD) from None
         name = options.fields.value("metadata.name")
         if name is not None and (target.namespace or not resource.namespaced):
-            found = self._store.get(resource.key(target.namespace, name))
-            return await self._chosen(options, resource, [found] if found else [], self._store.revision)
+            named = self._store.get(resource.key(target.namespace, name))
+            return await self._chosen(options, resource, [named] if named else [], self._store.revision)
         page = self._snapshot(target)
         return await self._chosen(options, resource, page.items, page.revision)
 
@@ -162,17 +217,21 @@ class Lists:
         limit = options.limit or len(items)
         if not options.selects:
             page, left = items[:limit], max(len(items) - limit, 0)
-            return _listed(page, revision, more=left > 0, remaining=left)
+            return self._listed(page, revision, more=left > 0, remaining=left)
         found: list[Stored] = []
-        for turn in turns(items):
+        for turn in turns(items, TURN_BYTES):
             await asyncio.sleep(0)
             for stored in turn:
                 if not self._facts.selects(options, resource, stored):
                     continue
                 if len(found) == limit:
-                    return _listed(found, revision, more=True)
+                    return self._listed(found, revision, more=True)
                 found.append(stored)
-        return _listed(found, revision)
+        return self._listed(found, revision)
+
+    def _listed(self, items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0) -> Listed:
+        metadata = _metadata(items, revision, more=more, remaining=remaining)
+        return Listed(Objects.of(self._store, revision, items), metadata)
 
     async def _at(self, target: Target, options: ListOptions, revision: int, after: tuple[str, str]) -> Listed:
         """Return a page of what was at a revision.
@@ -180,44 +239,58 @@ class Lists:
         :raises Compacted: or FutureRevision, as the store.
         """
         namespace = target.namespace if target.resource.namespaced else ""
-        found: list[Stored] = []
+        found: list[Version] = []
         more = True
-        while more:
+        while more and not (options.limit and len(found) == options.limit):
             wanted = min(options.limit - len(found), _PAGE) if options.limit else _PAGE
             page = await self._store.page(
                 target.resource.storage_name, namespace, revision, after, _PAGE if options.selects else wanted
             )
             more = page.more
             left = len(page.items)
-            for turn in turns(page.items):
+            for turn in turns(page.items, TURN_BYTES):
                 await asyncio.sleep(0)
                 for stored in turn:
+                    if options.limit and len(found) == options.limit:
+                        break
                     left -= 1
                     if not options.selects or self._facts.selects(options, target.resource, stored):
-                        found.append(stored)
+                        found.append(_version(stored))
                     after = stored.key.namespace, stored.key.name
-                    if options.limit and len(found) == options.limit:
-                        return _listed(found, revision, more=more or left > 0)
-        return _listed(found, revision)
+            more = more or left > 0
+        return Listed(Objects(self._store, revision, found), _metadata(found, revision, more=more))
 
 
-def turns(items: Sequence[Stored]) -> Iterator[Sequence[Stored]]:
+_Item = TypeVar("_Item", Stored, Version, Stored | Version)
+
+
+def turns(items: Sequence[_Item], most_bytes: int) -> Iterator[Sequence[_Item]]:
     """Yield objects in such portions that selectors are held against one in a turn of the event loop."""
     start = size = 0
-    for index, stored in enumerate(items, 1):
-        size += len(stored.value)
-        if index - start >= TURN or size >= TURN_BYTES:
+    for index, item in enumerate(items, 1):
+        size += _size(item)
+        if index - start >= TURN or size >= most_bytes:
             yield items[start:index]
             start, size = index, 0
     if start < len(items):
         yield items[start:]
 
 
-def _listed(items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0) -> Listed:
+def _size(item: Stored | Version) -> int:
+    return len(item.value) if isinstance(item, Stored) else item.size
+
+
+def _version(stored: Stored) -> Version:
+    return Version(stored.key, stored.revision, len(stored.value))
+
+
+def _metadata(
+    items: Sequence[Stored] | Sequence[Version], revision: int, *, more: bool = False, remaining: int = 0
+) -> dict[str, Any]:
     fields: dict[str, Any] = {"resourceVersion": str(revision)}
     if more:
         last = items[-1].key
         fields["continue"] = write_token(Token(revision, last.namespace, last.name))
         if remaining:
             fields["remainingItemCount"] = remaining
-    return Listed(items, fields)
+    return fields

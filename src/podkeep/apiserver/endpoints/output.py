@@ -5,7 +5,7 @@ Stored objects are bytes of JSON and are not decoded for an answer that has them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -22,6 +22,20 @@ PIECE_BYTES = 64 << 10
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.decode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListBody:
+    """A list in its parts: a whole one of many objects would keep every other request waiting.
+
+    ``first`` and ``other`` write a stored object, as the first of the list or as one that follows.
+    """
+
+    start: bytes
+    first: Callable[[bytes], bytes]
+    other: Callable[[bytes], bytes]
+    end: bytes
+    end_of_empty: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,30 +117,25 @@ class Rendering:
         """Return an object's metadata alone."""
         return {"kind": "PartialObjectMetadata", "apiVersion": self.meta_version, "metadata": metadata(value)}
 
-    def list_pieces(self, values: Iterable[bytes], list_meta: Mapping[str, Any]) -> Iterator[bytes]:
-        """Yield the body of an answer with a list of stored objects, in pieces of about ``PIECE_BYTES``."""
-        if self.resource.view is not None:
-            values = map(self.seen, values)
-        head, items, name = self._list_parts(values, list_meta)
-        if self.form.media_type == YAML:
-            return _joined(_yaml_list(head, items, name))
-        return _joined((_pretty_list if self.form.pretty else _json_list)(head, items, name))
-
-    def _list_parts(
-        self, values: Iterable[bytes], list_meta: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], Iterable[bytes], str]:
-        """Return a list's fields, its items as JSON, and the name of the field that has them."""
+    def list_body(self, list_meta: Mapping[str, Any]) -> ListBody:
+        """Return how the body of an answer with a list of stored objects is written."""
         head: dict[str, Any]
+        item: Callable[[bytes], bytes]
         if self.form.as_ == "Table":
             now = datetime.now(UTC)
             head = {"kind": "Table", "apiVersion": self.meta_version, "metadata": list_meta}
             head["columnDefinitions"] = self.headers()
-            return head, (encode(self.row(decode(value), now)) for value in values), "rows"
-        if self.form.as_:
+            name, item = "rows", lambda value: encode(self.row(decode(self.seen(value)), now))
+        elif self.form.as_:
             head = {"kind": "PartialObjectMetadataList", "apiVersion": self.meta_version, "metadata": list_meta}
-            return head, (encode(self.partial(decode(value))) for value in values), "items"
-        kind = self.resource.kind
-        return {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": list_meta}, values, "items"
+            name, item = "items", lambda value: encode(self.partial(decode(self.seen(value))))
+        else:
+            kind = self.resource.kind
+            head = {"kind": f"{kind.kind}List", "apiVersion": kind.api_version, "metadata": list_meta}
+            name, item = "items", self.seen
+        if self.form.media_type == YAML:
+            return _yaml_list(head, name, item)
+        return (_pretty_list if self.form.pretty else _json_list)(head, name, item)
 
     def event(self, kind: str, value: bytes, *, headers: bool) -> bytes:
         """Return a line of a watch.
@@ -185,44 +194,43 @@ class _YamlDumper(yaml.CSafeDumper):
         return True
 
 
-def _json_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:
-    yield encode(head)[:-1] + b',"' + name.encode() + b'":['
-    separator = b""
-    for item in items:
-        yield separator + item
-        separator = b","
-    yield b"]}\n"
+def _json_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:
+    return ListBody(
+        start=encode(head)[:-1] + b',"' + name.encode() + b'":[',
+        first=item,
+        other=lambda value: b"," + item(value),
+        end=b"]}\n",
+        end_of_empty=b"]}\n",
+    )
 
 
-def _pretty_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield an indented list item by item, as :func:`_yaml_list`; strings in JSON have no line ends to be indented."""
-    yield msgspec.json.format(encode(head), indent=2).removesuffix(b"\n}") + b',\n  "' + name.encode() + b'": ['
-    separator = end = b""
-    for item in items:
-        yield separator + b"\n    " + msgspec.json.format(item, indent=2).replace(b"\n", b"\n    ")
-        separator, end = b",", b"\n  "
-    yield end + b"]\n}\n"
+def _pretty_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:
+    """Return the parts of an indented list; strings in JSON have no line ends to be indented."""
+
+    def indented(value: bytes) -> bytes:
+        return b"\n    " + msgspec.json.format(item(value), indent=2).replace(b"\n", b"\n    ")
+
+    start = msgspec.json.format(encode(head), indent=2).removesuffix(b"\n}")
+    return ListBody(
+        start=start + b',\n  "' + name.encode() + b'": [',
+        first=indented,
+        other=lambda value: b"," + indented(value),
+        end=b"\n  ]\n}\n",
+        end_of_empty=b"]\n}\n",
+    )
 
 
-def _yaml_list(head: Mapping[str, Any], items: Iterable[bytes], name: str) -> Iterator[bytes]:
-    """Yield a list item by item: a whole one of many objects would keep every other request waiting."""
-    yield _yaml({key: head[key] for key in head if key < name})
-    empty = True
-    for item in items:
-        yield (f"{name}:\n".encode() if empty else b"") + _yaml([decode(item)])
-        empty = False
-    yield (f"{name}: []\n".encode() if empty else b"") + _yaml({key: head[key] for key in head if key > name})
+def _yaml_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:
+    """Return the parts of a list whose keys are sorted."""
 
+    def listed(value: bytes) -> bytes:
+        return _yaml([decode(item(value))])
 
-def _joined(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield what comes in small parts in pieces of about ``PIECE_BYTES``."""
-    piece: list[bytes] = []
-    size = 0
-    for part in parts:
-        piece.append(part)
-        size += len(part)
-        if size >= PIECE_BYTES:
-            yield b"".join(piece)
-            piece, size = [], 0
-    if piece:
-        yield b"".join(piece)
+    end = _yaml({key: head[key] for key in head if key > name})
+    return ListBody(
+        start=_yaml({key: head[key] for key in head if key < name}),
+        first=lambda value: f"{name}:\n".encode() + listed(value),
+        other=listed,
+        end=end,
+        end_of_empty=f"{name}: []\n".encode() + end,
+    )

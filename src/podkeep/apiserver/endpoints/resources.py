@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -13,10 +14,10 @@ from podkeep.apiserver.endpoints import options
 from podkeep.apiserver.endpoints.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.facts import Facts
-from podkeep.apiserver.endpoints.lists import Listed, Lists
+from podkeep.apiserver.endpoints.lists import Listed, Lists, Objects
 from podkeep.apiserver.endpoints.media_types import APPLY, JSON, YAML
 from podkeep.apiserver.endpoints.options import WriteOptions
-from podkeep.apiserver.endpoints.output import Rendering
+from podkeep.apiserver.endpoints.output import PIECE_BYTES, ListBody, Rendering
 from podkeep.apiserver.endpoints.request_info import check_name
 from podkeep.apiserver.endpoints.watches import Watches
 from podkeep.apiserver.kinds.resources import Resource, Target
@@ -88,7 +89,7 @@ class Resources:
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=False)
         listed = await self.lists.find(target, asked)
-        return _list_answer(call, view, listed)
+        return await _list_answer(call, view, listed)
 
     async def watch(self, call: Call, target: Target) -> Response:
         """Answer with the events of a resource."""
@@ -160,9 +161,9 @@ class Resources:
         chosen = options.list_options(call.query, target.resource, "", watch=False)
         listed = await self.lists.find(target, chosen)
         request = Request(user=call.user, dry_run=asked.dry_run, warnings=call.warnings)
-        items = list(listed.items)
-        for start in range(0, len(items), DELETED_AT_ONCE):
-            some = [item.key for item in items[start : start + DELETED_AT_ONCE]]
+        keys = listed.objects.keys()
+        for start in range(0, len(keys), DELETED_AT_ONCE):
+            some = keys[start : start + DELETED_AT_ONCE]
             targets = [target._replace(namespace=key.namespace, name=key.name) for key in some]
             # All of them end before the answer, whatever becomes of one.
             ends = await asyncio.gather(
@@ -170,7 +171,7 @@ class Resources:
             )
             for error in filter(None, ends):
                 raise error
-        return _list_answer(call, view, listed)
+        return await _list_answer(call, view, listed)
 
     async def _delete_one(self, target: Target, asked: options.Deletion, request: Request) -> None:
         try:
@@ -240,22 +241,40 @@ class _Unknown:
             self._warnings.extend(complaints)
 
 
-def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
+async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
     """Answer with a list piece by piece, as it is made: a whole one would take memory, and keep others waiting."""
-    pieces = view.list_pieces(listed.values(), listed.metadata)
-    first = next(pieces)
-    second = next(pieces, None)
+    pieces = _list_pieces(view.list_body(listed.metadata), listed.objects)
+    first = await anext(pieces)
+    second = await anext(pieces, None)
     if second is None:
         return call.respond(first, content_type=view.form.content_type)
 
     async def body() -> AsyncGenerator[bytes, None]:
-        yield first
-        yield second
-        for piece in pieces:
-            await asyncio.sleep(0)  # others have their turn
-            yield piece
+        async with aclosing(pieces):
+            yield first
+            yield second
+            async for piece in pieces:
+                await asyncio.sleep(0)  # others have their turn
+                yield piece
 
     return call.respond(body(), content_type=view.form.content_type)
+
+
+async def _list_pieces(body: ListBody, objects: Objects) -> AsyncGenerator[bytes, None]:
+    """Yield a list in pieces of about ``PIECE_BYTES``."""
+    piece, size = [body.start], len(body.start)
+    write, end = body.first, body.end_of_empty
+    async with aclosing(objects.pages()) as pages:
+        async for page in pages:
+            for stored in page:
+                part = write(stored.value)
+                write, end = body.other, body.end
+                piece.append(part)
+                size += len(part)
+                if size >= PIECE_BYTES:
+                    yield b"".join(piece)
+                    piece, size = [], 0
+    yield b"".join([*piece, end])
 
 
 def _strict(patch: bytes, complaints: list[str]) -> StatusError:

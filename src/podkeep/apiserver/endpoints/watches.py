@@ -14,7 +14,7 @@ from functools import partial
 from typing import NamedTuple
 
 from podkeep.apiserver.endpoints.facts import Facts
-from podkeep.apiserver.endpoints.lists import future_revision, turns
+from podkeep.apiserver.endpoints.lists import Objects, future_revision
 from podkeep.apiserver.endpoints.media_types import Form
 from podkeep.apiserver.endpoints.options import ListOptions
 from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
@@ -106,11 +106,12 @@ class Watches:
             raise future_revision(
                 FutureRevision(f"Too large resource version: {revision}, current: {self._store.revision}")
             )
-        initial: list[Stored] = []
+        initial = Objects(self._store, revision, [])
         if options.initial_events or not revision:
             revision = self._store.revision
             if options.initial_events:
-                initial = self._store.snapshot(resource.storage_name, namespace).items
+                items = self._store.snapshot(resource.storage_name, namespace).items
+                initial = Objects.of(self._store, revision, items)
         try:
             watcher = self._store.watch(resource.storage_name, revision, namespace)
         except Compacted:
@@ -136,11 +137,16 @@ class Watches:
         return chunk
 
     async def _stream(
-        self, watcher: Watcher, options: ListOptions, view: Rendering, initial: list[Stored], revision: int
+        self, watcher: Watcher, options: ListOptions, view: Rendering, initial: Objects, revision: int
     ) -> AsyncGenerator[bytes, None]:
-        for piece in self._initial(options, view, initial):
-            yield piece
-            await asyncio.sleep(0)
+        try:
+            async with aclosing(self._initial(options, view, initial)) as pieces:
+                async for piece in pieces:
+                    yield piece
+                    await asyncio.sleep(0)
+        except Compacted as error:
+            yield error_line(expired(error.message))
+            return
         headers = not initial
         if options.initial_events and options.bookmarks:
             yield view.bookmark(revision, ends_initial=True)
@@ -160,23 +166,24 @@ class Watches:
         except PodkeepError as error:
             yield error_line(internal(str(error)))
 
-    def _initial(self, options: ListOptions, view: Rendering, initial: list[Stored]) -> Iterator[bytes]:
+    async def _initial(self, options: ListOptions, view: Rendering, initial: Objects) -> AsyncGenerator[bytes, None]:
         """Yield the lines of the objects that are there, in pieces; empty ones while selectors leave many out."""
         piece: list[bytes] = []
         size, headers = 0, True
-        for turn in turns(initial) if options.selects else [initial]:
-            if options.selects:
-                yield b""  # others have their turn
-            for stored in turn:
-                if options.selects and not self._facts.selects(options, view.resource, stored):
-                    continue
-                line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
-                headers = False
-                piece.append(line)
-                size += len(line)
-                if size >= PIECE_BYTES:
-                    yield b"".join(piece)
-                    piece, size = [], 0
+        async with aclosing(initial.pages()) as pages:
+            async for page in pages:
+                if options.selects:
+                    yield b""  # others have their turn
+                for stored in page:
+                    if options.selects and not self._facts.selects(options, view.resource, stored):
+                        continue
+                    line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
+                    headers = False
+                    piece.append(line)
+                    size += len(line)
+                    if size >= PIECE_BYTES:
+                        yield b"".join(piece)
+                        piece, size = [], 0
         yield b"".join(piece)
 
     async def _told(

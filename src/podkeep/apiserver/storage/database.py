@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 
@@ -159,12 +159,12 @@ class Database:
 
     def snapshot(
         self, resource: str, namespace: str, revision: int, after: tuple[str, str], limit: int
-    ) -> list[Stored]:
-        """Return the objects that a resource had at a revision, by namespace and name.
+    ) -> tuple[list[Stored], bool]:
+        """Return the objects that a resource had at a revision, by namespace and name, and whether there are more.
 
         :param namespace: of the objects; empty: any.
         :param after: the namespace and name that the first of them comes after.
-        :param limit: how many at most.
+        :param limit: how many at most; fewer, if they have more than ``PAST_BYTES``.
         """
         rows = self._db.execute(
             "SELECT revision, resource, namespace, name, value FROM"
@@ -172,9 +172,23 @@ class Database:
             "  WHERE resource = ? AND revision <= ? AND (? = '' OR namespace = ?) AND (namespace, name) > (?, ?)"
             "  GROUP BY namespace, name)"
             " WHERE type <> 'DELETED' ORDER BY namespace, name LIMIT ?",
-            (resource, revision, namespace, namespace, *after, limit),
+            (resource, revision, namespace, namespace, *after, limit + 1),
         )
-        return [_stored(row) for row in rows]
+        found: list[Stored] = []
+        size = 0
+        with closing(rows):
+            for row in rows:
+                if len(found) == limit or size >= PAST_BYTES:
+                    return found, True
+                found.append(_stored(row))
+                size += len(found[-1].value)
+        return found, False
+
+    def values(self, revisions: Sequence[int]) -> list[bytes]:
+        """Return the objects that were written with some revisions; none for those that were compacted."""
+        query = "SELECT value FROM log WHERE revision = ?"
+        rows = (self._db.execute(query, (revision,)).fetchone() for revision in revisions)
+        return [row[0] for row in rows if row]
 
     def compact(self, revision: int, batch: int) -> int:
         """Remove what nobody can ask for any more once states before ``revision`` are not told.

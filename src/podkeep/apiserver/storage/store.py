@@ -326,16 +326,27 @@ class Store:
         return Page([objects[name] for name in names[first:last]], self._revision)
 
     async def page(self, resource: str, namespace: str, revision: int, after: tuple[str, str], limit: int) -> Page:
-        """Return at most ``limit`` objects as they were at ``revision``, after a namespace and name.
+        """Return at most ``limit`` objects as they were at ``revision``, after a namespace and name; fewer large ones.
 
         :raises Compacted: if that revision is not kept any more.
         :raises FutureRevision: if it is not there yet.
         """
         self._require_kept(resource, revision)
-        query = partial(self._database.snapshot, resource, namespace, revision, after, limit + 1)
-        found = await self._on_thread(query)
+        query = partial(self._database.snapshot, resource, namespace, revision, after, limit)
+        found, more = await self._on_thread(query)
         self._require_kept(resource, revision)
-        return Page(found[:limit], revision, len(found) > limit)
+        return Page(found, revision, more)
+
+    async def values(self, resource: str, revision: int, written: Sequence[int]) -> list[bytes]:
+        """Return objects that :meth:`page` told of, by the revisions with which they were written.
+
+        :raises Compacted: if ``revision``, which is that of the page, is not kept any more.
+        """
+        found = await self._on_thread(partial(self._database.values, written))
+        self._require_kept(resource, revision)
+        if len(found) < len(written):
+            raise Compacted(f"too old resource version: {revision}")
+        return found
 
     def _require_kept(self, resource: str, revision: int) -> None:
         if revision > self._revision:

@@ -32,4 +32,6 @@ def detach() -> None:
         mounts.unmount(UNIFIED, lazy=True)
     # Also one that was detached before: by an older runtime in this namespace, or on the host.
     if UNIFIED.is_dir() and not mountinfo.is_mount_point(UNIFIED):
-        mounts.bind(cgroups.detect(UNIFIED.parent).hierarchies[-1], UNIFIED)
+        layout = cgroups.detect(UNIFIED.parent)
+        if layout.version == 1:  # otherwise it is a cgroup of this name
+            mounts.bind(layout.hierarchies[-1], UNIFIED)

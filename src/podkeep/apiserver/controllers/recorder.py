@@ -21,27 +21,31 @@ _MAX_BASE = 236
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What an event says. ``kind`` is ``Normal`` or ``Warning``, ``action`` what was done or tried."""
+    """What an event says. ``kind`` is ``Normal`` or ``Warning``, ``action`` what was done or tried.
+
+    :param about: kind of the object that it is about, of ``v1``.
+    """
 
     component: str
     kind: str
     reason: str
     action: str
     message: str
+    about: str = "Pod"
 
 
-def event(pod: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> Write:
-    """Return the write that tells an event about a pod; one that was told before is counted up."""
-    metadata = pod["metadata"]
-    namespace, name = metadata["namespace"], name_of(pod, told)
+def event(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> Write:
+    """Return the write that tells an event about an object; one that was told before is counted up."""
+    metadata = value["metadata"]
+    namespace, name = metadata["namespace"], name_of(value, told)
     if (old := lister.get(EVENTS, namespace, name)) is not None:
         patch = {"count": old.get("count", 0) + 1, "lastTimestamp": rfc3339.of(now)}
         return Patch(resource=EVENTS, namespace=namespace, name=name, patch=revised(old, patch))
-    value = {
+    new = {
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
             "apiVersion": "v1",
-            "kind": "Pod",
+            "kind": told.about,
             "namespace": namespace,
             "name": metadata["name"],
             "uid": metadata["uid"],
@@ -58,11 +62,11 @@ def event(pod: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> 
         "lastTimestamp": rfc3339.of(now),
         "count": 1,
     }
-    return Create(resource=EVENTS, namespace=namespace, value=value)
+    return Create(resource=EVENTS, namespace=namespace, value=new)
 
 
-def name_of(pod: Mapping[str, Any], told: Told) -> str:
-    """Return the name of an event, the same for all that say the same of a pod."""
-    metadata = pod["metadata"]
+def name_of(value: Mapping[str, Any], told: Told) -> str:
+    """Return the name of an event, the same for all that say the same of an object."""
+    metadata = value["metadata"]
     said = f"{metadata['uid']}\n{told.reason}\n{told.message[:MAX_MESSAGE]}"
     return f"{metadata['name'][:_MAX_BASE]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"

@@ -18,9 +18,12 @@ from podkeep.apiserver.controllers.controller import (
     Item,
     Patch,
     Plan,
+    Write,
     revised,
     service_account,
 )
+from podkeep.apiserver.controllers.event_expiry import EVENTS
+from podkeep.apiserver.controllers.recorder import Told, event, name_of
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
@@ -30,6 +33,12 @@ CLAIMS, VOLUMES, CLASSES, PODS = "persistentvolumeclaims", "persistentvolumes", 
 _BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"
 _COMPLETED = "pv.kubernetes.io/bind-completed"
 _WAITS = "WaitForFirstConsumer"
+_COMPONENT = "persistentvolume-controller"
+_NO_PROVISIONER = "kubernetes.io/no-provisioner"
+_EXTERNAL = (
+    "Waiting for a volume to be created either by the external provisioner '{}' or manually by the system administrator"
+    ". If volume creation is delayed, please verify that the provisioner is running and correctly registered."
+)
 Value = Mapping[str, Any]
 
 
@@ -73,7 +82,7 @@ class VolumeBinder:
         value = lister.get(*item)
         if value is None:
             return NOTHING
-        return _volume(value, lister) if item.resource == VOLUMES else _claim(value, lister)
+        return _volume(value, lister) if item.resource == VOLUMES else _claim(value, lister, now)
 
 
 def claims_of(pod: Value) -> Iterator[str]:
@@ -85,7 +94,7 @@ def claims_of(pod: Value) -> Iterator[str]:
             yield f"{pod['metadata']['name']}-{volume['name']}"
 
 
-def _claim(claim: Value, lister: Lister) -> Plan:
+def _claim(claim: Value, lister: Lister, now: datetime) -> Plan:
     if "deletionTimestamp" in claim["metadata"]:
         return NOTHING
     spec, status = claim.get("spec", {}), claim.get("status", {})
@@ -93,7 +102,8 @@ def _claim(claim: Value, lister: Lister) -> Plan:
     volume = lister.get(VOLUMES, "", name) if name else _found(claim, lister)
     if volume is None:
         lost = bool(name) and _COMPLETED in claim["metadata"].get("annotations", {})
-        return _phase(CLAIMS, claim, "Lost" if lost else "Pending")
+        phase = _phase(CLAIMS, claim, "Lost" if lost else "Pending")
+        return phase if name else Plan(writes=[*phase.writes, *_told(claim, lister, now)])
     if not _may_have(volume, claim) or (volume["spec"].get("claimRef") is None and not fits(volume, claim)):
         return _phase(CLAIMS, claim, "Pending")
     if volume["spec"].get("claimRef", {}).get("uid") != claim["metadata"]["uid"]:
@@ -150,6 +160,29 @@ def _found(claim: Value, lister: Lister) -> Value | None:
         return None
     fitting = [volume for volume in volumes if fits(volume, claim)]
     return min(fitting, key=lambda volume: (_size(volume), volume["metadata"]["name"]), default=None)
+
+
+def _told(claim: Value, lister: Lister, now: datetime) -> Iterator[Write]:
+    """Yield the event that says why a claim has no volume, unless it was told (upstream: ``syncUnboundClaim``)."""
+    name = _class(claim)
+    kind = lister.get(CLASSES, "", name) if name else None
+    provisioner = kind.get("provisioner", "") if kind else ""
+    if _waits(claim, lister):
+        said = "Normal", _WAITS, "waiting for first consumer to be created before binding"
+    elif not name:
+        said = "Normal", "FailedBinding", "no persistent volumes available for this claim and no storage class is set"
+    elif kind is None:
+        said = "Warning", "ProvisioningFailed", f'storageclass.storage.k8s.io "{name}" not found'
+    elif provisioner == _NO_PROVISIONER:
+        said = "Warning", "ProvisioningFailed", f"no volume plugin matched name: {provisioner}"
+    else:
+        said = "Normal", "ExternalProvisioning", _EXTERNAL.format(provisioner)
+    level, reason, message = said
+    told = Told(
+        component=_COMPONENT, kind=level, reason=reason, action="", message=message, about="PersistentVolumeClaim"
+    )
+    if lister.get(EVENTS, claim["metadata"]["namespace"], name_of(claim, told)) is None:
+        yield event(claim, told, lister, now)
 
 
 def _waits(claim: Value, lister: Lister) -> bool:

@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from podkeep.apiserver.controllers.controller import Change, Item, Patch
+from podkeep.apiserver.controllers.controller import Change, Create, Item, Patch
 from podkeep.apiserver.controllers.volume_binder import CLAIMS, CLASSES, PODS, VOLUMES, VolumeBinder
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from support.admission import Objects
 
 NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+NOBODY = "kubernetes.io/no-provisioner"
 Found = tuple[str, dict[str, Any]]
 
 
@@ -60,10 +61,13 @@ class Api:
         while queue:
             item = queue.pop(0)
             for write in self.controller.reconcile(item, Objects(*self.objects), NOW).writes:
-                assert isinstance(write, Patch)
                 self.writes += 1
                 assert self.writes < 50, "it never ends"
-                queue += self.apply(write)
+                if isinstance(write, Create):
+                    self.objects.append((write.resource, dict(write.value)))
+                else:
+                    assert isinstance(write, Patch)
+                    queue += self.apply(write)
         return self
 
     def tell(self, found: Found, kind: EventType = EventType.MODIFIED) -> list[Item]:
@@ -96,6 +100,13 @@ class Api:
             for resource, value in self.objects
             if resource in (CLAIMS, VOLUMES)
         }
+
+    def events(self) -> list[tuple[str, str, str]]:
+        return [
+            (value["type"], value["reason"], value["message"])
+            for resource, value in self.objects
+            if resource == "events"
+        ]
 
     def of(self, name: str) -> dict[str, Any]:
         return next(value for _, value in self.objects if value["metadata"]["name"] == name)
@@ -177,3 +188,43 @@ def test_a_volume_whose_claim_is_gone(policy: str, phase: str) -> None:
 
 def test_a_claim_whose_volume_is_gone_is_lost() -> None:
     assert Api(claim(), volume()).settle().remove(VOLUMES, "pv").phases() == {"data": "Lost"}
+
+
+@pytest.mark.parametrize(
+    ("objects", "expected"),
+    [
+        (
+            [claim()],
+            ("Normal", "FailedBinding", "no persistent volumes available for this claim and no storage class is set"),
+        ),
+        (
+            [claim(storageClassName="slow"), waiting_class()],
+            ("Normal", "WaitForFirstConsumer", "waiting for first consumer to be created before binding"),
+        ),
+        (
+            [claim(storageClassName="fast")],
+            ("Warning", "ProvisioningFailed", 'storageclass.storage.k8s.io "fast" not found'),
+        ),
+        (
+            [claim(storageClassName="local"), (CLASSES, {"metadata": {"name": "local"}, "provisioner": NOBODY})],
+            ("Warning", "ProvisioningFailed", f"no volume plugin matched name: {NOBODY}"),
+        ),
+    ],
+)
+def test_why_a_claim_has_no_volume_is_told_once(objects: list[Found], expected: tuple[str, str, str]) -> None:
+    api = Api(*objects).settle().settle()
+    assert (api.phases()["data"], api.events()) == ("Pending", [expected])
+    (event,) = [value for resource, value in api.objects if resource == "events"]
+    involved = event["involvedObject"]
+    assert (involved["kind"], involved["name"], involved["uid"]) == ("PersistentVolumeClaim", "data", "uid-data")
+
+
+def test_a_claim_whose_class_has_a_provisioner_waits_for_that() -> None:
+    found = CLASSES, {"metadata": {"name": "cloud"}, "provisioner": "example.com/disks"}
+    ((kind, reason, message),) = Api(claim(storageClassName="cloud"), found).settle().events()
+    assert (kind, reason) == ("Normal", "ExternalProvisioning")
+    assert "external provisioner 'example.com/disks' or manually" in message
+
+
+def test_nothing_is_told_of_a_claim_that_is_bound() -> None:
+    assert Api(claim(), volume()).settle().events() == []

@@ -160,6 +160,7 @@ def serve(
     os.umask(0o022)
     root = Path(config.agent.root)
     background.require_writable("agent.root", root)
+    background.require_writable("agent.pod_logs", Path(config.agent.pod_logs), 0o755)
     lock = lockfile.acquire(root / _LOCK, hint="another `podkeep agent` has this node")
     joined = _joined(config, mount_namespace, namespace_of)
     try:

@@ -123,6 +123,7 @@ def command(
     from podkeep.mountns import membership
 
     require_writable("agent.root", Path(config.agent.root))
+    require_writable("agent.pod_logs", Path(config.agent.pod_logs), 0o755)
     claimed = claim(config, invocation.global_options())
     try:
         joined = _follow_runtime(config)

@@ -146,16 +146,21 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(
     assert (found["level"], found["detail"]) == ("missing", f"{top}/d/{key}: cannot be written")
 
 
-def test_an_agent_root_that_cannot_be_written_is_no_defect(stopped: Daemon, tmp_path: Path) -> None:
+@pytest.mark.parametrize("verb", ["run", "agent"])
+@pytest.mark.parametrize("key", ["root", "pod_logs"])
+def test_a_directory_of_pods_that_cannot_be_written_is_no_defect(
+    stopped: Daemon, tmp_path: Path, key: str, verb: str
+) -> None:
     top = stopped.base / "read-only"
     top.mkdir(mode=0o711)
     mounts.mount("tmpfs", top, fstype="tmpfs", flags=MountFlag.RDONLY)
     try:
-        done = stopped.run("--set", f"agent.root={top}/agent", "run", str(pod(tmp_path / "one.json")))
+        arguments = [str(pod(tmp_path / "one.json"))] if verb == "run" else []
+        done = stopped.run("--set", f"agent.{key}={top}/agent", verb, *arguments)
     finally:
         mounts.unmount(top)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[0] == (f"podkeep: agent.root: {top}/agent cannot be written: Read-only file system")
+    assert done.stderr.splitlines()[0] == f"podkeep: agent.{key}: {top}/agent cannot be written: Read-only file system"
     assert not stopped.layout.run.exists(), "no runtime was started for it"
 
 

@@ -43,13 +43,13 @@ def program() -> list[str]:
     return [sys.executable, "-P", "-m", "podkeep"]
 
 
-def require_writable(key: str, path: Path) -> None:
-    """Make a directory if it is missing.
+def require_writable(key: str, path: Path, mode: int = 0o711) -> None:
+    """Make a directory if it is missing, with ``mode``.
 
     :raises FailedPrecondition: naming the setting, if it cannot be made, or nothing can be made in it.
     """
     try:
-        path.mkdir(mode=0o711, parents=True, exist_ok=True)
+        path.mkdir(mode=mode, parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES

@@ -13,6 +13,7 @@ from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.mount.mountinfo import MountEntry
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.process import procfs
+from podkeep.mountns import unified
 from podkeep.mountns.record import Key
 
 
@@ -34,12 +35,14 @@ def processes(inode: int) -> list[tuple[int, str]]:
 def container_mounts(namespace: int, inherited: Iterable[Key] = ()) -> list[Key]:
     """Return the mounts in ``namespace``, a descriptor, that the calling thread's mount namespace does not have.
 
+    What covers the second cgroup hierarchy of a hybrid machine is no container's.
+
     :param inherited: mounts that it was born with: the host's, even if the host has unmounted them since.
     :raises KernelCallError: if the namespace cannot be entered.
     """
     inside = namespaces.run_in_mntns(namespace, keys)
     known = {*keys(), *inherited}
-    found = [key for key in inside if key not in known]
+    found = [key for key in inside if key not in known and key[2] != str(unified.UNIFIED)]
     # What the host unmounted between the two looks is in one table only.
     still = set(namespaces.run_in_mntns(namespace, keys) if found else ())
     return [key for key in found if key in still]

@@ -8,6 +8,7 @@ Called by the runtime's entry point after it has joined.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from podkeep.kernel.cgroup import cgroups
@@ -28,8 +29,10 @@ def detach() -> None:
     :raises FailedPrecondition: if no other hierarchy is mounted.
     """
     hybrid = any(entry.mount_point == str(UNIFIED) and entry.fs_type == "cgroup2" for entry in mountinfo.read())
-    if hybrid and read_text(UNIFIED / "cgroup.controllers").strip():
-        mounts.unmount(UNIFIED, lazy=True)
+    # Mounted by the host later, it is beneath what covers it here, which has no such file.
+    with suppress(FileNotFoundError):
+        if hybrid and read_text(UNIFIED / "cgroup.controllers").strip():
+            mounts.unmount(UNIFIED, lazy=True)
     # Also one that was detached before: by an older runtime in this namespace, or on the host.
     if UNIFIED.is_dir() and not mountinfo.is_mount_point(UNIFIED):
         layout = cgroups.detect(UNIFIED.parent)

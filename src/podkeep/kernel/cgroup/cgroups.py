@@ -28,6 +28,7 @@ DEFAULT_ROOT = Path("/sys/fs/cgroup")
 TIMEOUT_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
+_SECOND = "unified"
 _FILE_BYTES = 4096
 """More than a file with a number in it has."""
 
@@ -51,8 +52,10 @@ def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
     for entry in mountinfo.read():
         path = Path(entry.mount_point)
         if entry.fs_type == "cgroup" and path.parent == root:
-            # The first one: what is mounted again later stands in for another (``podkeep.mountns.unified``).
-            by_hierarchy.setdefault(entry.device, path)
+            found = by_hierarchy.get(entry.device)
+            # One at the place of a hybrid machine's second hierarchy covers that (``podkeep.mountns.unified``).
+            if found is None or path.name != _SECOND:
+                by_hierarchy[entry.device] = path
     if not by_hierarchy:
         raise FailedPrecondition(
             f"no cgroup hierarchy is mounted at {root}", hint=f"mount one: `mount -t cgroup2 none {root}`"

@@ -37,7 +37,7 @@ _MOST_FILES = 100
 """Files of a kubelet's ``--config-dir`` that are looked at."""
 _ENDPOINT, _POD_LOGS = "containerRuntimeEndpoint", "podLogsDir"
 _LINES = {
-    key: re.compile(rf"^[ \t]*[\"']?{key}[\"']?:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
+    key: re.compile(rf"^[ \t]*[\"']?{key}[\"']?[ \t]*:[ \t]*[\"']?([^\"'\s#]+)", re.MULTILINE)
     for key in (_ENDPOINT, _POD_LOGS)
 }
 """Lines of a KubeletConfiguration, which is YAML, or JSON as it is usually written in lines. Each is looked at once."""
@@ -153,7 +153,12 @@ def _files(root: Path, file: str, directory: str) -> list[str]:
             ]
             if len(found) >= _MOST_FILES:
                 break
-    return [*([file] if file else ()), *sorted(found)[:_MOST_FILES]]
+    # The order of a kubelet, which walks a directory by name and goes into each that it meets.
+    return [*([file] if file else ()), *sorted(map(os.path.normpath, found), key=_parts)[:_MOST_FILES]]
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    return Path(path).parts
 
 
 def _mount_namespace(directory: Path) -> int:

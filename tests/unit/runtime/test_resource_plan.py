@@ -203,6 +203,12 @@ def test_a_quota_above_the_parents_is_left_to_the_parent(quota: int, period: int
     )
 
 
+def test_a_quota_without_a_period_has_the_one_in_force() -> None:
+    asked = Resources(cpu_quota=20_000)
+    assert resource_plan.within(asked, (20_000, 100_000), 50_000).cpu_quota == -1
+    assert resource_plan.within(asked, (20_000, 100_000), 200_000).cpu_quota == 20_000
+
+
 def test_no_quota_comes_before_a_shorter_period() -> None:
     held = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "20000"}
     asked = Resources(cpu_quota=-1, cpu_period=50_000)

@@ -152,16 +152,17 @@ def plan(version: int, held: Mapping[str, str], asked: Resources, merged: Resour
     return tuple(result)
 
 
-def within(asked: Resources, above: tuple[int, int]) -> Resources:
+def within(asked: Resources, above: tuple[int, int], held_period: int = 0) -> Resources:
     """Return what is asked for without a CPU quota that is larger than the one above.
 
     Version 1 refuses that, and the smaller one counts anyway. A kubelet asks the runtime before it gives the pod's
     cgroup, which is above a sandbox's, the quota of a resize (kubelet, ``setPodCgroupConfig``).
 
     :param above: quota and period in µs of the nearest cgroup above that has a quota.
+    :param held_period: in µs, what is in force if none is asked for; 0: the default.
     """
     quota, period = above
-    if asked.cpu_quota * period <= quota * (asked.cpu_period or DEFAULT_PERIOD_US):
+    if asked.cpu_quota * period <= quota * (asked.cpu_period or held_period or DEFAULT_PERIOD_US):
         return asked
     return msgspec.structs.replace(asked, cpu_quota=UNLIMITED)
 

@@ -261,7 +261,9 @@ class Updates:
 
     def _prepare_sandbox(self, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:
         above = quota_above(self._cgroups, cgroup) if self._cgroups.version == 1 else None
-        return prepare(self._cgroups, cgroup, resource_plan.within(asked, above) if above else asked, merged)
+        if above is not None:
+            asked = resource_plan.within(asked, above, merged.cpu_period)
+        return prepare(self._cgroups, cgroup, asked, merged)
 
     async def _update_sandbox_classes(self, sandbox_id: SandboxID, classes: Mapping[str, str]) -> None:
         sandbox = self._state.sandbox(sandbox_id)

@@ -95,6 +95,8 @@ class Nesting(Walk):
             over = self._over(placed.place)
         if over is not None and (over.left or placed.left):
             placed.left = True
+            if placed.place != place:
+                new["destination"] = placed.place
         elif over is not None and not (over.place == placed.place and over.top is None):
             self._put(placed, over, may_make=placed.place == place)
         elif placed.place != place:
@@ -148,7 +150,7 @@ class Nesting(Walk):
         directory = self._top
         for name in filter(None, placed.place.split("/")):
             directory = directory.below.setdefault(name, _Directory())
-        directory.last = placed
+        directory.last, directory.below = placed, {}  # what was mounted below is covered
         self.covered.add(placed.place)
 
     def _over(self, path: str) -> _Placed | None:

@@ -134,6 +134,7 @@ class Objects:
         """
         for items in turns(self._items, KEPT_BYTES):
             yield await self._read(items)
+            await asyncio.sleep(0)
 
     async def _read(self, items: Sequence[Stored | Version]) -> Sequence[Stored]:
         found = [item if isinstance(item, Stored) else self._store.get(item.key) for item in items]
@@ -195,6 +196,14 @@ class Lists:
         page = self._snapshot(target)
         return await self._chosen(options, resource, page.items, page.revision)
 
+    def expired(self, options: ListOptions) -> StatusError:
+        """Return the error of a list whose revision is not kept any more when it is read."""
+        return _ExpiredToken(read_token(options.continue_)) if options.continue_ else expired(_TOO_OLD)
+
+    def empty(self, listed: Listed) -> Listed:
+        """Return a list of nothing that is otherwise the same."""
+        return Listed(Objects(self._store, self._store.revision, []), listed.metadata)
+
     def _snapshot(self, target: Target) -> Page:
         namespace = target.namespace if target.resource.namespaced else ""
         return self._store.snapshot(target.resource.storage_name, namespace)
@@ -239,6 +248,8 @@ class Lists:
         :raises Compacted: or FutureRevision, as the store.
         """
         namespace = target.namespace if target.resource.namespaced else ""
+        kept: list[Stored] = []
+        size = 0
         found: list[Version] = []
         more = True
         while more and not (options.limit and len(found) == options.limit):
@@ -256,9 +267,13 @@ class Lists:
                     left -= 1
                     if not options.selects or self._facts.selects(options, target.resource, stored):
                         found.append(_version(stored))
+                        size += found[-1].size
+                        if size <= KEPT_BYTES:
+                            kept.append(stored)
                     after = stored.key.namespace, stored.key.name
             more = more or left > 0
-        return Listed(Objects(self._store, revision, found), _metadata(found, revision, more=more))
+        objects = Objects(self._store, revision, kept if len(kept) == len(found) else found)
+        return Listed(objects, _metadata(found, revision, more=more))
 
 
 _Item = TypeVar("_Item", Stored, Version, Stored | Version)

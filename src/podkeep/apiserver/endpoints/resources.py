@@ -31,7 +31,7 @@ from podkeep.apiserver.meta.status import (
 )
 from podkeep.apiserver.registry.registry import PatchType, Registry, Request
 from podkeep.apiserver.schema.decode import WrongType, decode, json_word
-from podkeep.apiserver.storage.store import Store
+from podkeep.apiserver.storage.store import Compacted, Store
 from podkeep.http.messages import Response
 
 MAX_OPERATIONS = 10_000
@@ -89,7 +89,10 @@ class Resources:
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=False)
         listed = await self.lists.find(target, asked)
-        return await _list_answer(call, view, listed)
+        try:
+            return await _list_answer(call, view, listed)
+        except Compacted:
+            raise self.lists.expired(asked) from None
 
     async def watch(self, call: Call, target: Target) -> Response:
         """Answer with the events of a resource."""
@@ -171,7 +174,10 @@ class Resources:
             )
             for error in filter(None, ends):
                 raise error
-        return await _list_answer(call, view, listed)
+        try:
+            return await _list_answer(call, view, listed)
+        except Compacted:  # they are gone, and so is what they were
+            return await _list_answer(call, view, self.lists.empty(listed))
 
     async def _delete_one(self, target: Target, asked: options.Deletion, request: Request) -> None:
         try:

@@ -139,15 +139,17 @@ class Watches:
     async def _stream(
         self, watcher: Watcher, options: ListOptions, view: Rendering, initial: Objects, revision: int
     ) -> AsyncGenerator[bytes, None]:
+        headers = True
         try:
             async with aclosing(self._initial(options, view, initial)) as pieces:
                 async for piece in pieces:
+                    headers = headers and not piece
                     yield piece
                     await asyncio.sleep(0)
         except Compacted as error:
             yield error_line(expired(error.message))
             return
-        headers = not initial
+        del initial
         if options.initial_events and options.bookmarks:
             yield view.bookmark(revision, ends_initial=True)
         try:
@@ -167,13 +169,11 @@ class Watches:
             yield error_line(internal(str(error)))
 
     async def _initial(self, options: ListOptions, view: Rendering, initial: Objects) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of the objects that are there, in pieces; empty ones while selectors leave many out."""
+        """Yield the lines of the objects that are there, in pieces."""
         piece: list[bytes] = []
         size, headers = 0, True
         async with aclosing(initial.pages()) as pages:
             async for page in pages:
-                if options.selects:
-                    yield b""  # others have their turn
                 for stored in page:
                     if options.selects and not self._facts.selects(options, view.resource, stored):
                         continue

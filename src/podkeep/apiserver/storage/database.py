@@ -37,6 +37,7 @@ PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
 """
 _COLUMNS = "log.revision, log.resource, log.namespace, log.name, log.value"
+_EXISTING = f"SELECT {_COLUMNS} FROM log WHERE revision = ? AND type <> 'DELETED'"
 
 
 class Database:
@@ -166,28 +167,35 @@ class Database:
         :param after: the namespace and name that the first of them comes after.
         :param limit: how many at most; fewer, if they have more than ``PAST_BYTES``.
         """
-        rows = self._db.execute(
-            "SELECT revision, resource, namespace, name, value FROM"
-            " (SELECT max(revision) AS revision, resource, namespace, name, value, type FROM log"
-            "  WHERE resource = ? AND revision <= ? AND (? = '' OR namespace = ?) AND (namespace, name) > (?, ?)"
-            "  GROUP BY namespace, name)"
-            " WHERE type <> 'DELETED' ORDER BY namespace, name LIMIT ?",
-            (resource, revision, namespace, namespace, *after, limit + 1),
+        # Keys first: the index has them in order, while values would all be read and sorted before the first is told.
+        revisions = (
+            "SELECT max(revision) FROM log"
+            " WHERE resource = ? AND revision <= ? AND (? = '' OR namespace = ?) AND (namespace, name) > (?, ?)"
+            " GROUP BY namespace, name ORDER BY namespace, name"
         )
         found: list[Stored] = []
         size = 0
-        with closing(rows):
-            for row in rows:
-                if len(found) == limit or size >= PAST_BYTES:
-                    return found, True
-                found.append(_stored(row))
-                size += len(found[-1].value)
+        try:
+            with closing(self._db.execute(revisions, (resource, revision, namespace, namespace, *after))) as rows:
+                for (written,) in rows:
+                    row = self._db.execute(_EXISTING, (written,)).fetchone()
+                    if row is None:
+                        continue
+                    if len(found) == limit or size >= PAST_BYTES:
+                        return found, True
+                    found.append(_stored(row))
+                    size += len(found[-1].value)
+        except sqlite3.Error as error:
+            raise self._refusal("read", error) from error
         return found, False
 
     def values(self, revisions: Sequence[int]) -> list[bytes]:
         """Return the objects that were written with some revisions; none for those that were compacted."""
         query = "SELECT value FROM log WHERE revision = ?"
-        rows = (self._db.execute(query, (revision,)).fetchone() for revision in revisions)
+        try:
+            rows = [self._db.execute(query, (revision,)).fetchone() for revision in revisions]
+        except sqlite3.Error as error:
+            raise self._refusal("read", error) from error
         return [row[0] for row in rows if row]
 
     def compact(self, revision: int, batch: int) -> int:

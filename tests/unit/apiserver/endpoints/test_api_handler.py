@@ -17,7 +17,7 @@ from podkeep.apiserver.endpoints import lists
 from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight
 from podkeep.apiserver.endpoints.output import PIECE_BYTES
 from podkeep.apiserver.kinds.served import Served
-from podkeep.apiserver.storage import store
+from podkeep.apiserver.storage import database, store
 from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Compacted
 from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api
@@ -441,6 +441,13 @@ def test_what_a_slow_client_gets_is_not_kept_for_it(
         assert {item.key.name for item in kept} <= {*(names if query == WATCH_OF_ALL else "abc")}
         while sum(map(len, pieces)) < len(names) * len(_LARGE):
             pieces.append(await anext(answer.lines))
+        if query == WATCH_OF_ALL:
+            while b"BOOKMARK" not in pieces[-1]:
+                pieces.append(await anext(answer.lines))
+            await api.call("POST", CMS, _cm("y"))
+            await anext(answer.lines)
+            gc.collect()
+            assert not [item for item in gc.get_objects() if isinstance(item, lists.Objects)]
         await answer.leave()
         text = b"".join(pieces)
         assert [text.count(f'"{name}xxx'.encode()) for name in names] == [1] * len(names)
@@ -461,6 +468,68 @@ def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path
         await api.store.compact(api.store.revision)
         with pytest.raises(Compacted):
             await answer.rest()
+
+    _run(tmp_path, test)
+
+
+def test_a_list_of_then_whose_revision_is_compacted_before_it_is_read_is_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(api: Api) -> None:
+        for name in "abc":
+            await api.call("POST", CMS, _cm(name, data={"x": _LARGE}))
+        revision = api.store.revision
+        first = json.loads(await _rest(await api.call("GET", f"{CMS}?limit=1")))["metadata"]["continue"]
+        for name in "abc":
+            await api.call("PUT", f"{CMS}/{name}", _cm(name, data={"x": "new"}))
+        values = api.store.values
+
+        async def compacted(*arguments: Any) -> list[bytes]:
+            await api.store.compact(api.store.revision)
+            return await values(*arguments)
+
+        monkeypatch.setattr(lists, "KEPT_BYTES", 1)
+        monkeypatch.setattr(api.store, "values", compacted)
+        exact = await api.call("GET", f"{CMS}?resourceVersionMatch=Exact&resourceVersion={revision}")
+        assert (exact.status, exact.value["reason"]) == (410, "Expired")
+        rest = await api.call("GET", f"{CMS}?continue={first}")
+        assert (rest.status, rest.value["reason"]) == (410, "Expired")
+
+    _run(tmp_path, test)
+
+
+def test_pages_of_then_go_on_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "PAST_BYTES", 1)
+
+    async def test(api: Api) -> None:
+        for name in "abcdefg":
+            await api.call("POST", CMS, _cm(name, labels={"is": "odd" if name in "bdf" else "even"}))
+        first = await api.call("GET", f"{CMS}?limit=2&labelSelector=is=even")
+        await api.call("POST", CMS, _cm("h", labels={"is": "even"}))
+        found, page = [], first.value
+        while True:
+            found += [item["metadata"]["name"] for item in page["items"]]
+            token = page["metadata"].get("continue")
+            if not token:
+                break
+            assert len(page["items"]) == 2
+            page = (await api.call("GET", f"{CMS}?limit=2&labelSelector=is=even&continue={token}")).value
+        assert found == list("aceg")
+        at = first.value["metadata"]["resourceVersion"]
+        whole = await api.call("GET", f"{CMS}?resourceVersionMatch=Exact&resourceVersion={at}")
+        assert [item["metadata"]["name"] for item in whole.value["items"]] == list("abcdefg")
+
+    _run(tmp_path, test)
+
+
+def test_a_watch_as_a_table_has_its_columns_with_the_first_object(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await api.call("POST", CMS, _cm("a"))
+        watch = await api.call("GET", f"{CMS}?watch=true&fieldSelector=metadata.name=b", accept=TABLE)
+        await api.call("POST", CMS, _cm("b"))
+        (event,) = await watch.events(1)
+        assert event["object"]["columnDefinitions"][0]["name"] == "Name"
+        await watch.leave()
 
     _run(tmp_path, test)
 

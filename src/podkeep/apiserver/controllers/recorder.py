@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import Create, Patch, Write, revised
-from podkeep.apiserver.controllers.event_expiry import EVENTS
+from podkeep.apiserver.controllers.event_expiry import EVENTS, last_seen
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.base import rfc3339
 
+REPEATED = timedelta(minutes=5)
+"""When an event is told again of what is as before."""
 MAX_MESSAGE = 1024
 """Characters of an event's message (pkg/apis/core/validation: ``NoteLengthLimit``)."""
 _MAX_BASE = 236
@@ -65,8 +67,14 @@ def event(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -
     return Create(resource=EVENTS, namespace=namespace, value=new)
 
 
+def is_due(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> bool:
+    """Return whether an event is to be told: nobody was told lately."""
+    old = lister.get(EVENTS, value["metadata"]["namespace"], name_of(value, told))
+    return old is None or now - last_seen(old, now) >= REPEATED
+
+
 def name_of(value: Mapping[str, Any], told: Told) -> str:
     """Return the name of an event, the same for all that say the same of an object."""
     metadata = value["metadata"]
     said = f"{metadata['uid']}\n{told.reason}\n{told.message[:MAX_MESSAGE]}"
-    return f"{metadata['name'][:_MAX_BASE]}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    return f"{metadata['name'][:_MAX_BASE].rstrip('-.')}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"

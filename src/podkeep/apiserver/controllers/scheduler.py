@@ -6,7 +6,7 @@ What fits where is decided in ``scheduling``; here is what is remembered of pods
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from sys import intern
 from typing import Any
 
@@ -23,8 +23,7 @@ from podkeep.apiserver.controllers.controller import (
     revised,
     with_condition,
 )
-from podkeep.apiserver.controllers.event_expiry import EVENTS, last_seen
-from podkeep.apiserver.controllers.recorder import Told, event, name_of
+from podkeep.apiserver.controllers.recorder import REPEATED, Told, event, is_due
 from podkeep.apiserver.controllers.scheduling import (
     Decision,
     NodeState,
@@ -42,8 +41,8 @@ from podkeep.apiserver.storage.records import Key
 
 PODS, NODES, CLAIMS = "pods", "nodes", "persistentvolumeclaims"
 NAME = "default-scheduler"
-RETRY = timedelta(minutes=5)
-"""When a pod that fits nowhere is looked at again at the latest, and its event told again."""
+RETRY = REPEATED
+"""When a pod that fits nowhere is looked at again at the latest."""
 
 
 class Scheduler:
@@ -201,7 +200,6 @@ def refusal(pod: Mapping[str, Any], decision: Decision, lister: Lister, now: dat
         action="Scheduling",
         message=decision.message,
     )
-    old = lister.get(EVENTS, metadata["namespace"], name_of(pod, told))
-    if conditions is not None or old is None or now - last_seen(old, now) >= RETRY:
+    if conditions is not None or is_due(pod, told, lister, now):
         writes.append(event(pod, told, lister, now))
     return Plan(writes=writes, after=RETRY.total_seconds())

@@ -22,8 +22,7 @@ from podkeep.apiserver.controllers.controller import (
     revised,
     service_account,
 )
-from podkeep.apiserver.controllers.event_expiry import EVENTS
-from podkeep.apiserver.controllers.recorder import Told, event, name_of
+from podkeep.apiserver.controllers.recorder import REPEATED, Told, event, is_due
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
@@ -103,7 +102,9 @@ def _claim(claim: Value, lister: Lister, now: datetime) -> Plan:
     if volume is None:
         lost = bool(name) and _COMPLETED in claim["metadata"].get("annotations", {})
         phase = _phase(CLAIMS, claim, "Lost" if lost else "Pending")
-        return phase if name else Plan(writes=[*phase.writes, *_told(claim, lister, now)])
+        if name:
+            return phase
+        return Plan(writes=[*phase.writes, *_told(claim, lister, now)], after=REPEATED.total_seconds())
     if not _may_have(volume, claim) or (volume["spec"].get("claimRef") is None and not fits(volume, claim)):
         return _phase(CLAIMS, claim, "Pending")
     if volume["spec"].get("claimRef", {}).get("uid") != claim["metadata"]["uid"]:
@@ -163,7 +164,7 @@ def _found(claim: Value, lister: Lister) -> Value | None:
 
 
 def _told(claim: Value, lister: Lister, now: datetime) -> Iterator[Write]:
-    """Yield the event that says why a claim has no volume, unless it was told (upstream: ``syncUnboundClaim``)."""
+    """Yield the event that says why a claim has no volume, now and then (upstream: ``syncUnboundClaim``)."""
     name = _class(claim)
     kind = lister.get(CLASSES, "", name) if name else None
     provisioner = kind.get("provisioner", "") if kind else ""
@@ -181,7 +182,7 @@ def _told(claim: Value, lister: Lister, now: datetime) -> Iterator[Write]:
     told = Told(
         component=_COMPONENT, kind=level, reason=reason, action="", message=message, about="PersistentVolumeClaim"
     )
-    if lister.get(EVENTS, claim["metadata"]["namespace"], name_of(claim, told)) is None:
+    if is_due(claim, told, lister, now):
         yield event(claim, told, lister, now)
 
 

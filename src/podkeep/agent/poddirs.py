@@ -204,7 +204,7 @@ class PodDirs:
             with suppress(FileExistsError):
                 directory.mkdir(mode=0o750)
             try:
-                fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
             try:

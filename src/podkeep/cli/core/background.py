@@ -44,12 +44,16 @@ def program() -> list[str]:
 
 
 def require_writable(key: str, path: Path, mode: int = 0o711) -> None:
-    """Make a directory if it is missing, with ``mode``.
+    """Make a directory if it is missing, with ``mode`` whatever the umask is.
 
     :raises FailedPrecondition: naming the setting, if it cannot be made, or nothing can be made in it.
     """
     try:
-        path.mkdir(mode=mode, parents=True, exist_ok=True)
+        umask = os.umask(0o022)
+        try:
+            path.mkdir(mode=mode, parents=True, exist_ok=True)
+        finally:
+            os.umask(umask)
         if not os.access(path, os.W_OK):
             read_only = os.statvfs(path).f_flag & os.ST_RDONLY
             number = errno.EROFS if read_only else errno.EACCES

@@ -7,7 +7,7 @@ SECONDS ?= 240
 CPUS := $(shell nproc)
 # Tests wait for processes and sockets, those of pods half of their time: more of them at once than CPUs.
 SPREAD_UNIT := --numprocesses=$(shell echo $$(($(CPUS) + 1))) --maxprocesses=4 --dist=worksteal
-SPREAD := --numprocesses=$(shell echo $$((3 * $(CPUS)))) --maxprocesses=6 --dist=worksteal
+SPREAD := --numprocesses=$(shell echo $$((2 * $(CPUS) + 1))) --maxprocesses=5 --dist=worksteal
 UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,12 +13,14 @@ from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import this_node
 from podkeep.agent.objects.sources import Sources, StaticObjects
+from podkeep.agent.poddirs import PodIdentity
 from podkeep.agent.resources.predicates import Rejection
 from podkeep.api.containers import Container
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod, PodSpec
 from podkeep.api.status import PodStatus
 from podkeep.base import config
+from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from support.timeout import TIMEOUT_S
 
@@ -76,6 +79,46 @@ def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path
             manager.replaced("file", [])
             assert [pod.metadata.name for pod, _ in manager.pods()] == ["web"]
             assert manager.find("default", "other") is None
+            await manager.close()
+
+    asyncio.run(main())
+
+
+def test_what_runs_since_an_earlier_process_counts_before_another_pod_is_judged(tmp_path: Path) -> None:
+    beside: list[list[str]] = []
+    judged = asyncio.Event()
+
+    def admit(pod: Pod, others: Sequence[Pod]) -> Rejection | None:
+        beside.append([other.metadata.name for other in others])
+        judged.set()
+        return Rejection(reason="Judged", message=pod.metadata.name)
+
+    def called(number: int) -> Pod:
+        metadata = ObjectMeta(name=f"pod-{number}", namespace="default", uid=f"u-{number}")
+        return msgspec.structs.replace(POD, metadata=metadata)
+
+    async def main() -> None:
+        socket = str(tmp_path / "none.sock")
+        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
+        async with CriClient(socket) as client:
+            node = this_node(client, config.load(None, settings))
+            for number in range(1, 20):
+                os.close(node.dirs.own(PodUID(f"u-{number}")))
+                node.dirs.identify(PodUID(f"u-{number}"), PodIdentity(namespace="default", name=f"pod-{number}"))
+            manager = PodManager(
+                node=node,
+                objects=StaticObjects(Sources()),
+                events=RuntimeEvents(client, node.metrics),
+                statuses=Told(),
+                report=lambda pod, event: None,
+                admit=admit,
+                sources=("api",),
+            )
+            for number in range(20):
+                manager.changed("api", called(number))
+            async with asyncio.timeout(TIMEOUT_S):
+                await judged.wait()
+            assert beside == [[f"pod-{number}" for number in range(1, 20)]]
             await manager.close()
 
     asyncio.run(main())

@@ -75,6 +75,8 @@ class _ManagedPod:
     """Its object is that of an earlier process of the agent; its source has not named it yet."""
     wanted: bool = True
     admitted: bool = False
+    adopted: bool = False
+    """An earlier process of the agent took it on."""
     ended: bool = False
     worker: PodWorker | None = None
     status: PodStatus | None = None
@@ -103,7 +105,7 @@ class _ManagedPod:
         It was taken on and has not ended. One that was deleted by force has none, though its containers may still be
         about to end.
         """
-        return self.wanted and self.admitted and not self.ended
+        return self.wanted and (self.admitted or self.adopted) and not self.ended
 
     def grace(self) -> int:
         """Return the seconds that its containers have for their end (kubelet, calculateEffectiveGracePeriod)."""
@@ -142,6 +144,9 @@ class PodManager:
         self._statuses = statuses
         self._report = self._measured(report)
         self._admit = admit
+        self._looking = 0
+        """Pods of which nobody knows yet whether an earlier process has taken them on."""
+        self._looked = asyncio.Event()
         self._silent = set(sources)
         self._measures = PodMeasures(node.metrics)
         self._managed: dict[str, _ManagedPod] = {}
@@ -372,7 +377,7 @@ class PodManager:
 
     async def _to_its_end(self, managed: _ManagedPod, worker: PodWorker) -> None:
         if managed.pod.status.phase not in TERMINAL and not managed.is_to_go():
-            adopted = await asyncio.to_thread(self._is_known, managed)
+            adopted = await self._is_adopted(managed)
             if adopted or await self._is_admitted(managed):
                 # A pod that was resized while no agent ran has what it had until it is granted the rest.
                 await asyncio.to_thread(self._node.allocations.take, managed.pod)
@@ -384,6 +389,25 @@ class PodManager:
             elif not adopted:
                 return  # nothing of it was ever made
         await self._repeated(managed, worker.end)
+
+    async def _is_adopted(self, managed: _ManagedPod) -> bool:
+        """Return whether an earlier process has taken the pod on, as soon as that is known of all pods.
+
+        Until then nobody can say what the node has left: a pod that waits for more resources would be granted those of
+        pods that run already.
+        """
+        self._looking += 1
+        self._looked.clear()
+        try:
+            if await asyncio.to_thread(self._is_known, managed):
+                await asyncio.to_thread(self._node.allocations.take, managed.pod)
+                managed.adopted = True
+        finally:
+            self._looking -= 1
+            if not self._looking:
+                self._looked.set()
+        await self._looked.wait()
+        return managed.adopted
 
     def _is_known(self, managed: _ManagedPod) -> bool:
         """Return whether an earlier process has taken the pod on: it is not judged again."""

@@ -50,7 +50,7 @@ def anywhere_own() -> None:
 def _unmount_others() -> None:
     """Let go of what other test runs have mounted: it would go from here when they remove the directories, at any time
     (rmdir(2) of a directory that is a mount point elsewhere)."""
-    here = [Path(tempfile.gettempdir()), Path.cwd()]
+    here = [Path(tempfile.gettempdir()), Path.cwd(), Path(__file__)]
     for temporary in {tempfile.gettempdir(), "/tmp", "/var/tmp"}:
         for entry in mountinfo.under(temporary):
             if entry.mount_point != temporary and not any(path.is_relative_to(entry.mount_point) for path in here):

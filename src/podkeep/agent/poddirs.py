@@ -16,7 +16,7 @@ import errno
 import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ import msgspec
 
 from podkeep.agent import sub_path
 from podkeep.agent.user_namespaces import blocks as userns
-from podkeep.base import atomicfile
+from podkeep.base import atomicfile, lockfile
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.ids import PodUID
@@ -207,17 +207,13 @@ class PodDirs:
                 fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except FileNotFoundError:
                 continue
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(fd, directory):
+            with ExitStack() as undo:
+                undo.callback(os.close, fd)
+                if not lockfile.take(fd, 0):
+                    raise FailedPrecondition(f"another process is working on pod {uid}")
+                if lockfile.is_at(fd, directory):
+                    undo.pop_all()
                     return fd
-            except BlockingIOError as error:
-                os.close(fd)
-                raise FailedPrecondition(f"another process is working on pod {uid}") from error
-            except BaseException:
-                os.close(fd)
-                raise
-            os.close(fd)
 
     def identify(
         self, uid: PodUID, identity: PodIdentity, *, managed: bool = False, user_namespace: bool = False
@@ -373,14 +369,6 @@ class PodDirs:
         steps.run()
         if steps.failed:
             raise Internal("; ".join(f"could not {step}: {error}" for step, error in steps.failed))
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    """Say whether ``path`` is what ``fd`` was opened as: not removed since, nor made anew."""
-    try:
-        return os.path.samestat(os.fstat(fd), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _require_unmounted(directory: Path) -> None:

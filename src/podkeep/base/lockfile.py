@@ -49,6 +49,14 @@ def take(fd: int, timeout_s: float) -> bool:
             return True
 
 
+def is_at(fd: int, path: Path) -> bool:
+    """Return whether ``path`` is what ``fd`` was opened as: not if a holder removed it, or there is another one."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
 def is_held(path: Path) -> bool:
     """Return whether somebody holds the lock ``path``; a missing file is held by nobody."""
     try:

@@ -294,7 +294,7 @@ def _lock(directory: Path, *, make: bool) -> tuple[int | None, bool]:
                     f"{directory}: another process makes or removes the mount namespace and does not end",
                     hint=f"`fuser -v {path}` names it",
                 )
-            if _is_at(fd, path):
+            if lockfile.is_at(fd, path):
                 undo.pop_all()
                 return fd, made
 
@@ -316,16 +316,9 @@ def _unlock(fd: int | None, directory: Path) -> None:
         return
     with suppress(OSError):
         # Else it has gone with the directory, and what is there now is another one's.
-        if _is_at(fd, directory / LOCK_NAME):
+        if lockfile.is_at(fd, directory / LOCK_NAME):
             (directory / LOCK_NAME).unlink()
     os.close(fd)
-
-
-def _is_at(fd: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except (FileNotFoundError, NotADirectoryError):
-        return False
 
 
 def is_inside(known: Record | None) -> bool:

@@ -9,7 +9,7 @@ import asyncio
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -108,20 +108,30 @@ class Version(NamedTuple):
 class Objects:
     """Objects as they were at a revision, for an answer that is sent for as long as its client takes.
 
-    What is large is not kept meanwhile: it is in the store's memory as long as it is the newest, and on its disk after.
+    The first :data:`KEPT_BYTES` of them are kept meanwhile. Others are in the store's memory as long as they are the
+    newest, and on its disk after.
     """
 
-    def __init__(self, store: Store, revision: int, items: Sequence[Stored] | Sequence[Version]) -> None:
+    def __init__(self, store: Store, revision: int, found: Iterable[Stored] = ()) -> None:
         self._store, self._revision = store, revision
-        self._items: Sequence[Stored | Version] = items
-
-    @classmethod
-    def of(cls, store: Store, revision: int, items: Sequence[Stored]) -> Objects:
-        """Return what was found; it is kept if it is small."""
-        return cls(store, revision, items if sum(map(_size, items)) <= KEPT_BYTES else list(map(_version, items)))
+        self._items: list[Stored | Version] = []
+        self._size = 0
+        for stored in found:
+            self.add(stored)
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def add(self, stored: Stored) -> None:
+        """Add what was found, after all others."""
+        key, revision, value = stored
+        self._size += len(value)
+        self._items.append(stored if self._size <= KEPT_BYTES else Version(key, revision, len(value)))
+
+    @property
+    def last(self) -> Key:
+        """The last of them."""
+        return self._items[-1].key
 
     def keys(self) -> list[Key]:
         """Return which they are."""
@@ -137,22 +147,16 @@ class Objects:
             await asyncio.sleep(0)
 
     async def _read(self, items: Sequence[Stored | Version]) -> Sequence[Stored]:
-        found = [item if isinstance(item, Stored) else self._store.get(item.key) for item in items]
-        past = [
-            item.revision
-            for item, newest in zip(items, found, strict=True)
-            if newest is None or newest.revision != item.revision
-        ]
-        if not past:
-            return [stored for stored in found if stored is not None]
-        values = await self._store.values(items[0].key.resource, self._revision, past)
-        read = dict(zip(past, values, strict=True))
-        return [
-            newest
-            if newest is not None and newest.revision == item.revision
-            else Stored(item.key, item.revision, read[item.revision])
-            for item, newest in zip(items, found, strict=True)
-        ]
+        found = [(item, self._in_memory(item)) for item in items]
+        past = [item.revision for item, stored in found if stored is None]
+        values = iter(await self._store.values(items[0].key.resource, self._revision, past) if past else ())
+        return [stored or Stored(item.key, item.revision, next(values)) for item, stored in found]
+
+    def _in_memory(self, item: Stored | Version) -> Stored | None:
+        if isinstance(item, Stored):
+            return item
+        newest = self._store.get(item.key)
+        return newest if newest is not None and newest.revision == item.revision else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +206,7 @@ class Lists:
 
     def empty(self, listed: Listed) -> Listed:
         """Return a list of nothing that is otherwise the same."""
-        return Listed(Objects(self._store, self._store.revision, []), listed.metadata)
+        return Listed(Objects(self._store, self._store.revision), listed.metadata)
 
     def _snapshot(self, target: Target) -> Page:
         namespace = target.namespace if target.resource.namespaced else ""
@@ -239,8 +243,8 @@ class Lists:
         return self._listed(found, revision)
 
     def _listed(self, items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0) -> Listed:
-        metadata = _metadata(items, revision, more=more, remaining=remaining)
-        return Listed(Objects.of(self._store, revision, items), metadata)
+        objects = Objects(self._store, revision, items)
+        return Listed(objects, _metadata(objects, revision, more=more, remaining=remaining))
 
     async def _at(self, target: Target, options: ListOptions, revision: int, after: tuple[str, str]) -> Listed:
         """Return a page of what was at a revision.
@@ -248,9 +252,7 @@ class Lists:
         :raises Compacted: or FutureRevision, as the store.
         """
         namespace = target.namespace if target.resource.namespaced else ""
-        kept: list[Stored] = []
-        size = 0
-        found: list[Version] = []
+        found = Objects(self._store, revision)
         more = True
         while more and not (options.limit and len(found) == options.limit):
             wanted = min(options.limit - len(found), _PAGE) if options.limit else _PAGE
@@ -266,17 +268,13 @@ class Lists:
                         break
                     left -= 1
                     if not options.selects or self._facts.selects(options, target.resource, stored):
-                        found.append(_version(stored))
-                        size += found[-1].size
-                        if size <= KEPT_BYTES:
-                            kept.append(stored)
+                        found.add(stored)
                     after = stored.key.namespace, stored.key.name
             more = more or left > 0
-        objects = Objects(self._store, revision, kept if len(kept) == len(found) else found)
-        return Listed(objects, _metadata(found, revision, more=more))
+        return Listed(found, _metadata(found, revision, more=more))
 
 
-_Item = TypeVar("_Item", Stored, Version, Stored | Version)
+_Item = TypeVar("_Item", Stored, Stored | Version)
 
 
 def turns(items: Sequence[_Item], most_bytes: int) -> Iterator[Sequence[_Item]]:
@@ -295,16 +293,10 @@ def _size(item: Stored | Version) -> int:
     return len(item.value) if isinstance(item, Stored) else item.size
 
 
-def _version(stored: Stored) -> Version:
-    return Version(stored.key, stored.revision, len(stored.value))
-
-
-def _metadata(
-    items: Sequence[Stored] | Sequence[Version], revision: int, *, more: bool = False, remaining: int = 0
-) -> dict[str, Any]:
+def _metadata(objects: Objects, revision: int, *, more: bool = False, remaining: int = 0) -> dict[str, Any]:
     fields: dict[str, Any] = {"resourceVersion": str(revision)}
     if more:
-        last = items[-1].key
+        last = objects.last
         fields["continue"] = write_token(Token(revision, last.namespace, last.name))
         if remaining:
             fields["remainingItemCount"] = remaining

@@ -28,12 +28,13 @@ decode = msgspec.json.decode
 class ListBody:
     """A list in its parts: a whole one of many objects would keep every other request waiting.
 
-    ``first`` and ``other`` write a stored object, as the first of the list or as one that follows.
+    ``item`` writes a stored object; ``before`` comes before the first of them.
     """
 
     start: bytes
-    first: Callable[[bytes], bytes]
-    other: Callable[[bytes], bytes]
+    before: bytes = b""
+    item: Callable[[bytes], bytes]
+    between: bytes = b""
     end: bytes
     end_of_empty: bytes
 
@@ -195,13 +196,8 @@ class _YamlDumper(yaml.CSafeDumper):
 
 
 def _json_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:
-    return ListBody(
-        start=encode(head)[:-1] + b',"' + name.encode() + b'":[',
-        first=item,
-        other=lambda value: b"," + item(value),
-        end=b"]}\n",
-        end_of_empty=b"]}\n",
-    )
+    start = encode(head)[:-1] + b',"' + name.encode() + b'":['
+    return ListBody(start=start, item=item, between=b",", end=b"]}\n", end_of_empty=b"]}\n")
 
 
 def _pretty_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:
@@ -210,27 +206,17 @@ def _pretty_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], byt
     def indented(value: bytes) -> bytes:
         return b"\n    " + msgspec.json.format(item(value), indent=2).replace(b"\n", b"\n    ")
 
-    start = msgspec.json.format(encode(head), indent=2).removesuffix(b"\n}")
-    return ListBody(
-        start=start + b',\n  "' + name.encode() + b'": [',
-        first=indented,
-        other=lambda value: b"," + indented(value),
-        end=b"\n  ]\n}\n",
-        end_of_empty=b"]\n}\n",
-    )
+    start = msgspec.json.format(encode(head), indent=2).removesuffix(b"\n}") + b',\n  "' + name.encode() + b'": ['
+    return ListBody(start=start, item=indented, between=b",", end=b"\n  ]\n}\n", end_of_empty=b"]\n}\n")
 
 
 def _yaml_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:
     """Return the parts of a list whose keys are sorted."""
-
-    def listed(value: bytes) -> bytes:
-        return _yaml([decode(item(value))])
-
     end = _yaml({key: head[key] for key in head if key > name})
     return ListBody(
         start=_yaml({key: head[key] for key in head if key < name}),
-        first=lambda value: f"{name}:\n".encode() + listed(value),
-        other=listed,
+        before=f"{name}:\n".encode(),
+        item=lambda value: _yaml([decode(item(value))]),
         end=end,
         end_of_empty=f"{name}: []\n".encode() + end,
     )

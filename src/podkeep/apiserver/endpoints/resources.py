@@ -269,12 +269,12 @@ async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
 async def _list_pieces(body: ListBody, objects: Objects) -> AsyncGenerator[bytes, None]:
     """Yield a list in pieces of about ``PIECE_BYTES``."""
     piece, size = [body.start], len(body.start)
-    write, end = body.first, body.end_of_empty
+    before, end = body.before, body.end_of_empty
     async with aclosing(objects.pages()) as pages:
         async for page in pages:
             for stored in page:
-                part = write(stored.value)
-                write, end = body.other, body.end
+                part = before + body.item(stored.value)
+                before, end = body.between, body.end
                 piece.append(part)
                 size += len(part)
                 if size >= PIECE_BYTES:

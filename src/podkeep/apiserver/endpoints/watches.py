@@ -106,12 +106,12 @@ class Watches:
             raise future_revision(
                 FutureRevision(f"Too large resource version: {revision}, current: {self._store.revision}")
             )
-        initial = Objects(self._store, revision, [])
+        initial = Objects(self._store, revision)
         if options.initial_events or not revision:
             revision = self._store.revision
             if options.initial_events:
                 items = self._store.snapshot(resource.storage_name, namespace).items
-                initial = Objects.of(self._store, revision, items)
+                initial = Objects(self._store, revision, items)
         try:
             watcher = self._store.watch(resource.storage_name, revision, namespace)
         except Compacted:

@@ -41,8 +41,6 @@ from podkeep.apiserver.storage.records import Key
 
 PODS, NODES, CLAIMS = "pods", "nodes", "persistentvolumeclaims"
 NAME = "default-scheduler"
-RETRY = REPEATED
-"""When a pod that fits nowhere is looked at again at the latest."""
 
 
 class Scheduler:
@@ -202,4 +200,4 @@ def refusal(pod: Mapping[str, Any], decision: Decision, lister: Lister, now: dat
     )
     if conditions is not None or is_due(pod, told, lister, now):
         writes.append(event(pod, told, lister, now))
-    return Plan(writes=writes, after=RETRY.total_seconds())
+    return Plan(writes=writes, after=REPEATED.total_seconds())

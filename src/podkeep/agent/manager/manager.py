@@ -379,8 +379,8 @@ class PodManager:
         if managed.pod.status.phase not in TERMINAL and not managed.is_to_go():
             adopted = await self._is_adopted(managed)
             if adopted or await self._is_admitted(managed):
-                # A pod that was resized while no agent ran has what it had until it is granted the rest.
-                await asyncio.to_thread(self._node.allocations.take, managed.pod)
+                if not adopted:
+                    await asyncio.to_thread(self._node.allocations.take, managed.pod)
                 managed.admitted = True
                 self._request_resources(managed)
                 worker.update(self._node.allocations.allocated(managed.pod))
@@ -400,6 +400,7 @@ class PodManager:
         self._looked.clear()
         try:
             if await asyncio.to_thread(self._is_known, managed):
+                # A pod that was resized while no agent ran has what it had until it is granted the rest.
                 await asyncio.to_thread(self._node.allocations.take, managed.pod)
                 managed.adopted = True
         finally:

@@ -154,11 +154,8 @@ def _files(root: Path, file: str, directory: str) -> list[str]:
             if len(found) >= _MOST_FILES:
                 break
     # The order of a kubelet, which walks a directory by name and goes into each that it meets.
-    return [*([file] if file else ()), *sorted(map(os.path.normpath, found), key=_parts)[:_MOST_FILES]]
-
-
-def _parts(path: str) -> tuple[str, ...]:
-    return Path(path).parts
+    found.sort(key=lambda name: Path(name).parts)
+    return [*([file] if file else ()), *found[:_MOST_FILES]]
 
 
 def _mount_namespace(directory: Path) -> int:

@@ -9,13 +9,12 @@ Called by the runtime's entry point after it has joined.
 from __future__ import annotations
 
 from contextlib import suppress
-from pathlib import Path
 
 from podkeep.kernel.cgroup import cgroups
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.tables import read_text
 
-UNIFIED = Path("/sys/fs/cgroup/unified")
+UNIFIED = cgroups.DEFAULT_ROOT / cgroups.SECOND
 """Where a hybrid machine mounts its version 2 hierarchy."""
 
 

@@ -25,10 +25,11 @@ from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE, read_text
 
 DEFAULT_ROOT = Path("/sys/fs/cgroup")
+SECOND = "unified"
+"""Name of the directory at which a hybrid machine has version 2."""
 TIMEOUT_S = 2.0
 """How long removing and killing wait for the kernel to let go of processes that are ending."""
 _PAUSE_S = 0.002
-_SECOND = "unified"
 _FILE_BYTES = 4096
 """More than a file with a number in it has."""
 
@@ -54,7 +55,7 @@ def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
         if entry.fs_type == "cgroup" and path.parent == root:
             found = by_hierarchy.get(entry.device)
             # One at the place of a hybrid machine's second hierarchy covers that (``podkeep.mountns.unified``).
-            if found is None or path.name != _SECOND:
+            if found is None or path.name != SECOND:
                 by_hierarchy[entry.device] = path
     if not by_hierarchy:
         raise FailedPrecondition(

@@ -65,7 +65,7 @@ def test_container_killed_by_a_signal_exits_with_128_and_its_number(node: Node) 
 
 
 def test_stop_sends_the_signal_and_waits(node: Node) -> None:
-    script = "trap 'exit 7' TERM; while :; do sleep 0.05; done"
+    script = "trap 'exit 7' TERM; sleep 99999 & wait"
     container = node.launch(node.run(), "sh", "-c", script)
     wait_for(lambda: "sleep" in node.read(container, "ps -o comm"), "the loop")
     node.stop(container, timeout=20)
@@ -75,7 +75,7 @@ def test_stop_sends_the_signal_and_waits(node: Node) -> None:
 
 
 def test_stop_kills_what_does_not_listen_when_the_time_is_over(node: Node) -> None:
-    container = node.launch(node.run(), "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
+    container = node.launch(node.run(), "sh", "-c", "trap '' TERM; sleep 99999 & wait")
     started = time.monotonic()
     node.stop(container, timeout=1)
     took = time.monotonic() - started
@@ -85,7 +85,7 @@ def test_stop_kills_what_does_not_listen_when_the_time_is_over(node: Node) -> No
 
 
 def test_stop_without_a_grace_period_kills_at_once(node: Node) -> None:
-    container = node.launch(node.run(), "sh", "-c", "trap '' TERM; while :; do sleep 0.05; done")
+    container = node.launch(node.run(), "sh", "-c", "trap '' TERM; sleep 99999 & wait")
     started = time.monotonic()
     node.stop(container, timeout=0)
     assert time.monotonic() - started < 5
@@ -93,7 +93,7 @@ def test_stop_without_a_grace_period_kills_at_once(node: Node) -> None:
 
 
 def test_grace_period_ends_with_the_process(node: Node) -> None:
-    container = node.launch(node.run(), "sh", "-c", "trap 'exit 0' TERM; while :; do sleep 0.05; done")
+    container = node.launch(node.run(), "sh", "-c", "trap 'exit 0' TERM; sleep 99999 & wait")
     wait_for(lambda: "sleep" in node.read(container, "ps -o comm"), "the loop")
     started = time.monotonic()
     node.stop(container, timeout=60)
@@ -311,7 +311,7 @@ def test_streamed_list_is_the_list(node: Node) -> None:
 
 @pytest.mark.reference(unsupported="no stop signal in a request or status")
 def test_stop_signal_of_the_request(node: Node) -> None:
-    script = "trap 'exit 9' USR1; trap '' TERM; while :; do sleep 0.05; done"
+    script = "trap 'exit 9' USR1; trap '' TERM; sleep 99999 & wait"
     container = node.launch(node.run(), "sh", "-c", script, stop_signal=api.SIGUSR1)
     wait_for(lambda: "sleep" in node.read(container, "ps -o comm"), "the loop")
     assert node.status(container).stop_signal == api.SIGUSR1

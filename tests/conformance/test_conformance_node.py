@@ -12,7 +12,7 @@ import pytest
 from support.endpoint import Attached, Endpoint, Node
 from support.running_node import RunningNode
 
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+FOREVER = "trap 'exit 0' TERM; sleep 99999 & wait"
 VOLUME = [{"name": "shared", "mountPath": "/shared"}]
 
 
@@ -50,12 +50,12 @@ def test_a_pod_with_an_init_container_a_sidecar_and_probes(machine: RunningNode,
     """Applied, it is ready when its probes say so; logs and commands reach it; deleted, it is gone, sidecar last."""
     first = shell(node, "echo page >/shared/index.html", "first", volumeMounts=VOLUME)
     started = {"exec": {"command": ["test", "-e", "/shared/up"]}, "periodSeconds": 1}
-    leave = "trap 'cat /shared/last; exit 0' TERM; touch /shared/up; while :; do sleep 0.1; done"
+    leave = "trap 'cat /shared/last; exit 0' TERM; touch /shared/up; sleep 99999 & wait"
     sidecar = shell(node, leave, "side", restartPolicy="Always", startupProbe=started, volumeMounts=VOLUME)
     serve = "trap 'echo bye >/shared/last; exit 0' TERM; test -e /shared/up && echo serving; httpd -p 8080 -h /shared; "
     main = shell(
         node,
-        f"{serve}while :; do sleep 0.1; done",
+        f"{serve}sleep 99999 & wait",
         volumeMounts=VOLUME,
         readinessProbe={"httpGet": {"port": 8080, "path": "/index.html"}, "periodSeconds": 1},
         livenessProbe={"tcpSocket": {"port": 8080}, "periodSeconds": 1},

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from agent.conftest import Runner, interrupt, until
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -29,7 +29,6 @@ RDT = "rdt.resources.alpha.kubernetes.io"
 BLOCKIO = "blockio.resources.alpha.kubernetes.io"
 DOCUMENT = Path(__file__).parents[3] / "docs" / "class-resources.md"
 OFF = ("--set", "agent.feature_gates.ClassResources=false")
-FOREVER = "while :; do sleep 0.1; done"
 LIMITED = {"requests": {"memory": "1Mi"}}
 _DISK = """
 Classes:

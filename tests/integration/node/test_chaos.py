@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 
 from support.container_mounts import ContainerMounts
 from support.registry import Registry
@@ -27,7 +27,6 @@ STEPS = 40
 MOST_PODS = 25
 ROUND = 60
 """Steps after which a long run looks whether all is as it is to be."""
-SLEEPS = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
 
 
 class Chaos:
@@ -73,7 +72,7 @@ class Chaos:
             spec["hostUsers"] = False
         if self._random.random() < 0.3:
             spec["initContainers"] = [shell(self._image, "true", "init")]
-        container = shell(self._image, SLEEPS, volumeMounts=[{"name": "v", "mountPath": "/v"}])
+        container = shell(self._image, FOREVER, volumeMounts=[{"name": "v", "mountPath": "/v"}])
         self._node.apply(pod(container, name=name, restartPolicy="Always", **spec))
         self.forever.add(name)
 

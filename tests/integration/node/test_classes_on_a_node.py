@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 
 from support.api_audit import Audit
 from support.class_types import in_force
 from support.cri import Pods
 from support.running_node import RunningNode
-
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
 def in_classes(image: str, name: str = "web", pod_classes: dict[str, str] | None = None, **classes: str) -> Any:

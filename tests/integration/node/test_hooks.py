@@ -11,7 +11,7 @@ from support.running_node import RunningNode
 
 NOTES = {"name": "notes", "emptyDir": {}}
 MOUNT = [{"name": "notes", "mountPath": "/notes"}]
-OBEDIENT = "trap 'echo {0} ends >>/notes/all; exit 0' TERM; touch /notes/{0}; while :; do sleep 0.05; done"
+OBEDIENT = "trap 'echo {0} ends >>/notes/all; exit 0' TERM; touch /notes/{0}; sleep 99999 & wait"
 
 
 def noted(node: RunningNode) -> str:

@@ -26,7 +26,7 @@ from support.registry import Registry
 from support.running_node import RunningNode, own_base
 from support.timeout import TIMEOUT_S
 
-TALK = "echo one; echo two >&2; echo three; trap exit TERM; while :; do sleep 0.1; done"
+TALK = "echo one; echo two >&2; echo three; trap exit TERM; sleep 99999 & wait"
 
 
 KUBELET_CONFIGURATION = """

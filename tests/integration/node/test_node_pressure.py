@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from agent.manifests import mount, pod, shell
+from agent.manifests import FOREVER, mount, pod, shell
 
 from support.running_node import RunningNode
 
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 MUCH = "99%"
 """Of memory, which no machine that runs anything has free."""
 

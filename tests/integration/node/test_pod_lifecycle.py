@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from agent.manifests import mount, pod, shell
+from agent.manifests import FOREVER, mount, pod, shell
 
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -36,9 +36,7 @@ def is_settled(found: dict[str, Any]) -> bool:
 
 def forever(image: str, name: str = "web", **spec: Any) -> dict[str, Any]:
     """Return a pod that runs until it is deleted."""
-    return pod(
-        shell(image, "trap 'exit 0' TERM; while :; do sleep 0.05; done"), name=name, restartPolicy="Always", **spec
-    )
+    return pod(shell(image, FOREVER), name=name, restartPolicy="Always", **spec)
 
 
 def running_containers(node: RunningNode, name: str) -> set[str]:
@@ -127,7 +125,7 @@ def test_a_pod_does_not_wait_for_one_that_was_deleted_by_force(node: RunningNode
     cpus = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"]
     resources = {"requests": {"cpu": f"{int(cpus) * 600}m"}}
     trap = "trap 'until [ -e /host/go ]; do sleep 0.05; done; exit 0' TERM"
-    slow = f"{trap}; touch /host/up; while :; do sleep 0.05; done"
+    slow = f"{trap}; touch /host/up; sleep 99999 & wait"
     volume = {"name": "host", "hostPath": {"path": str(tmp_path)}}
     first = shell(image, slow, resources=resources, volumeMounts=[{"name": "host", "mountPath": "/host"}])
     node.apply(pod(first, restartPolicy="Always", terminationGracePeriodSeconds=600, volumes=[volume]))
@@ -147,8 +145,7 @@ def test_a_changed_image_restarts_that_container_alone(
     node: RunningNode, image: str, registry: Registry, busybox: Layout
 ) -> None:
     """kubectl set image: the container is started again with the new image, the others go on."""
-    script = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
-    node.apply(pod(shell(image, script), shell(image, script, "other"), restartPolicy="Always"))
+    node.apply(pod(shell(image, FOREVER), shell(image, FOREVER, "other"), restartPolicy="Always"))
     before = node.running("web")
     newer = registry.push(busybox, "busybox:2")
     node.patch("web", {"spec": {"containers": [{"name": "main", "image": newer}]}})

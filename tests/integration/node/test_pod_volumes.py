@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 
 from support.running_node import RunningNode
 
@@ -190,7 +190,7 @@ def test_a_claim_on_a_volume_of_the_node_keeps_its_data(node: RunningNode, image
 
 def test_the_status_says_which_mounts_are_read_only_recursively(node: RunningNode, image: str) -> None:
     """``IfPossible`` is told as what came of it (KEP-3857): this node's runtime can."""
-    container = shell(image, "while :; do sleep 0.05; done")
+    container = shell(image, FOREVER)
     container["volumeMounts"] = [
         {"name": "one", "mountPath": f"/{mode}", "readOnly": True, "recursiveReadOnly": mode}
         for mode in ("Disabled", "IfPossible", "Enabled")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.running_node import RunningNode
-
-FOREVER = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
 def asking(image: str, name: str = "web", policy: tuple[str, ...] = (), **resources: Any) -> dict[str, Any]:

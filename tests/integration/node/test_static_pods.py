@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -45,9 +45,8 @@ def static_node(own_node: RunningNode, manifests: Path) -> Iterator[RunningNode]
 
 def manifest(image: str, **environment: str) -> str:
     """Return a manifest of a pod that runs until it is removed."""
-    script = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
     env = [{"name": name, "value": value} for name, value in environment.items()]
-    return json.dumps(pod(shell(image, script, env=env), restartPolicy="Always"))
+    return json.dumps(pod(shell(image, FOREVER, env=env), restartPolicy="Always"))
 
 
 def annotations(found: dict[str, Any]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import pod, shell
+from agent.manifests import FOREVER, pod, shell
 from node.test_image_volume_gate import container_of, reasons, restart
 from node.test_kubelet_server import Kubelet
 
@@ -22,12 +22,11 @@ IDENTITY = ["0", "0", "4294967295"]
 REFUSED = (
     'Failed to create pod sandbox: the feature gate "UserNamespacesSupport" is disabled: can\'t set spec.HostUsers'
 )
-SCRIPT = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
 
 
 def runs(image: str, name: str, **spec: Any) -> dict[str, Any]:
     """Return a pod that runs until it is removed."""
-    return pod(shell(image, SCRIPT), name=name, **{"restartPolicy": "Always"} | spec)
+    return pod(shell(image, FOREVER), name=name, **{"restartPolicy": "Always"} | spec)
 
 
 def mapping(node: RunningNode, image: str, container: str) -> list[str]:

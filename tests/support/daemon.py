@@ -282,8 +282,7 @@ def _settled_processes(run: str) -> tuple[str, ...]:
 
     def named() -> tuple[str, ...]:
         found = [(item, _name(item.pid)) for item in processes.find_by_argument(f"{run}/")]
-        still = set(processes.find_by_argument(f"{run}/"))
-        return tuple(sorted(name for item, name in found if item in still))
+        return tuple(sorted(name for item, name in found if processes.has_argument(item, f"{run}/")))
 
     return _settled(named, str.isdigit)
 

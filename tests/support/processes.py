@@ -13,10 +13,23 @@ from podkeep.kernel.process.procfs import ProcessId
 
 def find_by_argument(text: str) -> list[ProcessId]:
     """Return the processes, except this one, with ``text`` in their command line (arguments separated by NUL)."""
+    wanted = os.fsencode(text)
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            with suppress(OSError, NotFound):  # it ended meanwhile
-                if os.fsencode(text) in procfs.command_line(entry):
-                    found.append(procfs.identify(int(entry.name)))
+    # Every test of a daemon looks before and after it: an object for each process of the machine would cost more.
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and int(name) != os.getpid() and wanted in _command_line(name):
+            with suppress(NotFound):  # it ended meanwhile
+                found.append(procfs.identify(int(name)))
     return found
+
+
+def has_argument(process: ProcessId, text: str) -> bool:
+    """Return whether a process that was found runs, with ``text`` in its command line."""
+    return os.fsencode(text) in _command_line(str(process.pid)) and procfs.alive(process)
+
+
+def _command_line(pid: str) -> bytes:
+    try:
+        return Path("/proc", pid, "cmdline").read_bytes()
+    except OSError:  # it ended meanwhile
+        return b""

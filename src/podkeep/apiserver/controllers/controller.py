@@ -179,6 +179,19 @@ def revised(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
     return {**patch, "metadata": {**patch.get("metadata", {}), **revision}}
 
 
+def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch (RFC 7396) that makes ``new`` of ``old``."""
+    patch: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
+    for name, value in new.items():
+        before = old.get(name)
+        if isinstance(value, dict) and isinstance(before, dict):
+            if inner := merge_patch(before, value):
+                patch[name] = inner
+        elif value != before:
+            patch[name] = value
+    return patch
+
+
 def with_condition(
     conditions: Iterable[Mapping[str, Any]], condition: Mapping[str, Any], now: datetime
 ) -> list[Mapping[str, Any]] | None:

@@ -5,9 +5,8 @@ How much of a quota an object uses is decided in ``admission``, by the same func
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import Any
 
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.apiserver.admission import quota_usage
@@ -19,6 +18,7 @@ from podkeep.apiserver.controllers.controller import (
     Item,
     Patch,
     Plan,
+    merge_patch,
     revised,
     service_account,
 )
@@ -88,16 +88,3 @@ class QuotaStatus:
         patch = revised(quota, {"status": difference})
         write = Patch(resource=QUOTAS, namespace=item.namespace, name=item.name, subresource="status", patch=patch)
         return Plan(writes=[write], after=RESYNC.total_seconds())
-
-
-def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch (RFC 7396) that makes ``new`` of ``old``."""
-    patch: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
-    for name, value in new.items():
-        before = old.get(name)
-        if isinstance(value, dict) and isinstance(before, dict):
-            if inner := merge_patch(before, value):
-                patch[name] = inner
-        elif value != before:
-            patch[name] = value
-    return patch

@@ -25,7 +25,7 @@ _MAX_BASE = 236
 class Told:
     """What an event says. ``kind`` is ``Normal`` or ``Warning``, ``action`` what was done or tried.
 
-    :param about: kind of the object that it is about, of ``v1``.
+    :param about: kind of the object that it is about, of ``api_version``.
     """
 
     component: str
@@ -34,6 +34,7 @@ class Told:
     action: str
     message: str
     about: str = "Pod"
+    api_version: str = "v1"
 
 
 def event(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -> Write:
@@ -46,7 +47,7 @@ def event(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -
     new = {
         "metadata": {"name": name, "namespace": namespace},
         "involvedObject": {
-            "apiVersion": "v1",
+            "apiVersion": told.api_version,
             "kind": told.about,
             "namespace": namespace,
             "name": metadata["name"],

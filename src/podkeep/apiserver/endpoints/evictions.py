@@ -68,8 +68,7 @@ def charged(budget: Mapping[str, Any], pod: str, now: str) -> Object:
     observed = status.get("observedGeneration", 0)
     if observed < metadata(budget).get("generation", 0):
         why = f"The disruption budget {name} is still being processed by the server."
-        # A client waits that time without a word. Where no controller has ever seen a budget, it would be in vain.
-        raise _refused(why, seconds=10 if observed else 0)
+        raise _refused(why, seconds=10)
     allowed, disrupted = status.get("disruptionsAllowed", 0), status.get("disruptedPods", {})
     if allowed < 0:
         raise forbidden("poddisruptionbudget", "policy", name, "pdb disruptions allowed is negative")

@@ -22,6 +22,7 @@ from podkeep.apiserver.admission.service_account import ServiceAccount
 from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.controllers.controller import Controller
+from podkeep.apiserver.controllers.disruption_budgets import DisruptionBudgets
 from podkeep.apiserver.controllers.event_expiry import EventExpiry
 from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
 from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
@@ -79,6 +80,7 @@ def controllers(
         NamespaceDeletion(resources),
         NamespaceContents(authority),
         GarbageCollector(resources),
+        DisruptionBudgets(),
         EventExpiry(),
         NodeHealth(),
         PodGarbage(),

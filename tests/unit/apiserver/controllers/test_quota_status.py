@@ -11,7 +11,8 @@ import pytest
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.apiserver.admission.quota_ledger import QuotaLedger
-from podkeep.apiserver.controllers.quota_status import QuotaStatus, merge_patch
+from podkeep.apiserver.controllers.controller import merge_patch
+from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.runner import Runner
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister

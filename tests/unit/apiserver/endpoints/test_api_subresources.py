@@ -127,15 +127,11 @@ def test_a_budget_is_charged_for_an_eviction(tmp_path: Path) -> None:
             assert changed.status == 200, changed.body
         spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}}
         await _created(api, BUDGETS, {"metadata": {"name": "b"}, "spec": spec})
-        refused = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
-        # client-go waits such a time again and again without a word, and nobody may ever look at the budget.
-        assert (refused.status, refused.headers.get("Retry-After")) == (429, None)
-        await api.call("PATCH", f"{BUDGETS}/b/status", {"status": {"observedGeneration": 1}}, content_type=MERGE)
-        await api.call("PATCH", f"{BUDGETS}/b", {"spec": {"minAvailable": 0}}, content_type=MERGE)
+        # No controller runs here.
         refused = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
         assert (refused.status, refused.headers["Retry-After"]) == (429, ["10"])
         allowed = {
-            "observedGeneration": 2,
+            "observedGeneration": 1,
             "disruptionsAllowed": 1,
             "currentHealthy": 2,
             "desiredHealthy": 1,

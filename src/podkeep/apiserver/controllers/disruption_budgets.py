@@ -1,0 +1,302 @@
+"""How many pods each PodDisruptionBudget covers, how many of them are healthy, and how many may be evicted.
+
+After kube-controller-manager's disruption controller (``pkg/controller/disruption``). What an eviction takes of a
+budget is in ``endpoints/evictions.py``. A pod that was to be disrupted, and stayed, loses the condition that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from podkeep.apiserver.controllers.controller import (
+    NOTHING,
+    Change,
+    Item,
+    Patch,
+    Plan,
+    Write,
+    merge_patch,
+    revised,
+    service_account,
+    with_condition,
+)
+from podkeep.apiserver.controllers.recorder import Told, event, is_due
+from podkeep.apiserver.kinds.cells import selector_text
+from podkeep.apiserver.meta import selectors
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.selectors import LabelSelector
+from podkeep.apiserver.storage.records import Key
+from podkeep.base import rfc3339
+
+PODS, BUDGETS = "pods", "policy/poddisruptionbudgets"
+NAME = "disruption-controller"
+DELETION_TIMEOUT = timedelta(minutes=2)
+"""How long an eviction counts that no deletion of its pod has followed (``DeletionTimeout``)."""
+INTERVAL = timedelta(seconds=0.2)
+"""How often the pods of a budget are counted at most."""
+
+_SCALED = {
+    ("v1", "ReplicationController"): "replicationcontrollers",
+    ("apps/v1", "ReplicaSet"): "apps/replicasets",
+    ("apps/v1", "StatefulSet"): "apps/statefulsets",
+}
+_UNSCALED = {
+    ("apps/v1", "DaemonSet"): "daemonsets.apps",
+    ("batch/v1", "Job"): "jobs.batch",
+    ("batch/v1", "CronJob"): "cronjobs.batch",
+}
+_DEPLOYED, _DEPLOYMENT = {("apps/v1", "ReplicaSet")}, ("apps/v1", "Deployment")
+_TARGET = "DisruptionTarget"
+_UNMANAGED = (
+    "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the "
+    "status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these "
+    'pods please set ".spec.minAvailable" field of the PDB to an integer value.'
+)
+
+
+class _Uncountable(Exception):
+    """It cannot be known how many pods there should be."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expected:
+    """How many pods there should be, and how many of them have to be healthy."""
+
+    pods: int
+    healthy: int
+    unmanaged: tuple[str, ...] = ()
+    """Names of pods that no controller makes: it is not known how many of them there should be."""
+
+
+class DisruptionBudgets:
+    """The controller. It remembers which pods each budget selects, and when it was counted last."""
+
+    name = NAME
+    user = service_account(name)
+    resources = frozenset({PODS, BUDGETS})
+
+    def __init__(self) -> None:
+        self._selectors: dict[str, dict[Key, LabelSelector]] = {}
+        self._counted: dict[Key, datetime] = {}
+
+    def observe(self, change: Change) -> Iterator[Item]:
+        """Return the budgets that cover a pod, and the pod if it is to be disrupted; or the budget itself."""
+        key = change.key
+        if key.resource == PODS:
+            if covering := self._selectors.get(key.namespace):
+                labels = change.value["metadata"].get("labels", {})
+                yield from [budget for budget, selector in covering.items() if selector.matches(labels)]
+            if _disrupted_at(change.value) is not None:
+                yield key
+            return
+        of_namespace = self._selectors.setdefault(key.namespace, {})
+        of_namespace.pop(key, None)
+        if change.is_deletion:
+            self._counted.pop(key, None)
+        else:
+            selector = selectors.of_object(change.value["spec"].get("selector"))
+            if selector is not None:
+                of_namespace[key] = selector
+            yield key
+        if not of_namespace:
+            del self._selectors[key.namespace]
+
+    def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
+        """Return the status that a budget, or a pod, should have, if it has another."""
+        assert isinstance(item, Key)
+        value = lister.get(*item)
+        if value is None:
+            return NOTHING
+        if item.resource == PODS:
+            return _undisturbed(value, now)
+        # Many pods that change at once are counted together: each count reads all pods of the namespace.
+        left = (self._counted.get(item, now - INTERVAL) + INTERVAL - now).total_seconds()
+        if left > 0:
+            return Plan(after=left)
+        self._counted[item] = now
+        return _count(value, lister, now)
+
+
+def _count(budget: Mapping[str, Any], lister: Lister, now: datetime) -> Plan:
+    metadata, old = budget["metadata"], budget.get("status", {})
+    selector = selectors.of_object(budget["spec"].get("selector"))
+    of_namespace = lister.list(PODS, metadata["namespace"]) if selector is not None else ()
+    pods = [pod for pod in of_namespace if selector is not None and selector.matches(pod["metadata"].get("labels", {}))]
+    evicted, late = unconfirmed(pods, old.get("disruptedPods", {}), now)
+    text = f"Pod was expected by PDB {metadata['namespace']}/{metadata['name']} to be deleted but it wasn't"
+    events = [_told(pod, "NotDeleted", text, lister, now) for pod in late]
+    try:
+        wanted = expected(budget["spec"], pods, lister)
+    except _Uncountable as error:
+        # Nothing may be evicted while it is not known how many pods there should be (``failSafe``).
+        status = {**old, "disruptionsAllowed": 0, "observedGeneration": metadata["generation"]}
+        condition = {"status": "False", "reason": "SyncFailed", "message": str(error)}
+        why = f"Failed to calculate the number of expected pods: {error}"
+        events.append(_told(budget, "CalculateExpectedPodCountFailed", why, lister, now))
+    else:
+        current = healthy(pods, evicted)
+        allowed = max(current - wanted.healthy, 0) if wanted.pods > 0 else 0
+        status = {
+            **old,
+            "currentHealthy": current,
+            "desiredHealthy": wanted.healthy,
+            "expectedPods": wanted.pods,
+            "disruptionsAllowed": allowed,
+            "disruptedPods": {name: rfc3339.of(moment) for name, moment in evicted.items()},
+            "observedGeneration": metadata["generation"],
+        }
+        condition = {"status": "True", "reason": "SufficientPods", "message": ""}
+        if not allowed:
+            condition |= {"status": "False", "reason": "InsufficientPods"}
+        if not pods:
+            events.append(_told(budget, "NoPods", "No matching pods found", lister, now))
+        if wanted.unmanaged:
+            why = _UNMANAGED.format(selector=selector_text(budget["spec"].get("selector")))
+            events.append(_told(budget, "UnmanagedPods", why, lister, now))
+    condition |= {"type": "DisruptionAllowed", "observedGeneration": metadata["generation"]}
+    conditions = with_condition(old.get("conditions", ()), condition, now)
+    status |= {"conditions": old.get("conditions", []) if conditions is None else conditions}
+    if not status.get("disruptedPods"):
+        status.pop("disruptedPods", None)
+    writes = [write for write in events if write is not None]
+    if difference := merge_patch(old, status):
+        writes.append(_status_patch(BUDGETS, budget, difference))
+    until = [(moment + DELETION_TIMEOUT - now).total_seconds() for moment in evicted.values()]
+    return Plan(writes=writes, after=max(min(until), 0) if until else None)
+
+
+def expected(spec: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], lister: Lister) -> Expected:
+    """Return how many pods there should be of those that a budget covers (``getExpectedPodCount``).
+
+    With ``minAvailable`` as a number it is those that are there; else as many as their controllers are told to have.
+
+    :param spec: of the budget.
+    :raises _Uncountable: if the controller of a pod does not say how many.
+    """
+    if "maxUnavailable" in spec:
+        total, unmanaged = _scale(pods, lister)
+        return Expected(pods=total, healthy=max(total - _part(spec["maxUnavailable"], total), 0), unmanaged=unmanaged)
+    least = spec.get("minAvailable")
+    if isinstance(least, str):
+        total, unmanaged = _scale(pods, lister)
+        return Expected(pods=total, healthy=_part(least, total), unmanaged=unmanaged)
+    return Expected(pods=0, healthy=0) if least is None else Expected(pods=len(pods), healthy=least)
+
+
+def unconfirmed(
+    pods: Sequence[Mapping[str, Any]], disrupted: Mapping[str, str], now: datetime
+) -> tuple[dict[str, datetime], list[Mapping[str, Any]]]:
+    """Return when pods were evicted that are not about to end yet, by name; and those that had their time for it.
+
+    :param disrupted: when evictions were granted, by the pod's name (``disruptedPods`` of the status).
+    """
+    evicted, late = {}, []
+    for pod in pods:
+        metadata = pod["metadata"]
+        if "deletionTimestamp" in metadata or (granted := disrupted.get(metadata["name"])) is None:
+            continue
+        moment = datetime.fromtimestamp(rfc3339.seconds(granted), UTC)
+        if moment + DELETION_TIMEOUT < now:
+            late.append(pod)
+        else:
+            evicted[metadata["name"]] = moment
+    return evicted, late
+
+
+def healthy(pods: Sequence[Mapping[str, Any]], evicted: Container[str]) -> int:
+    """Return how many pods are ready, not about to end, and not evicted."""
+    return sum(
+        _has_condition(pod, "Ready")
+        for pod in pods
+        if "deletionTimestamp" not in pod["metadata"] and pod["metadata"]["name"] not in evicted
+    )
+
+
+def _part(value: int | str, total: int) -> int:
+    """Return a number, or so many percent of ``total``, rounded up."""
+    return value if isinstance(value, int) else -(-int(value.removesuffix("%")) * total // 100)
+
+
+def _scale(pods: Sequence[Mapping[str, Any]], lister: Lister) -> tuple[int, tuple[str, ...]]:
+    """Return how many pods the controllers of pods are told to have, and which pods have none."""
+    sizes: dict[str, int] = {}
+    unmanaged = []
+    for pod in pods:
+        owner = _controller_of(pod)
+        if owner is None:
+            unmanaged.append(pod["metadata"]["name"])
+        elif owner["uid"] not in sizes:
+            found = _scaled(owner, pod["metadata"]["namespace"], lister)
+            if found is None:
+                raise _Uncountable(f'found no controllers for pod "{pod["metadata"]["name"]}"')
+            # Pods of several replica sets of one Deployment are pods of that one.
+            sizes[owner["uid"]] = 0
+            sizes[found["metadata"]["uid"]] = found["spec"].get("replicas", 1)
+    return sum(sizes.values()), tuple(unmanaged)
+
+
+def _scaled(owner: Mapping[str, Any], namespace: str, lister: Lister) -> Mapping[str, Any] | None:
+    """Return the object that says how many pods there are; None if it is gone."""
+    kind = owner["apiVersion"], owner["kind"]
+    if kind in _UNSCALED:
+        raise _Uncountable(f"{_UNSCALED[kind]} does not implement the scale subresource")
+    if kind not in _SCALED:
+        raise _Uncountable(f'no matches for kind "{owner["kind"]}" in version "{owner["apiVersion"]}"')
+    found = lister.get(_SCALED[kind], namespace, owner["name"])
+    if found is None or found["metadata"]["uid"] != owner["uid"]:
+        return None
+    above = _controller_of(found)
+    if above is not None and kind in _DEPLOYED and (above["apiVersion"], above["kind"]) == _DEPLOYMENT:
+        found = lister.get("apps/deployments", namespace, above["name"])
+        return found if found is not None and found["metadata"]["uid"] == above["uid"] else None
+    return found
+
+
+def _controller_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    owners = value["metadata"].get("ownerReferences", ())
+    return next((owner for owner in owners if owner.get("controller")), None)
+
+
+def _has_condition(pod: Mapping[str, Any], kind: str) -> bool:
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(item.get("type") == kind and item.get("status") == "True" for item in conditions)
+
+
+def _disrupted_at(pod: Mapping[str, Any]) -> datetime | None:
+    """Return since when a pod is said to be disrupted that neither has ended nor is about to."""
+    status = pod.get("status", {})
+    if "deletionTimestamp" in pod["metadata"] or status.get("phase") in ("Succeeded", "Failed"):
+        return None
+    conditions = status.get("conditions", ())
+    found = next((item for item in conditions if (item.get("type"), item.get("status")) == (_TARGET, "True")), None)
+    if found is None:
+        return None
+    return datetime.fromtimestamp(rfc3339.seconds(found.get("lastTransitionTime") or "1970-01-01T00:00:00Z"), UTC)
+
+
+def _undisturbed(pod: Mapping[str, Any], now: datetime) -> Plan:
+    since = _disrupted_at(pod)
+    if since is None:
+        return NOTHING
+    left = (since + DELETION_TIMEOUT - now).total_seconds()
+    if left > 0:
+        return Plan(after=left)
+    condition = {"type": _TARGET, "status": "False", "reason": "", "message": ""}
+    conditions = with_condition(pod["status"]["conditions"], condition, now)
+    return Plan(writes=[_status_patch(PODS, pod, {"conditions": conditions})])
+
+
+def _status_patch(resource: str, value: Mapping[str, Any], status: Mapping[str, Any]) -> Patch:
+    metadata, patch = value["metadata"], revised(value, {"status": status})
+    place = metadata["namespace"], metadata["name"]
+    return Patch(resource=resource, namespace=place[0], name=place[1], subresource="status", patch=patch)
+
+
+def _told(value: Mapping[str, Any], reason: str, message: str, lister: Lister, now: datetime) -> Write | None:
+    about = {} if reason == "NotDeleted" else {"about": "PodDisruptionBudget", "api_version": "policy/v1"}
+    kind = "Normal" if reason == "NoPods" else "Warning"
+    told = Told(component=NAME, kind=kind, reason=reason, action="", message=message, **about)
+    return event(value, told, lister, now) if is_due(value, told, lister, now) else None

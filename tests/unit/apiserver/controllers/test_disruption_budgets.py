@@ -1,0 +1,239 @@
+"""How many pods of a budget may be evicted, and what is told of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from podkeep.apiserver.controllers.controller import Change, Create, Item, Patch, Plan
+from podkeep.apiserver.controllers.disruption_budgets import BUDGETS, INTERVAL, PODS, DisruptionBudgets
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from support.admission import Objects
+
+NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+KEY = Key(BUDGETS, "default", "b")
+SELECTOR = {"matchLabels": {"app": "web"}}
+
+
+def budget(status: dict[str, Any] | None = None, **spec: Any) -> tuple[str, dict[str, Any]]:
+    metadata = {"name": "b", "namespace": "default", "uid": "b", "resourceVersion": "3", "generation": 2}
+    begun = dict.fromkeys(("currentHealthy", "desiredHealthy", "expectedPods", "disruptionsAllowed"), 0)
+    return BUDGETS, {"metadata": metadata, "spec": {"selector": SELECTOR} | spec, "status": begun | (status or {})}
+
+
+def pod(name: str, owner: tuple[str, str, str] | None = None, *, ready: bool = True, **more: Any) -> tuple[str, Any]:
+    """:param owner: API version, kind and name of its controller, whose uid is its name."""
+    metadata: dict[str, Any] = {
+        "name": name,
+        "namespace": "default",
+        "uid": name,
+        "resourceVersion": "7",
+        "labels": {"app": "web"},
+    }
+    if owner is not None:
+        metadata["ownerReferences"] = [reference(*owner)]
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    return PODS, {"metadata": metadata | more, "status": {"phase": "Running", "conditions": conditions}}
+
+
+def reference(version: str, kind: str, name: str) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": name, "controller": True}
+
+
+def sized(resource: str, name: str, replicas: int, owner: tuple[str, str, str] | None = None) -> tuple[str, Any]:
+    metadata: dict[str, Any] = {"name": name, "namespace": "default", "uid": name}
+    if owner is not None:
+        metadata["ownerReferences"] = [reference(*owner)]
+    return resource, {"metadata": metadata, "spec": {"replicas": replicas}}
+
+
+def counted(*objects: tuple[str, Any], now: datetime = NOW) -> Plan:
+    return DisruptionBudgets().reconcile(KEY, Objects(*objects), now)
+
+
+def status_of(plan: Plan) -> dict[str, Any]:
+    """Return what is to be changed in the budget's status."""
+    (found,) = (write for write in plan.writes if isinstance(write, Patch) and write.resource == BUDGETS)
+    assert found.subresource == "status"
+    assert found.patch["metadata"]["resourceVersion"] == "3"
+    changed: dict[str, Any] = found.patch["status"]
+    return changed
+
+
+def events(plan: Plan) -> list[tuple[str, str, str, str]]:
+    """Return kind of the object, level, reason and message of each event."""
+    return [
+        (write.value["involvedObject"]["kind"], write.value["type"], write.value["reason"], write.value["message"])
+        for write in plan.writes
+        if isinstance(write, Create)
+    ]
+
+
+def told(controller: DisruptionBudgets, found: tuple[str, Any], kind: EventType = EventType.MODIFIED) -> list[Item]:
+    resource, value = found
+    key = Key(resource, value["metadata"]["namespace"], value["metadata"]["name"])
+    return list(controller.observe(Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)))
+
+
+SET = ("apps/v1", "StatefulSet", "s")
+OF_DEPLOYMENT = [
+    sized("apps/replicasets", "old", 1, ("apps/v1", "Deployment", "d")),
+    sized("apps/replicasets", "new", 4, ("apps/v1", "Deployment", "d")),
+    sized("apps/deployments", "d", 5),
+    pod("p", ("apps/v1", "ReplicaSet", "old")),
+    pod("q", ("apps/v1", "ReplicaSet", "new")),
+    pod("r", ("apps/v1", "ReplicaSet", "new")),
+    pod("s", ("apps/v1", "ReplicaSet", "new"), ready=False),
+]
+
+
+@pytest.mark.parametrize(
+    ("spec", "objects", "numbers"),
+    [
+        ({"minAvailable": 1}, [pod("p"), pod("q"), pod("r", ready=False)], (3, 1, 2, 1)),
+        ({"minAvailable": 2}, [pod("p"), pod("q")], (2, 2, 2, 0)),
+        ({"minAvailable": 5}, [pod("p"), pod("q")], (2, 5, 2, 0)),
+        ({"minAvailable": 0}, [pod("p")], (1, 0, 1, 1)),
+        ({"minAvailable": 0}, [], (0, 0, 0, 0)),
+        ({}, [pod("p")], (0, 0, 1, 0)),
+        ({"minAvailable": 1}, [pod("p"), pod("q", deletionTimestamp="2026-11-23T06:00:00Z")], (2, 1, 1, 0)),
+        ({"minAvailable": 1}, [pod("p"), pod("q"), pod("z", labels={"app": "other"})], (2, 1, 2, 1)),
+        ({"minAvailable": 1, "selector": {}}, [pod("p"), pod("z", labels={"app": "other"})], (2, 1, 2, 1)),
+        ({"minAvailable": "50%"}, [sized("apps/statefulsets", "s", 3), pod("p", SET), pod("q", SET)], (3, 2, 2, 0)),
+        ({"maxUnavailable": 1}, [sized("apps/statefulsets", "s", 2), pod("p", SET), pod("q", SET)], (2, 1, 2, 1)),
+        ({"maxUnavailable": 9}, [sized("apps/statefulsets", "s", 2), pod("p", SET), pod("q", SET)], (2, 0, 2, 2)),
+        ({"maxUnavailable": "34%"}, [sized("apps/statefulsets", "s", 3), pod("p", SET)], (3, 1, 1, 0)),
+        ({"maxUnavailable": "50%"}, OF_DEPLOYMENT, (5, 2, 3, 1)),
+        (
+            {"maxUnavailable": 1},
+            [sized("replicationcontrollers", "c", 1), pod("p", ("v1", "ReplicationController", "c"))],
+            (1, 0, 1, 1),
+        ),
+    ],
+)
+def test_what_a_budget_allows(
+    spec: dict[str, Any], objects: list[tuple[str, Any]], numbers: tuple[int, int, int, int]
+) -> None:
+    expected, desired, current, allowed = numbers
+    status = status_of(counted(budget(**spec), *objects))
+    assert status.pop("observedGeneration") == 2
+    (condition,) = status.pop("conditions")
+    assert condition.pop("lastTransitionTime") == "2026-11-23T06:00:00Z"
+    assert condition == {
+        "type": "DisruptionAllowed",
+        "status": str(allowed > 0),
+        "reason": "SufficientPods" if allowed else "InsufficientPods",
+        "message": "",
+        "observedGeneration": 2,
+    }
+    wanted = {
+        "expectedPods": expected,
+        "desiredHealthy": desired,
+        "currentHealthy": current,
+        "disruptionsAllowed": allowed,
+    }
+    assert status == {name: number for name, number in wanted.items() if number}
+
+
+@pytest.mark.parametrize(
+    ("objects", "why"),
+    [
+        ([pod("p", SET)], 'found no controllers for pod "p"'),
+        ([sized("apps/statefulsets", "other", 1), pod("p", SET)], 'found no controllers for pod "p"'),
+        ([OF_DEPLOYMENT[0], pod("p", ("apps/v1", "ReplicaSet", "old"))], 'found no controllers for pod "p"'),
+        ([pod("p", ("apps/v1", "DaemonSet", "d"))], "daemonsets.apps does not implement the scale subresource"),
+        ([pod("p", ("example.com/v1", "Thing", "t"))], 'no matches for kind "Thing" in version "example.com/v1"'),
+    ],
+)
+def test_nothing_is_allowed_while_it_is_not_known_how_many_there_should_be(
+    objects: list[tuple[str, Any]], why: str
+) -> None:
+    plan = counted(budget({"disruptionsAllowed": 3, "expectedPods": 4}, maxUnavailable=1), *objects)
+    status = status_of(plan)
+    assert (status["disruptionsAllowed"], status["observedGeneration"], "expectedPods" in status) == (0, 2, False)
+    (condition,) = status["conditions"]
+    assert (condition["status"], condition["reason"], condition["message"]) == ("False", "SyncFailed", why)
+    message = f"Failed to calculate the number of expected pods: {why}"
+    assert events(plan) == [("PodDisruptionBudget", "Warning", "CalculateExpectedPodCountFailed", message)]
+
+
+def test_what_is_told() -> None:
+    none = counted(budget(minAvailable=1))
+    assert events(none) == [("PodDisruptionBudget", "Normal", "NoPods", "No matching pods found")]
+    (found,) = (write for write in none.writes if isinstance(write, Create))
+    assert found.value["involvedObject"]["apiVersion"] == "policy/v1"
+    assert events(counted(budget(minAvailable=1), pod("p"))) == []
+    ((_, kind, reason, message),) = events(counted(budget(maxUnavailable=1), pod("p")))
+    assert (kind, reason) == ("Warning", "UnmanagedPods")
+    assert message.startswith(
+        "Pods selected by this PodDisruptionBudget (selector: app=web) were found to be unmanaged."
+    )
+
+
+def test_an_eviction_counts_until_its_pod_is_about_to_end() -> None:
+    granted = {"disruptedPods": {"p": "2026-11-23T05:59:00Z", "gone": "2026-11-23T05:59:00Z"}}
+    plan = counted(budget(granted, minAvailable=1), pod("p"), pod("q"), pod("r"))
+    status = status_of(plan)
+    assert (status["currentHealthy"], status["disruptionsAllowed"]) == (2, 1)
+    assert status["disruptedPods"] == {"gone": None}
+    assert plan.after == 60
+    ending = pod("p", deletionTimestamp="2026-11-23T06:00:30Z")
+    assert status_of(counted(budget(granted, minAvailable=1), ending, pod("q"), pod("r")))["disruptedPods"] is None
+
+
+def test_an_eviction_that_nothing_came_of_counts_for_two_minutes() -> None:
+    granted = {"disruptedPods": {"p": "2026-11-23T05:57:59Z"}}
+    plan = counted(budget(granted, minAvailable=1), pod("p"), pod("q"))
+    status = status_of(plan)
+    assert (status["currentHealthy"], status["disruptionsAllowed"], status["disruptedPods"]) == (2, 1, None)
+    message = "Pod was expected by PDB default/b to be deleted but it wasn't"
+    assert events(plan) == [("Pod", "Warning", "NotDeleted", message)]
+    assert plan.after is None
+
+
+def test_what_is_counted_is_not_written_again() -> None:
+    objects = [pod("p"), pod("q")]
+    status = status_of(counted(budget(minAvailable=1), *objects))
+    later = NOW + timedelta(hours=1)
+    assert counted(budget(status, minAvailable=1), *objects, now=later) == Plan(writes=[])
+
+
+def test_pods_that_change_at_once_are_counted_together() -> None:
+    controller, objects = DisruptionBudgets(), Objects(budget(minAvailable=1), pod("p"))
+    assert controller.reconcile(KEY, objects, NOW).writes
+    soon = controller.reconcile(KEY, objects, NOW + INTERVAL / 4)
+    assert (list(soon.writes), soon.after) == ([], pytest.approx(INTERVAL.total_seconds() * 3 / 4))
+    assert controller.reconcile(KEY, objects, NOW + INTERVAL).writes
+
+
+def test_budgets_are_counted_when_their_pods_change() -> None:
+    controller = DisruptionBudgets()
+    assert told(controller, pod("p")) == []
+    assert told(controller, budget(minAvailable=1)) == [KEY]
+    assert told(controller, pod("p")) == [KEY]
+    assert told(controller, pod("z", labels={"app": "other"})) == []
+    assert told(controller, pod("p"), EventType.DELETED) == [KEY]
+    assert told(controller, budget(minAvailable=1, selector={})) == [KEY]
+    assert told(controller, pod("z", labels={"app": "other"})) == [KEY]
+    assert told(controller, budget(minAvailable=1), EventType.DELETED) == []
+    assert told(controller, pod("p")) == []
+    assert controller.reconcile(KEY, Objects(), NOW) == Plan()
+
+
+def test_a_pod_that_stayed_is_not_said_to_be_disrupted_for_ever() -> None:
+    key = Key(PODS, "default", "p")
+    target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}
+    resource, value = pod("p")
+    value["status"]["conditions"].append(target | {"lastTransitionTime": "2026-11-23T05:59:00Z"})
+    controller = DisruptionBudgets()
+    assert told(controller, (resource, value)) == [key]
+    assert controller.reconcile(key, Objects((resource, value)), NOW).after == 60
+    (patch,) = controller.reconcile(key, Objects((resource, value)), NOW + timedelta(minutes=1)).writes
+    assert isinstance(patch, Patch)
+    found = next(item for item in patch.patch["status"]["conditions"] if item["type"] == "DisruptionTarget")
+    assert (found["status"], found["reason"]) == ("False", "")
+    value["status"]["phase"] = "Failed"
+    assert told(controller, (resource, value)) == []

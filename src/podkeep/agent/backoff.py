@@ -55,6 +55,7 @@ class BackOff:
 
     def restarted(self, key: str, ran: float) -> None:
         """Note that a container is started again after it ran for ``ran`` seconds."""
+        # client-go forgets a delay after twice the longest one (flowcontrol.Backoff), and so does a kubelet.
         if ran >= 2 * self._maximum:
             self.succeeded(key)
         self.failed(key)
@@ -85,6 +86,7 @@ class PullBackOff:
 
     def failed(self, key: str, now: float, why: str) -> None:
         """Note a failure. One that was not tried again for long is forgotten, as are those of pods that are gone."""
+        # Nobody says when a pod is gone: what is old is dropped here, or the table would grow for ever.
         kept = {other: item for other, item in self._failed.items() if now - item.at <= HEALTHY_AFTER}
         last = kept.get(key)
         delay = INITIAL if last is None else min(last.delay * 2, MAXIMUM)

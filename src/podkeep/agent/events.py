@@ -51,7 +51,6 @@ class StepFailed(FailedPrecondition):
         """Seconds after which the step is worth trying again; ``None`` leaves it to the pod's own back-off."""
 
     def event(self) -> Event:
-        """Return the event that reports this failure."""
         return Event(type="Warning", reason=self.reason, message=self.message, container=self.container)
 
     def events(self) -> Sequence[Event]:
@@ -72,7 +71,6 @@ class PostStartFailed(StepFailed):
         self.started = started
 
     def event(self) -> Event:
-        """Return the event that reports this failure."""
         return Event(type="Warning", reason=self.reason, message="PostStartHook failed", container=self.container)
 
 
@@ -87,7 +85,6 @@ class PodRejected(StepFailed):
         self.detail = message
 
     def event(self) -> Event:
-        """Return the event that reports the rejection."""
         return Event(type="Warning", reason=self.reason, message=self.detail)
 
 
@@ -113,5 +110,4 @@ class PullFailed(StepFailed):
         return failure
 
     def event(self) -> Event:
-        """Return what a kubelet says about the container."""
         return Event(type="Warning", reason="Failed", message=f"Error: {self.waiting}", container=self.container)

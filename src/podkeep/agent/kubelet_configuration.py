@@ -114,6 +114,7 @@ _KINDS: dict[str, tuple[type, ...]] = {
 _ELEMENTS = {_TEXTS: str, _INTS: int}
 _VALUES = {_MAP: str, _TIMES: str, _BOOLS: bool}
 _GATES = frozenset(gate.name for gate in feature_gates.KNOWN if "agent" in gate.components)
+# Go takes both signs for micro: U+00B5 and U+03BC (time.ParseDuration).
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -158,6 +159,7 @@ def read(document: Mapping[str, Any], source: str) -> Read:
         if key in ("apiVersion", "kind"):
             continue
         for path, form, found in _leaves(source, key, FIELDS.get(key), value):
+            # kubeadm writes every field of the Go type, the empty ones too.
             if found is None or (form in _ZERO_IS_UNSET and found in ("", 0.0)):
                 continue
             if path == "featureGates":
@@ -193,6 +195,7 @@ def _checked(source: str, path: str, form: str, value: Any) -> Any:
     wrong = InvalidArgument(f"{source}: {path}: expected {form}")
     if form in _KINDS and (not isinstance(value, _KINDS[form]) or (form != _BOOL and isinstance(value, bool))):
         raise wrong
+    # By the exact type, since a boolean is an integer to isinstance.
     if form in _ELEMENTS and not (isinstance(value, list) and all(type(item) is _ELEMENTS[form] for item in value)):
         raise wrong
     if form in _VALUES and not (
@@ -267,6 +270,7 @@ def load(file: Path | None, directory: Path | None = None) -> Read:
         found = read(_document(path), str(path))
         for key, value in found.settings.items():
             before = settings.get(key)
+            # As a kubelet merges drop-in files: maps key by key, lists as a whole.
             settings[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
         ignored |= dict.fromkeys(found.ignored)
     return Read(settings=settings, ignored=tuple(ignored))
@@ -307,6 +311,7 @@ def _toml(value: Any) -> str:
 
 
 def _text(value: Any) -> str:
+    # A TOML string may be written as JSON but for DEL, which JSON leaves as it is and TOML forbids.
     return msgspec.json.encode(value).decode().replace("\x7f", "\\u007f")
 
 

@@ -81,7 +81,7 @@ class KnownKubelets:
         return found
 
     async def found(self) -> list[Kubelet]:
-        """Return the kubelets that run."""
+        # Whoever comes while /proc is read waits for that answer, and does not read it once more.
         async with self._lock:
             if time.monotonic() >= self._until:
                 self._found = await asyncio.to_thread(find, self._config)
@@ -103,6 +103,7 @@ def find(config: Config) -> list[Kubelet]:
         for daemon in daemons.find()
         if daemon.name == KUBELET
     ]
+    # Also at the agent's own root: a kubelet in a container may have it mounted there under whatever path it sees.
     for root in dict.fromkeys((ROOT, config.agent.root)):
         served = next((path for path in (f"{root}/{name}" for name in _SOCKETS) if _is_served(path)), None)
         if served is not None and all(os.path.realpath(item.root) != os.path.realpath(root) for item in found):
@@ -114,6 +115,7 @@ def conflicts(config: Config, kubelets: Sequence[Kubelet]) -> Iterator[FailedPre
     """Yield a refusal for each setting that names what one of ``kubelets`` uses."""
     agent = config.agent
     for kubelet in kubelets:
+        # By device and inode as well: the directory that a kubelet sweeps may be mounted at another path.
         if _overlap(agent.root, kubelet.root) or _is_same(f"{agent.root}/pods", f"{kubelet.root}/pods"):
             yield _refusal("agent.root", agent.root, kubelet.who, "pod directories", type(agent)().root)
         for logs in kubelet.pod_logs:

@@ -37,11 +37,11 @@ from podkeep.kernel.namespace.idmap import IdMap
 
 log = logging.getLogger(__name__)
 
-# RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
 """Go's names of the kernel's names that differ."""
 _BLOCKS = "each pod with a user namespace has a block of its own"
 _LOOPBACK = "127.0.0.1"
+# RFC 5737: for documentation. Connecting a datagram socket sends nothing; it only looks up a route.
 _ANYWHERE = ("192.0.2.1", 9)
 
 
@@ -132,6 +132,8 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         gates=gates,
         dirs=dirs,
         one_mapping=_one_mapping(config, gates),
+        # Asked for when the first pod needs it: it starts programs, and a node without user namespaces needs neither of
+        # them.
         id_range=cache(partial(getsubids.id_range, config.agent)),
         name=node_name(config),
         host_ips=addresses,

@@ -90,16 +90,13 @@ class Observed:
 
     @property
     def sandbox(self) -> SandboxView | None:
-        """The newest sandbox."""
         return self.sandboxes[0] if self.sandboxes else None
 
     def latest(self, name: str) -> ContainerView | None:
-        """Return the newest attempt of container ``name``."""
         attempts = self.containers.get(name, ())
         return attempts[0] if attempts else None
 
     def inside(self, sandbox: SandboxView) -> list[ContainerView]:
-        """Return every container of ``sandbox``."""
         return [view for views in self.containers.values() for view in views if view.sandbox_id == sandbox.id]
 
 
@@ -148,6 +145,7 @@ class Observer:
         told = [(sandbox.id, answer) for sandbox, answer in looks if answer is not None]
         self.at = 0
         if looks and len(told) == len(looks):
+            # The oldest of them: an event after it may be missing in one of the answers.
             self.at = min(answer.timestamp for _, answer in told)
             return [self._view(status, sandbox) for sandbox, answer in told for status in answer.containers_statuses]
         answer = await self._client.runtime.ListContainers(
@@ -226,6 +224,7 @@ class Observer:
             stop_signal=_stop_signal(status),
             resources=_confinement(status),
         )
+        # An exit is final, so that a runtime without containers_statuses is not asked for it in each look.
         if view.state is State.EXITED:
             self._final[view.id] = view
         return view

@@ -236,7 +236,6 @@ class PodDirs:
         return [uid for uid in self.all() if self.identity(uid) == identity]
 
     def all(self) -> list[PodUID]:
-        """Return every pod that has a directory."""
         try:
             return [PodUID(entry) for entry in sorted(os.listdir(self.pods)) if (self.pods / entry).is_dir()]
         except FileNotFoundError:
@@ -259,6 +258,7 @@ class PodDirs:
     def _record(self, uid: PodUID) -> _Record | None:
         try:
             record = msgspec.json.decode((self.pods / uid / _IDENTITY).read_bytes(), type=_Record)
+        # What cannot be read is somebody else's: it is left alone rather than removed.
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
         return record if record.runtime == self._runtime else None
@@ -360,6 +360,8 @@ class PodDirs:
 
     def _take_apart(self, uid: PodUID, what: str, last: Callable[[], None]) -> None:
         directory = self.pods / uid
+        # Before anything is unmounted: a pin that is a peer would take what is mounted below it away from the volume,
+        # too.
         sub_path.let_go(self.directory(uid).sub_paths)
         steps = UndoStack()
         steps.push(what, last)
@@ -386,6 +388,7 @@ def _remove_volumes(directory: PodDir) -> None:
 
 
 def _remove(directory: Path) -> None:
+    # UndoStack goes on after an unmount that failed; removing a tree then would empty a volume that is still mounted.
     _require_unmounted(directory)
     last = (userns.FILE_NAME, _IDENTITY)
     # The record of who it was is gone by the time a request that had read it is written (`request_deletion`).

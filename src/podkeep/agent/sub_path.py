@@ -21,6 +21,7 @@ from podkeep.kernel.files.openat import Resolve, openat2
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import Propagation
 
+# The container decides what is there: O_PATH opens no device and waits for no FIFO.
 _LOOK = os.O_PATH
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
@@ -68,6 +69,8 @@ def _is_pinned(fd: int, target: Path) -> bool:
 
 def _let_one_go(target: Path) -> None:
     """Unmount and remove a pin, so that another file, or a directory instead of a file, can be in its place."""
+    # More than one mount when an agent was killed between mounting and taking the one before away, or somebody mounted
+    # over it.
     while mountinfo.is_mount_point(target):
         removal.make_private(str(target))
         removal.unmount(str(target))

@@ -55,6 +55,8 @@ async def settings_of(config: Config, node: str) -> Settings:
     manager = CertificateManager(store(config), client_certificate(node))
     if target.exists():
         settings = kubeconfig.load([target])
+        # A kubeconfig with other credentials is the administrator's; one of ours is of no use once its certificate has
+        # expired.
         if not is_renewed_here(config, settings) or await manager.current() is not None:
             return settings
     bootstrap = kubeconfig.load([Path(agent.bootstrap_kubeconfig)])

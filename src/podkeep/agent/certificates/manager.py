@@ -52,7 +52,6 @@ class Kind:
 
 
 def client_certificate(node: str) -> Kind:
-    """Return what a node's client certificate is."""
     return Kind(
         signer=CLIENT_SIGNER,
         usages=("digital signature", "client auth"),
@@ -61,7 +60,6 @@ def client_certificate(node: str) -> Kind:
 
 
 def serving_certificate(node: str, dns_names: tuple[str, ...], addresses: tuple[str, ...]) -> Kind:
-    """Return what the certificate of a node's HTTPS endpoint is."""
     return Kind(
         signer=SERVING_SIGNER,
         usages=("digital signature", "server auth"),
@@ -141,6 +139,8 @@ class CertificateManager:
             current = await self.current()
             if current is not None:
                 moment = renew_at(current.not_before, current.not_after, random.random())
+                # A cluster that signs for minutes only is not asked more than once a minute, but before there is no
+                # good one left.
                 await _until(max(moment, min(least, current.not_after)))
                 log.info("%s is renewed", self._store.current)
             await self.obtain(client)
@@ -150,15 +150,19 @@ class CertificateManager:
         key = await asyncio.to_thread(self._store.pending_key)
         try:
             made = await orders.deliver(Order(subject=self._kind.subject, key=key))
+        # The key that was kept cannot be used: there is a new one, or no certificate would ever come.
         except FailedPrecondition:
             if not key:
                 raise
             made = await orders.deliver(Order(subject=self._kind.subject))
+        # Kept before it is asked for: a restart asks under the same name and gets the answer to the first request.
         if made.key != key:
             await asyncio.to_thread(self._store.keep_pending_key, made.key)
         name = request_name(self._kind, made.public_key)
         try:
             certificate = await self._signed(client, name, made.request)
+            # The API is believed that it signed, but not that it signed this key: a pair that does not fit would end
+            # all connections.
             await orders.deliver(Order(certificate=certificate, key=made.key))
         except (PermissionDenied, DeadlineExceeded, FailedPrecondition):
             # Nobody will sign this one any more: the next one has a new key.
@@ -187,6 +191,7 @@ class CertificateManager:
         try:
             await client.create(CERTIFICATE_SIGNING_REQUESTS, body)
         except ApiError as error:
+            # The request of an earlier process with this key: its answer is waited for.
             if not error.already_exists:
                 raise
         try:
@@ -211,6 +216,7 @@ class CertificateManager:
             if not said:
                 log.info("waiting for certificate signing request %s to be approved", name)
                 said = True
+            # From the list on, so that no answer falls between the two; when the watch ends, both begin anew.
             version = found["metadata"]["resourceVersion"]
             watch = client.watch(CERTIFICATE_SIGNING_REQUESTS, fields=fields, version=version)
             async with aclosing(watch):

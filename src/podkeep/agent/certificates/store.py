@@ -49,6 +49,7 @@ class CertificateStore:
 
         :raises FailedPrecondition: if it cannot be written.
         """
+        # Names have the time in them and so sort by age. The last one stays: connections may be about to open it.
         before = sorted(self._directory.glob(f"{self._prefix}-2*.pem"))
         name = self._directory / f"{self._prefix}-{time.strftime('%Y-%m-%d-%H-%M-%S', time.gmtime())}.pem"
         self._write(name, f"{certificate.strip()}\n{key.strip()}\n")
@@ -57,6 +58,7 @@ class CertificateStore:
             link.unlink(missing_ok=True)
             link.symlink_to(name.name)
             link.rename(self.current)
+            # Before the pending key goes: after a loss of power there must be the new pair or the key to ask with.
             atomicfile.sync_directory(self._directory)
         except OSError as error:
             raise refused(f"{self.current} cannot be replaced", error) from error

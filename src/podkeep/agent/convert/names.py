@@ -35,7 +35,6 @@ def pod_labels(pod: Pod) -> dict[str, str]:
 
 
 def log_directory(root: str, pod: Pod) -> str:
-    """Return the directory of a pod's logs."""
     return f"{root}/{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}"
 
 
@@ -47,6 +46,7 @@ def log_path(container: str, attempt: int) -> str:
 def hostname(pod: Pod) -> str:
     """Return the pod's hostname: the one it asks for, or its name, cut to what a hostname may be."""
     asked = pod.spec.hostname_override or pod.spec.hostname or pod.metadata.name
+    # A DNS label must not end with what the cut has made its last character (kubelet, truncatePodHostnameIfNeeded).
     return asked if len(asked) <= _MAX_HOSTNAME else asked[:_MAX_HOSTNAME].rstrip("-.")
 
 

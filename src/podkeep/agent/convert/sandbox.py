@@ -50,12 +50,15 @@ def sandbox_config(pod: Pod, plan: SandboxPlan) -> api_pb2.PodSandboxConfig:
         log_directory=names.log_directory(plan.pod_logs, pod),
         dns_config=api_pb2.DNSConfig(servers=plan.dns.servers, searches=plan.dns.searches, options=plan.dns.options),
         port_mappings=[] if spec.host_network else _port_mappings(pod),
+        # In this order: no label of a manifest may name another pod, whose sandbox it would be taken for.
         labels=metadata.labels | names.pod_labels(pod),
         annotations={names.CONFIG_SOURCE: "file"} | metadata.annotations,
         class_resources=class_resources.of_pod(plan.classes),
         linux=api_pb2.LinuxPodSandboxConfig(
             cgroup_parent=cgroup_names.of_pod(plan.cgroup_root, pod),
             security_context=sandbox_security(pod, namespace_options(spec, plan.user_namespace)),
+            # Manifests may have slashes; runc tells by the dots to which namespace a sysctl belongs, and refuses others
+            # (kubelet, ConvertPodSysctlsVariableToDotsSeparator).
             sysctls={} if security is None else {s.name.replace("/", "."): s.value for s in security.sysctls},
             resources=_resources(requests.pod_requests(pod, overhead=False), requests.pod_limits(pod, overhead=False)),
             overhead=_resources(requests.amounts(spec.overhead), requests.amounts(spec.overhead)),

@@ -58,7 +58,6 @@ class SeccompPolicy:
 
 
 def sandbox_security(pod: Pod, namespaces: api_pb2.NamespaceOption) -> api_pb2.LinuxSandboxSecurityContext:
-    """Return the security context of a pod's sandbox."""
     security = pod.spec.security_context or PodSecurityContext()
     message = api_pb2.LinuxSandboxSecurityContext(
         namespace_options=namespaces,
@@ -77,6 +76,7 @@ def sandbox_security(pod: Pod, namespaces: api_pb2.NamespaceOption) -> api_pb2.L
     )
     if security.run_as_user is not None:
         message.run_as_user.value = security.run_as_user
+    # CRI takes a group only together with a user.
     if security.run_as_group is not None and security.run_as_user is not None:
         message.run_as_group.value = security.run_as_group
     return message
@@ -175,7 +175,6 @@ def check_non_root(pod: Pod, container: Container, image_user: ImageUser) -> Non
 
 
 def privileged(container: Container) -> bool:
-    """Return whether ``container`` asks for all privileges."""
     return container.security_context is not None and bool(container.security_context.privileged)
 
 
@@ -206,6 +205,7 @@ def _seccomp(profile: SeccompProfile | None, policy: SeccompPolicy) -> api_pb2.S
     if not profile.localhost_profile:
         raise InvalidArgument("localhostProfile must be set if seccompProfile type is Localhost.")
     name = posixpath.normpath(profile.localhost_profile)
+    # The runtime reads the file as root: a pod must not choose one outside of the directory.
     if name.startswith(("/", "../")) or name == "..":
         raise InvalidArgument(f"localhostProfile {profile.localhost_profile!r} is not a path below {policy.root}")
     return api_pb2.SecurityProfile(

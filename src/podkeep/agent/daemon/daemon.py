@@ -143,6 +143,7 @@ class _BoundedEnd:
 
 def _give_up() -> None:
     log.error("the agent has not ended within %g s: something that it waits for does not answer", _END_S)
+    # Not sys.exit, which would wait for the thread that does not end.
     os._exit(1)
 
 
@@ -186,6 +187,8 @@ async def _serve(
         runtime = await stack.enter_async_context(
             CriClient(config.runtime.socket, timeout=config.agent.runtime_request_timeout)
         )
+        # First of all: volumes that are mounted in another namespace than the runtime's are empty directories to
+        # containers.
         await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
@@ -193,6 +196,7 @@ async def _serve(
         node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         stack.push_async_callback(node.logs.close)
         await asyncio.to_thread(_require_blocks, node)
+        # It may come back elsewhere at any time, so this is looked at again whenever it answers after it was away.
         here = _Here(runtime, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
@@ -260,7 +264,9 @@ class _Agent:
             client, "kubelet", node.name, rate=config.agent.event_record_qps, burst=config.agent.event_burst
         )
         self._reports = Reports(
-            recorder=self.recorder, node_reference=Reference(kind="Node", name=node.name, uid=node.name)
+            # A kubelet's events of its Node have the name as UID: they begin before the object is known.
+            recorder=self.recorder,
+            node_reference=Reference(kind="Node", name=node.name, uid=node.name),
         )
         self._events = events
         self._state = RuntimeState(node.client, config.agent.node_status_max_images)
@@ -327,6 +333,7 @@ class _Agent:
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)
         self._objects.start()
+        # The stack is unwound from its end: all tasks below are over before the manager lets go of its pods.
         stack.push_async_callback(self._manager.close)
         tasks = await stack.enter_async_context(Tasks("the agent"))
         port = 0
@@ -428,6 +435,7 @@ class _Agent:
             taints=self._taints(),
             allocatable=self._size.allocatable,
             conditions=self._eviction.conditions,
+            # Until the runtime has been asked for its features, no pod is refused because of one.
             supplemental_groups_policy=not self._state.known
             or bool((self._state.features or {}).get("supplementalGroupsPolicy")),
             shutting_down=self._shutdown.shutting_down,
@@ -464,7 +472,6 @@ class _Agent:
 
 
 async def _first(*events: asyncio.Event) -> None:
-    """Wait until one of the events is there."""
     waiting = [asyncio.ensure_future(event.wait()) for event in events]
     try:
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -22,11 +22,9 @@ class Reports:
     node_reference: Reference
 
     def of_pod(self, pod: Pod, event: Event) -> None:
-        """Report an event of a pod or one of its containers."""
         self.recorder.event(_reference(pod, event.container), event.type, event.reason, event.message)
 
     def of_node(self, event: Event) -> None:
-        """Report an event of the node."""
         self.node(event.type, event.reason, event.message)
 
     def node(self, kind: str, reason: str, message: str) -> None:
@@ -34,7 +32,6 @@ class Reports:
         self.recorder.event(self.node_reference, kind, reason, message)
 
     def pod(self, pod: Pod, kind: str, reason: str, message: str, annotations: Mapping[str, str] | None = None) -> None:
-        """Report an event of a pod, with annotations of the event."""
         self.recorder.event(_reference(pod, ""), kind, reason, message, annotations)
 
 

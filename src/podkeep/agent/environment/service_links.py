@@ -24,6 +24,8 @@ def variables(services: Iterable[Mapping[str, Any]], namespace: str, *, links: b
         if service.get("spec", {}).get("clusterIP", "") in {"", "None"}:
             continue
         if key == _API:
+            # A service of the namespace that is called kubernetes, too, wins whichever comes first (kubelet,
+            # getServiceEnvVarMap).
             chosen.setdefault(key[1], service)
         elif key[0] == namespace and links:
             chosen[key[1]] = service

@@ -111,6 +111,7 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
 
     namespace = pod.metadata.namespace
     of_services = _of_services(pod, sources)
+    # Services count for references, but are defined last, so that no service takes the place of what the manifest says.
     known = ChainMap(variables, of_services)
     for source in container.env_from:
         if source.config_map_ref is not None:
@@ -120,6 +121,8 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
             data = sources.secret(namespace, source.secret_ref.name, optional=bool(source.secret_ref.optional))
         else:
             continue
+        # Counted while they are added: many references to one large ConfigMap would otherwise be in memory before the
+        # limit.
         for key, content in sorted(data.items()):
             define(source.prefix + key, _text(content, key))
     for variable in container.env:

@@ -49,7 +49,6 @@ class Policy:
 
     @classmethod
     def of(cls, agent: AgentConfig) -> Policy:
-        """Return that of a configuration."""
         return cls(
             per_container=agent.maximum_dead_containers_per_container,
             in_all=agent.maximum_dead_containers,
@@ -147,6 +146,8 @@ class ContainerGarbage:
             return
         for entry in entries:
             uid = uid_of_logs(entry)
+            # The directory of logs may be shared: what `podkeep run` or another agent runs has a directory or a
+            # sandbox, too.
             if not uid or uid in in_runtime or self._knows(uid) or self._dirs.is_taken(parse_pod_uid(uid)):
                 continue
             log.info("removing logs of a pod that is gone: %s", entry)
@@ -175,6 +176,7 @@ def excess(
         found += _cut(units, policy.per_container)
     count = sum(map(len, units.values()))
     if 0 <= policy.in_all < count:
+        # As upstream (evictContainers): first the same number of each container, at least one, then the oldest of all.
         found += _cut(units, max(policy.in_all // len(units), 1))
         rest = sorted((item for unit in units.values() for item in unit), key=lambda item: -item.created_at)
         found += rest[policy.in_all :]

@@ -70,6 +70,7 @@ def size(data: bytes) -> int | None:
     if len(data) < _FIXED.size:
         return None
     order, _, _, version, body, _, fields = _FIXED.unpack_from(data)
+    # The head is padded to eight bytes before the body begins, and that is not counted in its length.
     whole = -(-(_FIXED.size + fields) // 8) * 8 + body
     if order != b"l" or version != 1 or whole > MAX_BYTES:
         raise Internal("the bus sent what is no message of D-Bus")
@@ -107,6 +108,7 @@ def _parse(data: bytes) -> Message:
     found: dict[int, str | int] = {}
     position, end = _FIXED.size, _FIXED.size + fields
     while position < end:
+        # Fields are structs, which begin at a multiple of eight.
         position = -(-position // 8) * 8
         code, sign = data[position], chr(data[position + 2])
         position += 4

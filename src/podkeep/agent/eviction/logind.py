@@ -80,6 +80,8 @@ class Logind:
             return
         text = f"# Written by podkeep: [agent] shutdown_grace_period.\n[Login]\nInhibitDelayMaxSec={seconds:.0f}\n"
         await asyncio.to_thread(_write_drop_in, text)
+        # As a kubelet does (ReloadLogindConf): logind has no call to read its configuration anew, and does not say when
+        # it is done.
         await self._call(_SYSTEMD, "KillUnit", "systemd-logind.service", "all", int(signal.SIGHUP))
         for attempt in range(6):
             if await self._delay() >= seconds:
@@ -99,6 +101,7 @@ class Logind:
         answer = await self._call(_LOGIND, "Inhibit", "shutdown", "podkeep", why, "delay")
         if not answer.fds or not self._fds:
             raise Internal("logind gave no lock")
+        # The new lock is taken before the old one is let go, so that there is no moment in which a shutdown goes on.
         lock = self._fds.popleft()
         self.release()
         self._lock = lock
@@ -132,6 +135,8 @@ class Logind:
             await loop.sock_connect(self._socket, str(self._bus))
         except OSError as error:
             raise Unavailable(f"the system bus {self._bus}: {error.strerror}") from error
+        # The first byte of a connection is NUL and carries the credentials (D-Bus Specification, "Authentication
+        # Protocol").
         await loop.sock_sendall(self._socket, b"\0")
         for line, expected in (
             (f"AUTH EXTERNAL {str(os.geteuid()).encode().hex()}", b"OK "),
@@ -188,6 +193,7 @@ class Logind:
         while True:
             with suppress(BlockingIOError):
                 data, fds, _, _ = socket.recv_fds(self._socket, 65536, 4)
+                # Before anything can fail: a lock that is received and forgotten would hold up each shutdown.
                 self._fds.extend(fds)
                 if not data:
                     raise Unavailable("the system bus closed the connection")

@@ -130,6 +130,7 @@ class EvictionManager:
         finally:
             self._statistics.close()
             if self._counting is not None:
+                # The count is on a thread, which a cancellation does not end: Statistics.close has told it to stop.
                 self._counting.cancel()
                 await asyncio.gather(self._counting, return_exceptions=True)
 
@@ -151,6 +152,7 @@ class EvictionManager:
         if self._pressure.conditions != before.conditions:
             self.changed.set()
         ended = await self._beyond_their_limits()
+        # One reason at a time: what was just ended may have been enough, and the next look tells.
         if ended or not self._pressure.due:
             return ended
         return await self._reclaim(self._pressure.due, observed)
@@ -198,6 +200,7 @@ class EvictionManager:
     async def _count(self, limited: Sequence[Pod]) -> Mapping[str, PodUse]:
         began = time.monotonic()
         uses = await self._statistics.pods(limited)
+        # A pod with millions of files must not keep the disk busy: the longer a count took, the later is the next.
         self._storage_after = time.monotonic() + (time.monotonic() - began) * _SHARE
         return uses
 

@@ -40,7 +40,10 @@ def advance(
     seen = dict(before.seen) | {CONDITIONS[threshold.signal]: now for threshold in low}
     return Pressure(
         conditions=tuple(
-            name for name in _ORDER if name in seen and (now - seen[name] < transition or seen[name] == now)
+            # Also with a transition of 0: a condition that is there at this very look is reported.
+            name
+            for name in _ORDER
+            if name in seen and (now - seen[name] < transition or seen[name] == now)
         ),
         due=tuple(item for item, since in first_met.items() if now - since >= (item.grace or 0.0)),
         first_met=first_met,

@@ -51,12 +51,14 @@ def counted(signal: str, filesystems: Filesystems) -> Collection[str]:
 def rank(signal: str, pods: Iterable[Pod], use: UseOf, filesystems: Filesystems) -> list[Pod]:
     """Return ``pods`` in the order in which they are evicted: those beyond their requests, then by priority."""
     resource = signals.RESOURCES[signal]
+    # Nothing requests processes, so that no request can be exceeded: the priority comes first (rankPIDPressure).
     if resource == PIDS_RESOURCE:
         return sorted(pods, key=lambda pod: (critical.priority(pod), *_processes(use(pod))))
     kinds = counted(signal, filesystems)
 
     def key(pod: Pod) -> tuple[bool, bool, int, int]:
         found = use(pod)
+        # A pod of which nothing is known goes first, as upstream ranks it (helpers.go, exceedMemoryRequests).
         if found is None:
             return False, False, critical.priority(pod), 0
         used, hidden = found.memory or 0, False
@@ -173,6 +175,8 @@ def violation(pod: Pod, use: PodUse, filesystems: Filesystems) -> Violation | No
         if not limit or found is None or not quantity.units(limit):
             continue
         used_bytes = found.logs.used_bytes
+        # As upstream (containerEphemeralStorageLimitEviction): a layer on the images' own file system takes nothing of
+        # the node's.
         if not filesystems.images_apart and found.layer is not None:
             used_bytes += found.layer.used_bytes
         if used_bytes > quantity.units(limit):

@@ -91,7 +91,9 @@ class GracefulShutdown:
                 what = "event" if begins else "cancellation"
                 self._events.node("Normal", "NodeShutdown", f"Shutdown manager detected shutdown {what}")
                 self._shutting_down = begins
+                # At once, and not with the next look: until the API knows, pods are bound to this node.
                 self._report_status()
+                # Called off after pods were ended: the lock is gone, and the next shutdown needs one.
                 if not begins:
                     await logind.inhibit()
                     continue
@@ -109,6 +111,8 @@ class GracefulShutdown:
         for group in shutdown_plan.groups(self._periods, self._pods.active()):
             log.info("ending %d pods of priority %d and above", len(group.pods), group.priority)
             ends = [asyncio.ensure_future(self._end(pod, group)) for pod in group.pods]
+            # logind waits for the sum of all groups' times and no longer: what hangs must not take those of the next
+            # group.
             _, late = await asyncio.wait(ends, timeout=group.seconds)
             for task in late:
                 task.cancel()

@@ -107,6 +107,8 @@ class Statistics:
 
     def _observe(self) -> Observations:
         found: dict[str, Observation] = {}
+        # What cannot be read has no observation, so that its thresholds are not met: no pod is ended for a lack of
+        # figures.
         with suppress(Internal):
             if (memory := memory_available(totals.memory())) is not None:
                 found[signals.MEMORY] = memory

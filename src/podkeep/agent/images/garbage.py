@@ -44,7 +44,6 @@ class Policy:
 
     @classmethod
     def of(cls, config: AgentConfig) -> Policy:
-        """Return what the configuration says."""
         return cls(
             high_percent=config.image_gc_high_threshold_percent,
             low_percent=config.image_gc_low_threshold_percent,
@@ -74,7 +73,6 @@ class Space:
 
     @property
     def used_percent(self) -> int:
-        """Return how full it is."""
         return 100 - self.available * 100 // self.capacity
 
 
@@ -147,6 +145,7 @@ class ImageGarbage:
 
         :param ready: set when it is known which pods the node has.
         """
+        # How an administrator switches collection off (kubelet, imageGCHighThresholdPercent).
         if self._policy.high_percent == 100 and not self._policy.max_age:
             return
         await ready.wait()
@@ -159,6 +158,8 @@ class ImageGarbage:
         try:
             await self.collect()
         except PodkeepError as error:
+            # As with a kubelet, the first failure is logged only: right after a start the runtime may have no
+            # statistics yet.
             if self._failed:
                 self._report(Event(type="Warning", reason="ImageGCFailed", message=error.message))
             log.warning("image garbage collection failed: %s", error.message)
@@ -211,6 +212,7 @@ class ImageGarbage:
         :raises PodkeepError: if the runtime does not answer.
         """
         answer = await self._client.images.ListImages(api_pb2.ListImagesRequest())
+        # What a tag means may have changed since the last collection; within one, each reference is asked for once.
         self._looked_up = {}
         used = await self._used(answer.images)
         known = {}
@@ -235,6 +237,8 @@ class ImageGarbage:
             for name in (container.image_id, container.image_ref, container.image.image):
                 if name in ids:
                     used.add((name, handler))
+        # Whatever the feature gate says: the runtime does not remove what a container has mounted, and each try would
+        # fail.
         used |= {(image, "") for image in await self._mounted(listed.containers)}
         return used | await self._referred_to()
 
@@ -318,6 +322,7 @@ class ImageGarbage:
 
     async def _remove_one(self, image: ImageRecord, reason: str) -> bool:
         """Remove an image, unless a pod that came meanwhile refers to it."""
+        # Looked at once more right before the removal: pods come while others of these images are removed.
         if is_used((image.id, image.handler), await self._referred_to()):
             return False
         spec = api_pb2.ImageSpec(image=image.id, runtime_handler=image.handler)
@@ -362,6 +367,7 @@ def removable(records: dict[Key, ImageRecord], used: Collection[Key]) -> list[Im
 
 def may_go(image: ImageRecord, now: float, min_age: float) -> bool:
     """Return whether an unused image may be removed to make room: it may have just been pulled for a container."""
+    # `last_used` is `now` for what was in use at the look of this collection.
     return image.last_used < now and now - image.first_seen >= min_age
 
 

@@ -54,10 +54,14 @@ class CredentialPlugins:
         return Keyring(answer.entries).lookup(image)
 
     async def _asked(self, image: str, namespace: str) -> Told:
+        # Weakly held: a semaphore lives as long as somebody waits for it, so that the table does not grow with
+        # namespaces.
         places = self._places.setdefault(namespace, asyncio.Semaphore(_OF_A_NAMESPACE))
         async with places:
             # Another pod may have had the same image to wait for.
             if (known := self._providers.known(image)) is not None:
                 return known
+            # Threads are shared out by whom they work for: plugins that hang take those of no pod, or pods could not be
+            # stopped.
             with working_for("credential plugins"):
                 return await asyncio.to_thread(self._providers.ask, image)

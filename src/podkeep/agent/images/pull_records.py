@@ -164,6 +164,8 @@ class PullRecords:
             for image in dict.fromkeys(images):
                 self._note(pull.name, image, credentials)
         except BaseException:
+            # The image is here and nothing says who may use it: the file that stays keeps it from being taken for
+            # preloaded.
             self.unknown(pull)
             raise
         for path in self._begun(_marker(pull.name)):
@@ -176,6 +178,7 @@ class PullRecords:
             record = self._read(image) or _Record(image=image)
             access = record.repositories.setdefault(name.name, _Access())
             if credentials is None:
+                # Once a registry gave it to everybody, no list of credentials says more.
                 access.everybody, access.credentials = True, []
             elif not access.everybody:
                 mine = self._hash(credentials)
@@ -191,7 +194,6 @@ class PullRecords:
             return []
 
     def forget(self, image: str) -> None:
-        """Forget an image that was removed."""
         with suppress(FileNotFoundError):
             (self._pulled / _hashed(image)).unlink()
 
@@ -206,9 +208,11 @@ class PullRecords:
             return None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
             log.warning("the record of image %s cannot be read: %s", image, error)
+            # Not None: an image without a record counts as preloaded, which is for everybody by default.
             return _Record(image=image)
         return record
 
+    # Keyed, since a plain hash of a short password could be guessed by whoever gets a copy of the records.
     def _hash(self, credentials: Credentials) -> str:
         if not self._key:
             self._key = self._secret()
@@ -224,6 +228,7 @@ class PullRecords:
                 return found
         new = self._directory / f".{_KEY}.{secrets.token_hex(8)}"
         atomicfile.write(new, secrets.token_bytes(_KEY_BYTES))
+        # link(2) and not rename(2): whoever comes second must use the key that the first one's hashes are made with.
         with suppress(FileExistsError):
             os.link(new, path)
         new.unlink()

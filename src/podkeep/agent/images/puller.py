@@ -187,6 +187,7 @@ class Images:
 
         :raises PullFailed: with the kubelet's waiting reason, if there is no image to run.
         """
+        # Before anything is looked up: garbage collection leaves alone what is named here (ImageUsers.pulling).
         self._wanted[wanted.image] += 1
         try:
             return await self._ensure(wanted, pod)
@@ -228,12 +229,17 @@ class Images:
         try:
             plugins = () if self._plugins is None else await self._plugins.credentials(name.name, pod)
             credentials = tuple(dict.fromkeys((*pod.keyring.lookup(name.name), *plugins)))
+            # Plugins are asked before a place is taken: one that hangs must not hold up the pulls of others.
             async with self._slots, self._recorded(name) as record:
                 turn = self._clock()
                 ref, used = await self._try_credentials(spec, pod, (*credentials, None), record)
                 took = self._clock() - turn
+                # PullImage answers with an ID or with a digest of the repository, as the runtime likes (CRI:
+                # image_ref).
                 found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
                 record.images = (ref,) if found is None else (ref, found.ref)
+                # Credentials of plugins and of the runtime are the node's: what they brought is for every pod of the
+                # node (KEP-2535).
                 record.credentials = used if used in pod.keyring.lookup(name.name) else None
         except PodkeepError as error:
             text = f'Failed to pull image "{image}": {error.message}'
@@ -313,6 +319,8 @@ class Images:
                 return await self._show(spec.image, self._request(request, record)), credentials
             except PodkeepError as error:
                 errors.append(error)
+                # An answer, though an error: the runtime has no image by this attempt. What an earlier one left open
+                # stays open.
                 if not isinstance(error, _UNANSWERED):
                     record.unknown = before
                 if isinstance(error, _FINAL):
@@ -324,6 +332,7 @@ class Images:
 
     async def _request(self, request: api_pb2.PullImageRequest, record: _Recorded) -> str:
         self._take_allowance()
+        # Until there is an answer: a caller that is cancelled now leaves a pull that the runtime may finish.
         record.unknown = True
         return (await self._client.images.PullImage(request)).image_ref
 

@@ -1,6 +1,6 @@
 """The logs of all containers of the node, looked at by one loop: often while they grow, seldom while they do not.
 
-Owns when a log is looked at, and how many are rotated at a time. Does not own what rotating is (``log_rotation.py``).
+Owns when a log is looked at, and how many are rotated at a time. Does not own what rotating is (``rotation.py``).
 A log that grows is looked at again before it can double its size; one that does not, every
 ``container_log_monitor_interval``. The loop runs while there are logs, and ends with the last.
 """
@@ -122,6 +122,7 @@ class NodeLogs:
         elapsed, grown = max(now - log.looked, 1e-3), size - log.size
         log.pause = pause(size, grown / elapsed, before=log.pause, max_size=self._max_size, interval=self._interval)
         log.size, log.looked, log.due = size, now, now + log.pause
+        # The pod may have been forgotten while its log was looked at: nothing may be started for it any more.
         if size >= self._max_size and pod in self._pods.values():
             log.rotating = True
             pod.tasks.start(self._rotate(pod, container, log))
@@ -148,6 +149,7 @@ def pause(size: int, rate: float, *, before: float, max_size: int, interval: flo
     """
     if rate <= 0:
         return min(before * 2, interval)
+    # Half of the time that it needs to be full at this rate, as the rate may double.
     return min(max((max_size - size) / rate / 2, _LEAST_S), interval)
 
 

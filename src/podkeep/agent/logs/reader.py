@@ -2,7 +2,7 @@
 
 The form is the CRI logging format (kubelet: ``<time> <stdout|stderr> <tags> <text>``, a line each, tag ``P`` for a
 record that the next one continues). Does not own: where a log is (``ContainerStatus.log_path``), or rotating it
-(``pod/log_rotation.py``). Called by the verbs that show logs, and by the kubelet's endpoint for them.
+(``rotation.py``). Called by the verbs that show logs, and by the kubelet's endpoint for them.
 
 What a container wrote is read in bounded pieces, whatever it wrote: many lines, or one without an end.
 """
@@ -71,6 +71,7 @@ def tail_offset(file: io.BufferedIOBase, lines: int, *, block: int = _BLOCK) -> 
         position -= step
         file.seek(position)
         tail = file.read(step) + tail
+        # Or a record without an end, which a container can write, would have the whole log in memory.
         if len(tail) > MAX_RECORD + block:
             raise DataLoss("a record of the log has no end", hint="leave out --tail")
         # The first piece may be the rest of a line that starts in an earlier block.
@@ -181,6 +182,8 @@ class LogReader:
             yield from self._parsed(line)
         if len(self._rest) > MAX_RECORD:
             pieces = self._parsed(self._rest)
+            # The head of the record is kept, so that what comes next of it is a record of its own with the same time
+            # and stream.
             self._rest = b" ".join((*self._rest.split(b" ", 3)[:3], b"")) if pieces else b""
             for piece in pieces:
                 yield replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])

@@ -42,7 +42,6 @@ class RotatedLog:
 
     @property
     def name(self) -> str:
-        """Its name."""
         return self.stem + (_COMPRESSED if self.compressed else "")
 
     def is_of(self, info: os.stat_result) -> bool:
@@ -126,6 +125,8 @@ class LogRotation:
 
     async def _rotate(self, container: str, path: Path) -> None:
         renamed = path.with_name(next_name(path, rotated(path), datetime.now(UTC)))
+        # Whoever writes the log has it open and goes on in the renamed file, until the runtime opens the old name anew:
+        # nothing is lost.
         os.rename(path, renamed)
         try:
             await self._reopen(container)
@@ -172,12 +173,16 @@ class LogRotation:
                 with os.fdopen(os.open(unfinished, flags, info.st_mode & 0o777), "wb") as plain:
                     with gzip.GzipFile(fileobj=plain, mode="wb", filename="", compresslevel=1) as target:
                         while block := source.read(_BLOCK):
+                            # Without a name it was removed meanwhile (_remove_excess): what is compressed of it would
+                            # come back under a new one.
                             if self._ending.is_set() or not os.fstat(source.fileno()).st_nlink:
                                 return
                             target.write(block)
                     plain.flush()
                     # Not by its name, at which somebody may have put a link by now.
                     os.utime(plain.fileno(), ns=(info.st_atime_ns, info.st_mtime_ns))
+                # First the compressed file, then the plain one goes: a reader that lists them finds one of the two at
+                # any moment.
                 if os.fstat(source.fileno()).st_nlink:
                     os.rename(unfinished, f"{path}{_COMPRESSED}")
                     path.unlink(missing_ok=True)

@@ -44,7 +44,6 @@ class ApiSource:
         self._specs: dict[str, _Spec] = {}
 
     def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Take all pods of the node."""
         pods = [(item, self._known(item)) for item in items]
         uids = {pod.metadata.uid for _, pod in pods}
         for uid in self._there - uids:
@@ -55,7 +54,6 @@ class ApiSource:
         self._manager.replaced(SOURCE, [pod for item, pod in pods if not is_mirror(item)])
 
     def changed(self, item: Mapping[str, Any]) -> None:
-        """Take a pod that is new or was changed."""
         pod = self._known(item)
         self._there.add(pod.metadata.uid)
         if is_mirror(item):
@@ -64,7 +62,6 @@ class ApiSource:
             self._manager.changed(SOURCE, pod)
 
     def deleted(self, item: Mapping[str, Any]) -> None:
-        """Note that a pod's object is gone."""
         uid = item["metadata"]["uid"]
         self._there.discard(uid)
         self._specs.pop(uid, None)
@@ -86,6 +83,7 @@ class ApiSource:
         raw, metadata = item.get("spec") or {}, {**item["metadata"]}
         metadata.pop("managedFields", None)
         known = self._specs.get(uid)
+        # Decoding a specification is most of the work of a change.
         if known is None or known.raw != raw:
             found = received.pod({**item, "metadata": metadata})
             self._specs[uid] = _Spec(raw=raw, spec=found.pod.spec, problems=found.problems)

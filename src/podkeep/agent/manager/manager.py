@@ -195,9 +195,11 @@ class PodManager:
             return
         managed = _ManagedPod(pod=pod, source=source)
         static = critical.is_static(pod)
+        # All that have the name, not the last alone: each of them may still have containers and a directory.
         before = [other for other in self._managed.values() if static and other.name == managed.name]
         self._managed[uid] = managed
         self._measures.seen(pod)
+        # The threads for blocking steps are shared out by pod: those of this task are counted for this one.
         with working_for(uid):
             self._tasks.start(self._manage(managed, before))
 
@@ -258,7 +260,6 @@ class PodManager:
     # ------------------------------------------------------------------------------------- for the rest of the agent
 
     def pods(self) -> Iterator[tuple[Pod, PodStatus]]:
-        """Yield the pods that are known, with their newest status."""
         for managed in self._managed.values():
             yield managed.pod, managed.shown
 
@@ -277,7 +278,6 @@ class PodManager:
                 managed.worker.update(self._node.allocations.allocated(pod))
 
     def by_uid(self, uid: str) -> tuple[Pod, PodStatus] | None:
-        """Return a pod and its newest status."""
         managed = self._managed.get(uid)
         return None if managed is None else (managed.pod, managed.shown)
 
@@ -288,7 +288,6 @@ class PodManager:
         return None if managed is None else (managed.pod, managed.shown)
 
     def knows(self, uid: str) -> bool:
-        """Return whether pod ``uid`` is managed here."""
         return uid in self._managed
 
     def has_ended(self, uid: str) -> bool:
@@ -323,6 +322,7 @@ class PodManager:
             await self._until_it_ends(managed, worker)
             managed.ended = True
             managed.stopped.set()
+            # What this pod had is free for resizes that were deferred.
             self.retry_resizes()
             if not managed.is_to_go():
                 await self._repeated(managed, worker.settle)
@@ -473,6 +473,8 @@ class PodManager:
 
     async def _changed(self, managed: _ManagedPod, seconds: float | None = None) -> None:
         """Wait until the pod's object changes, ``seconds`` at most."""
+        # Callers have looked at the pod without an await since, or try again after a pause, so nothing is missed for
+        # good.
         managed.news.clear()
         try:
             await asyncio.wait_for(managed.news.wait(), seconds)

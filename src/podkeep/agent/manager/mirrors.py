@@ -32,7 +32,6 @@ Name = tuple[str, str]
 
 
 def is_mirror(item: Mapping[str, Any]) -> bool:
-    """Return whether a pod of the API is a mirror."""
     return MIRROR in (item.get("metadata", {}).get("annotations") or {})
 
 
@@ -59,24 +58,21 @@ class Mirrors:
         self._news = asyncio.Event()
 
     def want(self, pods: Sequence[Pod]) -> None:
-        """Take all static pods of the node."""
         self._wanted = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
         self._news.set()
 
     def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
-        """Take all mirrors that the API has."""
         self._there = {_name(item): item["metadata"] for item in items}
         self._listed = True
         self._news.set()
 
     def changed(self, item: Mapping[str, Any]) -> None:
-        """Take a mirror that is new or was changed."""
         self._there[_name(item)] = item["metadata"]
         self._news.set()
 
     def deleted(self, item: Mapping[str, Any]) -> None:
-        """Note that a mirror is gone."""
         name = _name(item)
+        # The name may be that of a mirror that was made anew already.
         if name in self._there and self._there[name].get("uid") == item["metadata"].get("uid"):
             del self._there[name]
         self._news.set()
@@ -88,6 +84,7 @@ class Mirrors:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._news.wait(), again)
             self._news.clear()
+            # Before the API has named its pods, each mirror would be taken for missing and be created once more.
             if self._listed:
                 again = await self._reconcile()
 
@@ -130,6 +127,7 @@ class Mirrors:
         try:
             await self._client.delete(PODS, name[1], name[0], grace=0, uid=uid)
         except ApiError as error:
+            # A conflict: the name is that of an object with another UID by now, which the watch tells of.
             if not error.not_found and not error.conflict:
                 raise
 
@@ -142,6 +140,7 @@ class Mirrors:
             if error.already_exists:
                 return  # the watch will say what that is
             raise
+        # What the watch has told meanwhile is at least as new as this answer.
         self._there.setdefault(_name(made), made["metadata"])
 
 
@@ -149,6 +148,7 @@ def mirror(pod: Pod, node_uid: str) -> dict[str, Any]:
     """Return the object that shows a static pod in the API."""
     value: dict[str, Any] = msgspec.to_builtins(pod)
     metadata = value["metadata"]
+    # The API gives a mirror a UID of its own; whose mirror it is stands in the annotation.
     metadata.pop("uid", None)
     metadata["annotations"] = metadata["annotations"] | {MIRROR: metadata["annotations"][CONFIG_HASH]}
     owner = {"apiVersion": "v1", "kind": "Node", "name": pod.spec.node_name, "uid": node_uid, "controller": True}

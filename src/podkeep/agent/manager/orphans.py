@@ -80,6 +80,7 @@ class Orphans:
         """Remove a pod; return whether it was nobody's."""
         node = self.node
         try:
+            # Without a directory there is nothing to lock; `own` would make one that has to be removed again.
             lock = await asyncio.to_thread(node.dirs.own, uid) if node.dirs.is_taken(uid) else None
         except FailedPrecondition:
             return False
@@ -87,6 +88,7 @@ class Orphans:
             selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
             listed = await node.client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
             running = [item.id for item in listed.containers if item.state == api_pb2.CONTAINER_RUNNING]
+            # StopPodSandbox gives no grace period: what runs in the sandbox is killed (CRI).
             await teardown.stop_containers(node.client, running, DEFAULT_GRACE_S)
             await teardown.remove_pod_state(node.client, node.dirs, node.config, uid)
         finally:

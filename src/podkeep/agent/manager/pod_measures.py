@@ -62,7 +62,6 @@ class PodMeasures:
             self._metrics.observe(names.POD_WORKER_START_DURATION, time.time() - known.start.seen)
 
     def forget(self, uid: str) -> None:
-        """Note that a pod is gone."""
         self._known.pop(uid, None)
         self._metrics.remaps.pop(uid, None)
 
@@ -77,7 +76,6 @@ class PodMeasures:
             known.start.pulled = time.time()
 
     def status(self, pod: Pod, status: PodStatus) -> None:
-        """Note a pod's newest status."""
         known = self._known.get(pod.metadata.uid)
         if known is None:
             return

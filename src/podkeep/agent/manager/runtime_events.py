@@ -106,6 +106,7 @@ class RuntimeEvents:
             self._broken_off = True
             self._relist.set()
             lasted = time.monotonic() - began > RELIST_S
+            # A runtime that ends each stream at once must not be asked five times a second.
             pause = RECONNECT_S if lasted else min(pause * 2, RELIST_WITHOUT_EVENTS_S)
             await asyncio.sleep(pause)
 
@@ -129,6 +130,7 @@ class RuntimeEvents:
         started = time.monotonic()
         try:
             picture = await self._list()
+            # A stream that ended may be all that is seen of a runtime that was restarted between two lists.
             if self._broken_off or self.away is not None:
                 await self._returned()
                 self._broken_off = False
@@ -141,6 +143,7 @@ class RuntimeEvents:
         back, self.away = self.away is not None, None
         if back:
             log.warning("the runtime answers again")
+        # After an outage each worker looks: it waits for the runtime whether or not its pod has changed.
         for uid in changed(self._picture, picture) if not back else [*self._news]:
             self.wake(uid)
         self._picture = picture

@@ -83,6 +83,8 @@ class StaticFiles:
         try:
             marks = _marks(self.path)
         except FileNotFoundError:
+            # As with a kubelet (file.go, listConfig), a path that is not there has no pods; one that cannot be read
+            # keeps those it had.
             marks = {}
             self._say(f"the manifest path {self.path} is not there")
         except OSError as error:
@@ -115,6 +117,7 @@ class StaticFiles:
             if data is None:
                 return _File(mark=mark, pod=None)
             return _File(mark=mark, pod=decoded(data, name, self.node_name, self.gates))
+        # RecursionError: of a manifest nested too deeply. One file must not keep the others from being read.
         except (PodkeepError, OSError, RecursionError) as error:
             return _File(mark=mark, pod=None, problem=str(error))
 
@@ -153,6 +156,8 @@ def _mark(info: os.stat_result) -> Mark:
 
 
 def _content(name: str) -> bytes | None:
+    # A manifest may be a link. What was a file a moment ago can be a FIFO by now, and opening that would block for
+    # ever.
     fd = openat.open_beside(os.path.realpath(name))
     if fd is None:
         return None
@@ -180,6 +185,8 @@ def decoded(data: bytes, name: str, node_name: str, gates: FeatureGates) -> Pod:
 
 def static(pod: Pod, name: str, node_name: str) -> Pod:
     """Return a pod of a file with the identity that it has on this node."""
+    # The name of a file need not be UTF-8 text; MD5 is an identity here, as in a kubelet (applyDefaults), no
+    # protection.
     text = msgspec.json.encode(pod) + os.fsencode(f"host:{node_name}file:{name}")
     uid = pod.metadata.uid or hashlib.md5(text, usedforsecurity=False).hexdigest()
     metadata = msgspec.structs.replace(
@@ -189,6 +196,7 @@ def static(pod: Pod, name: str, node_name: str) -> Pod:
         namespace=pod.metadata.namespace or "default",
         annotations=pod.metadata.annotations | {CONFIG_HASH: uid, names.CONFIG_SOURCE: SOURCE},
     )
+    # As a kubelet adds it: a taint on the Node does not end static pods, which nothing could start elsewhere.
     stays = Toleration(operator="Exists", effect="NoExecute")
     spec = pod.spec
     tolerations = spec.tolerations if stays in spec.tolerations else (*spec.tolerations, stays)

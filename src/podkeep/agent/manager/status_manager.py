@@ -159,6 +159,7 @@ class StatusManager:
 
     async def _write_one(self, entry: _Entry) -> float | None:
         """Write once; return after how many seconds to try again, ``None`` if there is nothing to try."""
+        # The object was deleted while the entry was in the queue; there may be another entry for its UID.
         if self._entries.get(entry.uid) is not entry:
             return None
         entry.backoff = backoff = entry.backoff or Backoff(first=0.5, most=10.0)
@@ -176,6 +177,7 @@ class StatusManager:
 
     async def _write(self, entry: _Entry) -> None:
         patch, since = self._patch(entry), entry.since
+        # Before the request: a change that comes while it is under way is not in this patch, and is measured by itself.
         entry.since = 0.0
         if patch:
             answer = await self._client.patch(

@@ -41,6 +41,7 @@ async def adopt(node: Node, listed: asyncio.Event, take: Callable[[Sequence[Pod]
             log.debug("the pods that run are not known now: %s", error)
             await asyncio.sleep(_AGAIN_S)
             continue
+        # The API may have answered while the runtime was asked: what it says counts alone then.
         if not listed.is_set():
             take(pods)
             log.warning("the API does not answer: %d pods that run are looked after as they were", len(pods))
@@ -60,6 +61,7 @@ def _kept(node: Node, running: set[str | None]) -> list[Pod]:
         pod = checkpoint.read(node.dirs.directory(uid).path) if uid in running else None
         if pod is None:
             continue
+        # `object.json` is taken at its word only for the pod whose directory it is in.
         if node.dirs.identity(uid) == PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name):
             found.append(pod)
     return found

@@ -73,6 +73,8 @@ class NodeLease:
                 self._lease = await self._client.update(LEASES, await self._wanted(self._lease))
             except ApiError as error:
                 self._failed(error)
+                # Writing on with what is known would fail again: the lease is read anew first (OptimisticLockError in
+                # upstream).
                 if error.not_found or error.conflict:
                     self._lease = None
                     return False
@@ -87,6 +89,7 @@ class NodeLease:
     async def _wanted(self, lease: Mapping[str, Any] | None) -> dict[str, Any]:
         metadata = dict(lease["metadata"]) if lease else {"name": self._name, "namespace": NAMESPACE}
         metadata.pop("managedFields", None)
+        # With the Node as its owner the lease is removed with it, by the garbage collector of the cluster.
         if not metadata.get("ownerReferences"):
             node = await self._client.get(NODES, self._name)
             owner = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": node["metadata"]["uid"]}

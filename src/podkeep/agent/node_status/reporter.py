@@ -165,6 +165,7 @@ class NodeReporter:
     def deleted(self, item: Mapping[str, Any]) -> None:
         """See :class:`podkeep.client.reflector.Handler`: the Node is made again."""
         self.node = {}
+        # Of the new Node nothing has been sent.
         self._sent = {}
         self.registered.clear()
         self.wake()
@@ -282,6 +283,8 @@ class NodeReporter:
         self._sent = decided.fields
         self._reported = time.monotonic()
         period = self._settings.report_s
+        # Once after each change, as in a kubelet (delayAfterNodeStatusChange): nodes that see the same change at once
+        # must not report in step from then on.
         self._delay = period * (2 * random.random() - 1) * SPREAD if decided.changed or first else 0.0
         for reason in decided.conditions.events:
             self._turned(reason)

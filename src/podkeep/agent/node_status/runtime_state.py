@@ -56,6 +56,7 @@ class RuntimeState:
         """Ask the runtime; what it does not answer stays as it was."""
         try:
             answer = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=self._timeout)
+            # Asked once for each time that the runtime comes back: only a restart can change its version.
             if not self._is_known:
                 about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=self._timeout)
                 self.version = f"{about.runtime_name}://{about.runtime_version}"

@@ -98,6 +98,7 @@ class _WatchedObject(Generic[Value]):
 
     def _set(self, item: Mapping[str, Any] | None) -> None:
         value = None if item is None else self._decode(item)
+        # The first value is no news: whoever reads waits for it.
         news = self.synced.is_set() and value != self.value
         self.value = value
         self.synced.set()
@@ -214,6 +215,7 @@ class ApiObjects:
         user = self._pods.setdefault(pod.metadata.uid, _PodObjects())
         self._refer(pod, user, wanted)
         failures: dict[str, str] = {}
+        # Two reads for one pod would ask for the same token twice, and forget what the other one has just read.
         async with user.lock:
             await asyncio.gather(
                 self._synced(user, failures),
@@ -234,7 +236,6 @@ class ApiObjects:
             self._forget(pod.metadata.uid, user)
 
     async def close(self) -> None:
-        """End all watches."""
         for user in self._pods.values():
             if user.timer is not None:
                 user.timer.cancel()
@@ -259,6 +260,7 @@ class ApiObjects:
     def _watch(self, ref: Ref) -> _WatchedObject[Any]:
         known = self._watched.get(ref)
         if known is not None:
+            # What was followed on for nobody is taken over only if no change of it can have been missed.
             if known.one.users or known.is_whole():
                 return known.one
             self._end(ref, known)

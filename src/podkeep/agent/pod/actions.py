@@ -119,7 +119,6 @@ class Decision:
 
     @property
     def action(self) -> Action:
-        """The first action."""
         return self.actions[0]
 
 

@@ -116,6 +116,7 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
     identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
     if adopt and await asyncio.to_thread(node.dirs.identity, uid) == identity:
         return await _adopt(pod, node, identity, objects)
+    # Before anything is made: the housekeeping of a kubelet that shares the directories removes what it does not know.
     found = await node.kubelets.require_apart()
     _require_node(pod, node)
     await _require_classes(pod, node)
@@ -220,6 +221,7 @@ async def _adopt(pod: Pod, node: Node, identity: PodIdentity, objects: ObjectRea
     step = _resume if wanted is not None else partial(_prepare, identity=identity, managed=True)
     wanted = wanted or await _wanted(pod, node, objects)
     uid = parse_pod_uid(pod.metadata.uid)
+    # No require_apart: a pod that runs goes on, but its IDs must not be those of a kubelet's pod.
     others = kubelets.pod_directories(node.config, await node.kubelets.found())
     async with node.dirs.held():
         lock = node.dirs.own(uid)
@@ -240,6 +242,7 @@ def _had(pod: Pod, node: Node) -> _Wanted | None:
     :raises DataLoss: if its record cannot be read.
     """
     uid = parse_pod_uid(pod.metadata.uid)
+    # What the flags and gates of today would choose does not count: the containers of the pod run already.
     if pod.spec.host_users is not False and not node.dirs.has_user_namespace(uid):
         return _Wanted(choice=Choice(outcome=Outcome.HOST))
     kept = userns.record(node.dirs.pods, uid)
@@ -253,6 +256,7 @@ def _failure(error: BaseException) -> StepFailed | None:
     """Return how a pod fails because of ``error``; ``None`` for a cancellation, and for a fault of ours."""
     if isinstance(error, PodkeepError):
         return StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint)
+    # An OSError is the node's (a full disk): it may pass, so it is the failure of this attempt and not of the process.
     return StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) if isinstance(error, OSError) else None
 
 
@@ -260,6 +264,7 @@ def _prepare(
     pod: Pod, node: Node, identity: PodIdentity, others: Sequence[Path], wanted: _Wanted, *, managed: bool
 ) -> PodUserNamespace | None:
     defaulted = wanted.choice.own and pod.spec.host_users is None
+    # First of all: a directory that no pod.json claims for this runtime is taken for somebody else's and never removed.
     node.dirs.identify(parse_pod_uid(pod.metadata.uid), identity, managed=managed, user_namespace=defaulted)
     return _resume(pod, node, others, wanted)
 
@@ -275,6 +280,8 @@ def _resume(pod: Pod, node: Node, others: Sequence[Path], wanted: _Wanted) -> Po
         given = wanted.id_map
         userns.write(node.dirs.pods, uid, given)
     else:
+        # Read for each pod, since ranges can be added at any time: with newuidmap(1) the user of a range that overlaps
+        # would be root of the pod's files.
         id_range = node.id_range().without(subordinate_ids.read())
         given = userns.allocate(node.dirs.pods, uid, id_range, others, node.user_namespaces)
     reach("agent.userns.recorded")
@@ -346,6 +353,7 @@ async def _require_user_namespaces(pod: Pod, node: Node) -> None:
     except FailedPrecondition as error:
         raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
     answer = await node.client.runtime.Status(api_pb2.StatusRequest())
+    # Fail closed: a runtime that reports no handlers gives no user namespaces (KEP-127, version skew).
     for known in answer.runtime_handlers:
         if known.name == handler and known.features.user_namespaces:
             return

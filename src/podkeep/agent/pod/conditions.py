@@ -61,7 +61,6 @@ def conditions(
 
 
 def foreign(pod: Pod) -> tuple[PodCondition, ...]:
-    """Return the conditions of a pod's object that others set."""
     return tuple(item for item in pod.status.conditions if item.type not in OWNED)
 
 
@@ -147,6 +146,7 @@ def _initialized(pod: Pod, phase: PodPhase, statuses: dict[str, ContainerStatus]
     if phase == "Succeeded" and not unknown:
         return _condition(_INITIALIZED, True, "PodCompleted")
     # Init containers that run again do not undo it.
+    # The runtime may have forgotten the init containers of a pod whose other containers have begun.
     begun = any(
         (status := statuses.get(container.name)) is not None and (status.state.running or status.state.terminated)
         for container in pod.spec.containers

@@ -42,12 +42,15 @@ _DONE_BEFORE = (
     "Unable to get init container status from container runtime and pod has been initialized, "
     "treat it as exited normally"
 )
+# Of a container that nobody can find, a kubelet reports the exit code of one that was ended by SIGKILL (128 + 9).
 _KILLED = 137
 _MAX_WAITING = 256 * 1024
 """Bytes of what all containers of a pod wait for: hooks print what they like, and a status has to fit in a request."""
 _MAX_WAITING_EACH = 4096
 _MAX_MESSAGES = 12 * 1024
 """Bytes of the termination messages of all containers of a pod (kubelet, ``MaxPodTerminationMessageLogLength``)."""
+# The least that the kernel can be told (kubelet: cm.MinMilliCPULimit and cm.MinShares): a smaller request ends up here,
+# so that these figures cannot be turned back into what was asked for.
 _MIN_MILLI_CPU_LIMIT = 10
 _MIN_SHARES = 2
 
@@ -310,6 +313,7 @@ def _confined(view: ContainerView) -> tuple[int, int, int]:
         return 0, 0, 0
     quota, period = confinement.cpu_quota_us, confinement.cpu_period_us
     cpu_limit = quota * 1000 // period if quota > 0 and period > 0 else 0
+    # Rounded up, as shares were rounded down when they were made (kubelet: sharesToMilliCPU).
     return cpu_limit, -(-confinement.cpu_shares * 1000 // 1024), confinement.memory_limit_bytes
 
 

@@ -116,6 +116,7 @@ class OwnNews(News):
             # Whatever ended it, such as an event of another pod that is too large: a pod runs without events, too.
             log.debug("no events: %s", error.message)
         finally:
+            # What happened since the stream ended was told to nobody: the waiter looks once, and polls from now on.
             self._follows = False
             self.wake()
 

@@ -84,12 +84,10 @@ def decide(
 
 
 def reported(status: PodStatus) -> tuple[ContainerStatus, ...]:
-    """Return the statuses of all containers of a pod."""
     return (*status.init_container_statuses, *status.container_statuses, *status.ephemeral_container_statuses)
 
 
 def last_reported(state: WorkerState, name: str) -> ContainerStatus | None:
-    """Return what was last reported of a container."""
     statuses = () if state.previous is None else reported(state.previous)
     return next((item for item in statuses if item.name == name), None)
 
@@ -205,6 +203,8 @@ def _sandbox(pod: Pod, observed: Observed) -> Decision | None:
     left = [
         other
         for other in observed.sandboxes
+        # A sandbox that is not ready may still hold containers that run: they are stopped first, so that no container
+        # runs twice once the next sandbox is there.
         if (other is not sandbox and other.ready)
         or ((other is not sandbox or not other.ready) and _lives(observed, other))
     ]
@@ -356,9 +356,10 @@ class _Containers:
         return True
 
     def _container(self, container: Container) -> None:
-        """Look at one of the containers proper."""
         view = self._observed.latest(container.name)
         if view is None:
+            # The runtime has forgotten it, but what was last reported counts: what has ended for good is not started
+            # once more.
             if _ended(self._pod, container, self._observed, self._state) is None:
                 self._starts.append(self._start(container, "container"))
         elif view.state is State.UNKNOWN:
@@ -391,8 +392,10 @@ class _Containers:
 
     def _kill_unknown(self, container: Container, view: ContainerView, what: str) -> bool:
         """Kill a container in an unknown state before it is started again; return whether that was done."""
+        # The runtime may say UNKNOWN for ever: one kill is tried, and then the container is started again.
         if view.id in self._state.killed:
             return True
+        # Nobody knows whether it runs: without this two attempts could run side by side (kubelet, computePodActions).
         message = f'{what} is in "unknown" state, try killing it before restart'
         self._kill(container, view, "Unknown", message)
         return False
@@ -414,6 +417,7 @@ class _Containers:
 
     def _note_resize(self, container: Container, view: ContainerView) -> None:
         """Note that a running container gets other resources, or kill it if that takes a restart."""
+        # One that is being stopped gets the resources with its next attempt; an update would race with its end.
         if self._state.actuated is None or view.id in self._state.killed:
             return
         # If it is not known what it was given, it is updated, but never restarted for it.
@@ -447,17 +451,20 @@ class _Containers:
                 allowed.append(start)
                 continue
             self._later.append(moment)
+            # A start that failed waits with the reason of its failure (ErrImagePull), not with CrashLoopBackOff.
             if moment > self._clock.held.get(start.container.name, 0.0):
                 self._backing_off.append(start.container.name)
+            # Init containers run one after the other: the ones behind must not overtake one that waits.
             if start.init and not is_sidecar(start.container):
                 self._why = f"init container {start.container.name} is in back-off"
                 break
         return allowed
 
     def _not_before(self, start: StartContainer) -> float:
-        """Return the time before which a container may not start."""
         name, latest = start.container.name, start.previous
         held = self._clock.held.get(name, 0.0)
+        # An init container that ended in an earlier sandbox is due again in the new one: that is no crash, so no
+        # back-off.
         if latest is None or latest.state is not State.EXITED or (start.init and self._here(name) is None):
             return held
         delay = self._clock.delay(name)
@@ -470,7 +477,6 @@ class _Containers:
         return max(held, latest.finished_at / _NS + delay)
 
     def _reason(self, action: Action) -> str:
-        """Return why ``action`` is taken."""
         if isinstance(action, KillContainer):
             return action.message[0].lower() + action.message[1:]
         if isinstance(action, StartContainer):

@@ -76,6 +76,7 @@ class PodResizing:
         try:
             rest = await self._node.resizer.begin(pod, had, running)
             for item in running:
+                # Noted one by one: what a failure leaves behind is known, and the next attempt goes on from there.
                 with suppress(NotFound):  # it has just ended
                     await self._node.resizer.container(pod, had, item)
                 allocations.actuated(uid, item.container.name, item.container.resources)

@@ -109,6 +109,7 @@ class Starter:
             raise StepFailed(
                 error.message, reason="FailedMount", waiting="ContainerCreating", hint=error.hint
             ) from error
+        # The keyring is made of pull secrets, which may have changed with the other objects.
         if sources is not self._sources:
             self._keyring = None
         self._sources = sources
@@ -124,6 +125,8 @@ class Starter:
         for problem in self._dns().problems:
             self._listener.event(Event(type="Warning", reason="DNSConfigForming", message=problem))
         try:
+            # Asked anew: since the pod was taken on, the runtime may have been replaced by one that would ignore the
+            # classes.
             config = await self._sandbox_config(attempt, admitted, fresh=bool(class_resources.of_pod_field(self._pod)))
             handler = self._node.runtime_classes.handler(self._pod)
             request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=handler)
@@ -251,6 +254,7 @@ class Starter:
     ) -> api_pb2.ContainerConfig:
         """Return the container's configuration, after making the files it mounts."""
         pod, container = self._pod, action.container
+        # Volumes come first: variables may be read from files in them (fileKeyRef).
         mounted = await self._volumes(admitted)
         volumes: dict[str, MountedVolume | PlannedImage] = {**mounted, **had.volumes}
         try:
@@ -455,7 +459,6 @@ def _target(action: StartContainer, observed: Observed) -> str:
 
 
 def surroundings(node: Node) -> Surroundings:
-    """Return what volumes have to know of the node."""
     return Surroundings(
         node_name=node.name,
         labels=node.labels,

@@ -138,7 +138,6 @@ def _pod_ips(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStat
 
 
 def _pod_resources(pod: Pod) -> ResourceRequirements:
-    """Return what the pod as a whole was allocated."""
     claims = pod.spec.resources.claims if pod.spec.resources is not None else ()
     return ResourceRequirements(
         requests=_texts(requests.pod_requests(pod)), limits=_texts(requests.pod_limits(pod)), claims=claims

@@ -63,11 +63,13 @@ class Grace:
         if end < self._end or (seconds <= 0 and not self.at_once):
             self._end = min(self._end, end)
             self.at_once = self.at_once or seconds <= 0
+            # Each waiter has the event of its time: one that is set and cleared would be missed by who has not begun to
+            # wait.
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
     def changed(self) -> Coroutine[Any, Any, Any]:
-        """Return what returns when it gets shorter than it is at this call."""
+        """A coroutine that ends when the period is shortened after this call."""
         return self._changed.wait()
 
     async def over(self) -> None:
@@ -102,6 +104,7 @@ class Stopper:
             self._stop_in_turn(target, grace, [ended[other] for other in before.get(name, ())], ended[name])
             for name, target in running.items()
         ]
+        # Not a TaskGroup: one container that cannot be stopped must not cancel the stopping of the others.
         results = await asyncio.gather(*steps, return_exceptions=True)
         for result in results:
             if isinstance(result, BaseException):
@@ -127,6 +130,7 @@ class Stopper:
                 await _either(other.wait(), grace.over())
             await self._stop(target, grace)
         finally:
+            # Also when it failed: sidecars wait for this, and must not do so for the whole grace period.
             ended.set()
 
     def _say(self, target: Target, message: str) -> None:
@@ -158,7 +162,10 @@ class Stopper:
         waiting: set[asyncio.Task[Any]] = set()
         try:
             while True:
+                # Rounded up: CRI takes whole seconds, and the pod must not get less than it was promised.
                 seconds = 0 if grace.at_once else max(math.ceil(grace.left), MINIMUM_GRACE_S)
+                # CRI cannot shorten a StopContainer under way: when the period gets shorter, another one runs beside
+                # it.
                 attempts.add(asyncio.ensure_future(self._request(target.id, seconds)))
                 changed = asyncio.ensure_future(grace.changed())
                 waiting.add(changed)

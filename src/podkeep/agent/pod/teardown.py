@@ -144,6 +144,8 @@ async def remove_pod_state(client: CriClient, dirs: PodDirs, config: Config, uid
     :raises PodkeepError: naming what is left.
     """
     await remove_sandboxes(client, uid)
+    # Under the lock: of two pods of a QoS class that end together, each would find the other in the level above and
+    # leave it.
     async with dirs.held():
         await asyncio.to_thread(podcgroups.remove, cgroup_names.root(config), uid)
     await asyncio.to_thread(remove_node_state, dirs, config, uid)
@@ -174,6 +176,8 @@ async def reclaim_orphans(client: CriClient, dirs: PodDirs, config: Config) -> N
     held = await held_pods(client)
     for uid in await asyncio.to_thread(dirs.orphans, held):
         try:
+            # The cgroup goes first: as long as it resists, the directory stays, and with it the record of the pod's
+            # IDs.
             await asyncio.to_thread(podcgroups.remove, cgroup_names.root(config), uid)
             await asyncio.to_thread(remove_node_state, dirs, config, uid)
             log.info("removed what was left of pod %s", uid)

@@ -53,5 +53,4 @@ class TerminationMessages:
 
 
 def log_of(pod_logs: str, pod: Pod, view: ContainerView) -> Path:
-    """Return the log of one attempt of a container."""
     return Path(names.log_directory(pod_logs, pod)) / names.log_path(view.name, view.attempt)

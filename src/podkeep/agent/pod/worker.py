@@ -149,6 +149,7 @@ class PodWorker:
         self._admitted: Admitted | None = None
         self._grace: int | None = None
         self._end_deadline: float | None = None
+        # As the API has it, if it does: an agent that is started anew must not give a pod with a deadline more time.
         self._since = rfc3339.seconds(pod.status.start_time) if pod.status.start_time else time.time()
         self._end: Finish | None = None
         self._asked: Finish | None = None
@@ -196,11 +197,14 @@ class PodWorker:
             try:
                 await self._take_last_decision(self._admitted)
                 await self._loop(self._admitted)
+                # In this order: an agent that is killed between the two must not find a pod to go on with and no reason
+                # to end it.
                 await self._note_last_decision(self._admitted)
                 await asyncio.to_thread(checkpoint.drop, self._admitted.directory.path)
                 await self._until_answered(self._stop_containers)
                 observed = await self._until_answered(self._observer.read)
             finally:
+                # However the pod ends: nothing of its logs may be rotated once they can be removed.
                 await self._node.logs.forget(self.pod.metadata.uid)
         await self._report(observed)
         # One whose deadline is over before a container of it has run has failed, too.
@@ -458,6 +462,8 @@ class PodWorker:
         except (StepFailed, Unavailable) as failure:
             if self._grace is not None:
                 return
+            # Not the pod's failure: without a retry it would end the pod, whose sandbox somebody stopped between look
+            # and start.
             if await self._sandbox_ended(action, observed):
                 log.info("%s; the pod gets a new sandbox", failure.message)
                 return
@@ -528,6 +534,7 @@ class PodWorker:
             await self._node.client.runtime.StopPodSandbox(request)
         elif isinstance(action, CreateSandbox):
             self._stale = False
+            # It makes all volumes, so that there is nothing to bring up to date.
             await self._starter.create_sandbox(action.attempt, admitted)
         elif isinstance(action, StartContainer):
             previous = action.previous
@@ -542,6 +549,7 @@ class PodWorker:
             if action.replace:
                 # A changed container: how often the one before it ended does not count.
                 self._back_off.succeeded(action.container.name)
+            # Noted before the task runs, as the next decision would otherwise kill the container a second time.
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
         elif isinstance(action, ResetContainer):
@@ -617,6 +625,7 @@ class PodWorker:
         except PodkeepError as error:
             log.warning("container %s of %s cannot be stopped: %s", view.name, target.pod, error)
             await asyncio.sleep(_LOOK_IN_BACK_OFF)
+            # After the pause: forgotten at once, the container would be killed again as fast as the runtime refuses.
             self._killed.pop(view.id, None)
         finally:
             self._kills.pop(view.id, None)
@@ -648,6 +657,7 @@ class PodWorker:
 
     async def _stop_containers(self) -> None:
         """Stop what runs: the containers side by side, then the sidecars in reverse order."""
+        # The pod's own grace period takes the place of that of a kill; a hook that has run is not run again (Stopper).
         kills = [*self._kills.values()]
         for kill in kills:
             kill.cancel()
@@ -657,6 +667,7 @@ class PodWorker:
         running = targets(self.pod, _running(observed), self._node.probes.address(self.pod, observed))
         if not running:
             return
+        # Kept over repetitions of this step: the grace period goes on while the runtime is away.
         if self._ending is None:
             seconds = grace_of(self.pod) if self._grace is None else self._grace
             self._ending = Grace(seconds, at_once=self._grace == 0)

@@ -52,6 +52,7 @@ class Checks:
 
     async def _exec(self, action: ExecAction, target: Target, timeout: int) -> Outcome:
         command = static_command(action.command, target.container)
+        # The timeout counts from the request on: a probe that waits for a place is late, but does not fail for it.
         async with self._places.one():
             request = api_pb2.ExecSyncRequest(container_id=target.id, cmd=command, timeout=timeout)
             try:

@@ -41,6 +41,7 @@ async def connect(
         )
     except ssl.SSLError:
         raise
+    # While TLS is set up; the caller has the words for it.
     except ConnectionResetError:
         raise
     except OSError as error:

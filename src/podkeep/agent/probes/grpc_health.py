@@ -18,6 +18,8 @@ from podkeep.base import netloc
 _CHECK = "/grpc.health.v1.Health/Check"
 _MAX_ANSWER = 4096
 _STATUSES = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
+# What the container sends is hostile, and each probe begins anew: no proxy of the agent's environment, no connection of
+# another probe, no retry that hides a failure.
 _OPTIONS: tuple[tuple[str, str | int], ...] = (
     ("grpc.primary_user_agent", f"kube-probe/{VERSION}"),
     ("grpc.max_receive_message_length", _MAX_ANSWER),
@@ -95,6 +97,7 @@ def _status(message: bytes) -> int | None:
     """
     if not message:
         return 0
+    # Tag 0x08 is field 1 as a varint. Statuses have one byte, so that a longer number is none.
     if message[0] != 0x08 or len(message) < 2:
         return None
     return message[1] & 0x7F if message[1] < 0x80 else None

@@ -83,6 +83,7 @@ class Hooks:
             try:
                 await http_get.get(request, None)
             except http_get.PlainAnswer:
+                # What was meant for TLS is not sent in the clear.
                 headers = tuple(item for item in request.headers if item[0].lower() != "authorization")
                 await http_get.get(replace(request, scheme="http", headers=headers), None)
                 place = netloc.join(request.host, request.port)

@@ -37,6 +37,7 @@ _FOLLOWED = frozenset({301, 302, 303, 307, 308})
 _IN_PATH = "/%:@!$&'()*+,;=~-._"
 _IN_QUERY = _IN_PATH + '?[]"<>^`{|}\\'
 _BROKEN_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# OpenSSL's reasons for a first record that is no TLS; which of them depends on the first bytes of the answer.
 _NOT_TLS = frozenset({"HTTP_REQUEST", "WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
 
 
@@ -148,6 +149,7 @@ async def get(first: Request, timeout: float | None) -> Answer:
                 count += 1
                 answer = await _ask(asked)
                 following = _redirect(asked, answer)
+                # A container must not have the node ask other machines for it.
                 if following is None or following.host != first.host:
                     return answer
                 if count >= _MAX_REDIRECTS:

@@ -67,7 +67,6 @@ class Target:
 
 
 def spec_of(container: Container | EphemeralContainer, kind: Kind) -> Probe | None:
-    """Return the probe of ``container`` that is for ``kind``."""
     if kind is Kind.STARTUP:
         return container.startup_probe
     return container.readiness_probe if kind is Kind.READINESS else container.liveness_probe

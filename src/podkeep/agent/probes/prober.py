@@ -90,6 +90,7 @@ class PodProbes:
         self._probes.clear()
         await self._tasks.close()
         meta, metrics = self._pod.metadata, self._shared.metrics
+        # Series of pods that are gone would add up for as long as the agent runs.
         metrics.forget(PROBE_TOTAL, pod_uid=meta.uid)
         metrics.forget(PROBE_DURATION, pod=meta.name, namespace=meta.namespace)
 
@@ -194,6 +195,7 @@ class PodProbes:
         target = Target(container=probe.container, id=probe.id, pod=full_name(self._pod), host=self._host)
         begun = time.monotonic()
         outcome = await self._outcome(probe.spec, target)
+        # Nothing is awaited from here on: a run that is over must not count as armed any more.
         probe.task = None
         self._report(probe, outcome)
         self._count(probe, outcome.verdict, time.monotonic() - begun)

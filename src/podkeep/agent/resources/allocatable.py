@@ -26,6 +26,7 @@ def allocatable(capacity: Mapping[str, int], agent: AgentConfig) -> dict[str, in
     kept = reserved(agent)
     for threshold in thresholds.read(agent):
         name = _KEPT_FREE.get(threshold.signal, "")
+        # Soft thresholds are not kept free, as upstream: pods may be there until the grace period is over.
         if name in capacity and threshold.is_hard:
             kept[name] = kept.get(name, 0) + threshold.value.of(capacity[name])
     for name, value in kept.items():
@@ -38,6 +39,7 @@ def allocatable(capacity: Mapping[str, int], agent: AgentConfig) -> dict[str, in
             )
     left = {name: value - kept.get(name, 0) for name, value in capacity.items() if name != machine.PID}
     huge = sum(value for name, value in left.items() if name.startswith(requests.HUGE_PAGES))
+    # Huge pages were reserved of the memory when the machine was set up: nobody can have it as pages of 4 KiB.
     left[requests.MEMORY] = max(left[requests.MEMORY] - huge, 0)
     return left
 

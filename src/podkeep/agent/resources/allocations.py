@@ -102,6 +102,7 @@ class Allocations:
             granted = resize.of(pod) if record is None else record.granted
             actuated = granted if record is None or record.actuated is None else record.actuated
             found = self._pods[uid] = PodAllocation(granted=granted, actuated=actuated)
+            # An earlier process had granted it and was not done.
             if not found.complete:
                 found.in_progress = pod.metadata.generation
         return found
@@ -113,11 +114,9 @@ class Allocations:
             self._write(uid, found)
 
     def get(self, uid: str) -> PodAllocation | None:
-        """Return the allocation of a pod that was taken on."""
         return self._pods.get(uid)
 
     def forget(self, uid: str) -> None:
-        """Drop a pod of which nothing is left."""
         self._pods.pop(uid, None)
 
     def allocated(self, pod: Pod) -> Pod:
@@ -142,6 +141,7 @@ class Allocations:
             return refused
         if refused is not None:
             return self._defer(pod, found, refused, now)
+        # No await between the judgement and this: no other pod can have been granted the same meanwhile.
         found.granted = wanted
         found.refused, found.since = None, 0.0
         found.in_progress, found.error = generation, ""

@@ -39,7 +39,6 @@ def of_pod(root: str, pod: Pod) -> str:
 
 
 def place(root: str, pod: Pod) -> PodCgroup:
-    """Return where the cgroup of ``pod`` is below ``root``."""
     return _pod_cgroup(root, qos.qos_class(pod), pod.metadata.uid)
 
 

@@ -1,7 +1,7 @@
 """Classes of a pod and its containers (KEP-3008): what is asked for, and whether the node offers it. Pure.
 
 Owns: annotations and fields to what the runtime is told, the pod's QoS class among it, and the words of a refusal. Does
-not own: asking the runtime (``class_offers.py``), the CRI messages (``convert/class_resources.py``), or what a class
+not own: asking the runtime (``class_offers.py``), the CRI messages (``class_messages.py``), or what a class
 means: the agent knows names alone. Called by ``admission`` before anything of a pod is made, and by ``starter`` for
 every sandbox and container anew.
 """

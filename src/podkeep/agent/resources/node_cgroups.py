@@ -54,6 +54,7 @@ async def hold_pods(config: Config, capacity: Mapping[str, int], report: Report)
             text = f'Failed to update Node Allocatable Limits "{root}": {error.message}'
             log.warning(text)
             report("Warning", FAILED, text)
+            # cgroup version 1 refuses a limit of memory below what is in use (EBUSY), until eviction has made room.
             await asyncio.sleep(_AGAIN_S)
         else:
             report("Normal", ENFORCED, "Updated Node Allocatable limit across pods")

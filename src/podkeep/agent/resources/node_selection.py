@@ -13,6 +13,8 @@ from podkeep.api.pod import PodSpec
 from podkeep.api.scheduling import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm, Toleration
 
 NO_EXECUTE, NO_SCHEDULE = "NoExecute", "NoSchedule"
+# Bounded, as int() refuses more than 4300 digits. Affinity takes what Go's ParseInt takes, tolerations canonical
+# numbers.
 _WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}")
 
@@ -52,7 +54,6 @@ def untolerated(taints: Iterable[Taint], tolerations: Iterable[Toleration], effe
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Return whether a toleration allows a taint."""
     if toleration.effect not in ("", taint.effect) or toleration.key not in ("", taint.key):
         return False
     if toleration.operator in ("Lt", "Gt"):

@@ -109,6 +109,7 @@ def properties(limits: CgroupLimits, version: int) -> list[str]:
         # systemd's units are the kernel's of each version.
         found.append(f"CPUWeight={weight(limits.shares)}" if version == 2 else f"CPUShares={limits.shares}")
     if limits.quota_us is not None:
+        # An empty CPUQuota= takes a limit away (systemd.resource-control(5)).
         percent = f"{limits.quota_us * 100 / qos.PERIOD_US:g}%" if limits.quota_us else ""
         found.append(f"CPUQuota={percent}")
     if limits.memory is not None:
@@ -148,6 +149,7 @@ def _v1(limits: CgroupLimits) -> list[tuple[str, str]]:
     if limits.shares is not None:
         found.append(("cpu.shares", str(limits.shares)))
     if limits.quota_us is not None:
+        # The period first: the kernel holds a quota against the period that is in force.
         found.append(("cpu.cfs_period_us", str(qos.PERIOD_US)))
         found.append(("cpu.cfs_quota_us", str(limits.quota_us or -1)))
     if limits.memory is not None:

@@ -99,6 +99,7 @@ def remove(root: str, uid: str) -> None:
     :raises PodkeepError: if processes are left in it, or systemd refuses.
     """
     cgroups = _cgroups()
+    # Only the UID is known of an orphan, and the class of a pod may have been another one when its cgroup was made.
     for cgroup in cgroup_names.possible(root, uid):
         if systemd.is_slice(root):
             _remove_slice(cgroups, cgroup)

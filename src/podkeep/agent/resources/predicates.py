@@ -99,6 +99,7 @@ def admit(pod: Pod, others: Sequence[Pod], facts: NodeFacts) -> Rejection | Pree
     found = _pressure(pod, facts) or _sysctls(pod, facts) or _operating_system(pod) or _groups_policy(pod, facts)
     if found is not None:
         return found
+    # Upstream's order: too few resources are told before what else is wrong, so that messages are the same.
     unfit = insufficient(pod, others, facts.allocatable)
     if unfit and not critical.is_critical(pod):
         return unfit[0].rejection()
@@ -151,6 +152,7 @@ def conflict(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> HostPort 
         by_port.setdefault((item.protocol, item.port), set()).add(item.address)
     for item in sorted(wanted):
         addresses = by_port.get((item.protocol, item.port), set())
+        # A port on every address collides with one on any address, and the other way round.
         if addresses and (item.address == _ANY_ADDRESS or not addresses.isdisjoint({item.address, _ANY_ADDRESS})):
             return item
     return None

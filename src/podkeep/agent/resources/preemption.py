@@ -24,6 +24,7 @@ def choose(pod: Pod, others: Sequence[Pod], needed: Mapping[str, int]) -> tuple[
     if missing(pod, others, needed):
         return None
     best_effort, burstable, guaranteed = _by_class(pod, others)
+    # From the most valuable class on: of each only what all pods of the lower ones together cannot give.
     last = _nearest(guaranteed, _less(needed, [*best_effort, *burstable]))
     then = _nearest(burstable, _less(needed, [*best_effort, *last]))
     first = _nearest(best_effort, _less(needed, [*then, *last]))

@@ -18,6 +18,7 @@ PERIOD_US = 100_000
 _CLASSES = (requests.CPU, requests.MEMORY)
 _GUARANTEED_OOM_SCORE = -997
 _BEST_EFFORT_OOM_SCORE = 1000
+# The kernel refuses a quota below a millisecond (EINVAL), and cuts shares to between 2 and 262144.
 _MIN_QUOTA_US = 1000
 _MIN_SHARES = 2
 _MAX_SHARES = 262_144

@@ -22,6 +22,7 @@ CPU, MEMORY, EPHEMERAL_STORAGE, PODS = "cpu", "memory", "ephemeral-storage", "po
 HUGE_PAGES = "hugepages-"
 
 
+# Quantities are parsed again in each judgement over all pods, and pods of one controller have the same.
 @lru_cache(maxsize=4096)
 def amount(name: str, text: str) -> int:
     """Return a quantity of resource ``name`` as a number, rounded up."""
@@ -116,7 +117,6 @@ def aggregate(pod: Pod, kind: Kind) -> dict[str, int]:
 
 
 def total(pods: Iterable[Pod]) -> dict[str, int]:
-    """Return what several pods request together."""
     found: dict[str, int] = {}
     for pod in pods:
         _merge(found, pod_requests(pod), _add)

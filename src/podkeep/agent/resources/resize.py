@@ -43,7 +43,6 @@ def is_resizable(container: Container, *, init: bool) -> bool:
 
 
 def of(pod: Pod) -> Allocation:
-    """Return the resources that the specification of ``pod`` names."""
     containers = [
         *(item for item in pod.spec.init_containers if requests.is_sidecar(item)),
         *pod.spec.containers,
@@ -122,7 +121,6 @@ def _changed(old: Mapping[str, str], new: Mapping[str, str]) -> set[str]:
 
 
 def started_text(pod: Pod) -> str:
-    """Return the message of the event ``ResizeStarted``."""
     return f"Pod resize started: {_summary(pod)}"
 
 
@@ -132,7 +130,6 @@ def completed_text(pod: Pod, generation: int) -> str:
 
 
 def error_text(pod: Pod, generation: int, error: str) -> str:
-    """Return the message of the event ``ResizeError``."""
     return f"Pod resize error: {_summary(pod, generation, error)}"
 
 

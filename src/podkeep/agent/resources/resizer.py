@@ -61,6 +61,7 @@ class Resizer:
         now = await asyncio.to_thread(podcgroups.current, root, pod)
         await self._require_memory(pod, had, running, wanted, now)
         await asyncio.to_thread(podcgroups.update, root, pod, larger(wanted, now))
+        # Only CPU and memory can be changed while a pod runs (KEP-1287).
         return replace(wanted, hugepages={}, pids=None)
 
     async def container(self, pod: Pod, had: Allocation, running: Running) -> None:
@@ -136,6 +137,7 @@ def in_order(running: Sequence[Running], had: Allocation) -> list[Running]:
     def grows(item: Running) -> bool:
         return _memory(item.container.resources) >= _memory(had.containers.get(item.container.name, _NOTHING))
 
+    # What shrinks makes room below the pod's limit for what grows.
     return sorted(running, key=grows)
 
 
@@ -143,6 +145,7 @@ def larger(wanted: CgroupLimits, now: CgroupLimits) -> CgroupLimits:
     """Return the limits of a pod's cgroup while its containers change from what they have to what they get."""
     quota = wanted.quota_us
     if quota is not None and now.quota_us is not None:
+        # 0 is no limit, which is more than any number.
         quota = 0 if 0 in (quota, now.quota_us) else max(quota, now.quota_us)
     memory = wanted.memory
     if memory is not None:

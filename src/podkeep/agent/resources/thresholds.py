@@ -137,6 +137,7 @@ def for_filesystems(
     :param layers_apart: writable layers are on another file system than images.
     """
     kept = [item for item in thresholds if item.signal not in (CONTAINERFS, CONTAINERFS_INODES)]
+    # Writable layers are with the images, or on the file system of the agent's directory.
     disk, inodes = (IMAGEFS, IMAGEFS_INODES) if images_apart and not layers_apart else (NODEFS, NODEFS_INODES)
     made = {disk: CONTAINERFS, inodes: CONTAINERFS_INODES}
     return (*kept, *(replace(item, signal=made[item.signal]) for item in kept if item.signal in made))

@@ -102,6 +102,8 @@ class Authenticator:
 
         :raises Unauthorized: if they do not show it, or what they show is not good.
         """
+        # TLS has verified it against the authority of the configuration already: without one there is no certificate
+        # here.
         if user := certified(request.peer.certificate):
             return user
         token = bearer(request)
@@ -124,6 +126,7 @@ class Authenticator:
             try:
                 user = reviewed(await review({"token": token}))
             except PodkeepError as error:
+                # Not kept: the API may answer the next time, and who has no answer is not let in.
                 log.warning("a token cannot be reviewed: %s", error.message)
                 return None
             self._cache.put(digest, user, self._ttl)
@@ -142,6 +145,7 @@ def bearer(request: Request) -> str:
     token = rest.strip()
     if kind.lower() != "bearer" or not token:
         return ""
+    # Which of two headers counts is not defined, so none does; what cannot be a token is not sent to the API.
     if len(given) > 1 or len(token) > _MAX_TOKEN or not token.isascii():
         raise Unauthorized
     return token

@@ -112,6 +112,7 @@ class Authorizer:
             log.warning("an access cannot be reviewed: %s", error.message)
             what = f"user={user.name}, verb={verb}, resource=nodes, subresource={subresource}"
             raise Refused(500, f"Authorization error ({what})") from error
+        # Fail closed: anything but a clear yes is a no.
         allowed = status.get("allowed") is True and status.get("denied") is not True
         self._cache.put(question, allowed, self._allowed_ttl if allowed else self._denied_ttl)
         return allowed

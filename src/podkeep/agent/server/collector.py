@@ -164,6 +164,8 @@ class Collector:
         return found
 
     async def _disks(self) -> dict[str, PodDisk]:
+        # One count at a time, however many ask: a second walk over the same files would take as long and slow down
+        # both.
         if self._measuring is None or self._measuring.done():
             self._measuring = self._tasks.start(self._measure())
         await asyncio.wait({self._measuring}, timeout=_WAIT_S)

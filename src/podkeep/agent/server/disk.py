@@ -23,6 +23,7 @@ from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.kernel.files import openat, tree_size
 
+# The unit of st_blocks, whatever the block size of the file system is (stat(2)).
 _BLOCK_BYTES = 512
 
 
@@ -52,7 +53,6 @@ def measure(dirs: PodDirs, pod_logs: str, pod: Pod, ending: threading.Event) -> 
 
 
 def _files(directory: Path) -> Size | None:
-    """Return the size of a directory's regular files."""
     try:
         fd = openat.open_directory(directory)
     except OSError:

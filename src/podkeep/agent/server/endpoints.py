@@ -72,7 +72,6 @@ class Endpoints:
     settings: Settings = Settings()
 
     async def answer(self, request: Request) -> Answer:
-        """Answer a request."""
         try:
             path = paths.of_request(request)
         except Refused as refusal:
@@ -82,6 +81,7 @@ class Endpoints:
         try:
             user = await self.authenticator.authenticate(request)
             await request.while_there(self.authorizer.check(user, wanted(request.method, path.text)))
+            # Only now: strangers can be pushed out by others, who has shown that they may ask cannot.
             request.admit()
             return await self._routed(request, path)
         except Refused as refusal:
@@ -254,6 +254,7 @@ class Endpoints:
 
     async def run(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:
         _, identity = await self._container(request, rest, 'container not found ("{}")')
+        # At each blank and without quotes, as a kubelet splits it (getRun).
         command = next(iter(path.query.get("cmd", ())), "").split(" ")
         call = self.client.runtime.ExecSync(api_pb2.ExecSyncRequest(container_id=identity, cmd=command))
         done = await self._asked(request, call)

@@ -236,6 +236,7 @@ async def read_log(
     writer = Writer(options)
     try:
         if not options.follow:
+            # What is there at the start: a container that writes faster than the client reads would never let it end.
             left = reader.to_read()
             while left > 0 and not writer.is_full:
                 step = min(_STEP, left)

@@ -87,6 +87,7 @@ def _interfaces(proc: Path) -> tuple[Interface, ...]:
 def _cpu_ns(stat: str) -> int:
     """Return the time that all processors worked: neither idle nor waiting for a disk; guests are in user time."""
     ticks = [int(word) for word in stat.partition("\n")[0].split()[1:9]]
+    # /proc/stat: user, nice, system, then idle and iowait, then irq, softirq, steal (proc_stat(5)).
     busy = sum(ticks[:3]) + sum(ticks[5:8])
     return busy * (10**9 // os.sysconf("SC_CLK_TCK"))
 

@@ -37,6 +37,7 @@ def of_request(head: Head) -> Path:
     """
     raw, _, query = head.target.partition("?")
     try:
+        # Split before it is decoded: an escaped slash is part of a name and not another step, and is refused below.
         parts = tuple(unquote(part, errors="strict") for part in raw.split("/")[1:])
         fields = parse_qs(query, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError as error:

@@ -16,7 +16,6 @@ _STATIC = ("", "true")
 
 
 def update(metrics: AgentMetrics, pods: Iterable[tuple[Pod, PodStatus]]) -> None:
-    """Set the gauges of pods and containers."""
     running = ephemeral = resizing = 0
     pending: Counter[str] = Counter()
     desired: Counter[str] = Counter(dict.fromkeys(_STATIC, 0))

@@ -107,6 +107,7 @@ def cri_families(
         for found in (pod.metrics, *(container.metrics for container in pod.container_metrics)):
             for item in found:
                 descriptor = described.get(item.name)
+                # Labels are matched by their place: of another number, values would be shown under wrong names.
                 if descriptor is None or len(descriptor.label_keys) != len(item.label_values):
                     continue
                 if item.name not in metrics:

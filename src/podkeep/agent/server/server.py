@@ -150,6 +150,7 @@ class KubeletServer:
         agent = self._agent
         if self._certify is not None:
             await asyncio.to_thread(self._certify)
+        # Before they are read: what changes meanwhile is another time at the next look.
         self._seen = _times(self._files)
         self._tls = server_context(
             "the kubelet",
@@ -170,7 +171,6 @@ class KubeletServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """End every connection."""
         await self._tasks.close()
         await self._server.close(_CLOSE_S)
         await self.collector.close()
@@ -202,6 +202,7 @@ class KubeletServer:
         if now == self._seen or self._tls is None:
             return
         try:
+            # With an empty password, OpenSSL does not ask for one at the terminal if the key has one.
             self._tls.load_cert_chain(self._files[0], self._files[1], password="")
         except (OSError, ssl.SSLError) as error:
             # Half of the pair may have been written.
@@ -217,7 +218,6 @@ def serving_store(agent: AgentConfig) -> CertificateStore:
 
 
 def certificate_files(agent: AgentConfig) -> tuple[Path, Path]:
-    """Return the files of the server's certificate and its key."""
     if agent.tls_cert_file:
         return Path(agent.tls_cert_file), Path(agent.tls_private_key_file)
     directory = Path(agent.root) / "pki"
@@ -247,6 +247,7 @@ def _own_cgroup() -> str:
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
             number, names, path = line.split(":", 2)
+            # Version 2 has one line, with number 0; version 1 has one for each hierarchy (cgroups(7)).
             if number == "0" or "memory" in names.split(","):
                 return path
     return ""

@@ -19,6 +19,7 @@ from podkeep.http.backend import Address, Backend
 from podkeep.http.handshake import TUNNEL_PREFIX
 from podkeep.http.messages import Refused, Request, Response, Upgrade
 
+# Credentials are for the agent alone, and the rest is about the client's connection, not about the next one.
 _DROPPED = frozenset({"authorization", "connection", "content-length", "expect", "host", "upgrade"})
 _RETRY_AFTER_S = 60
 

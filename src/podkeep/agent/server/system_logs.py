@@ -39,6 +39,8 @@ def _answer(root: str, parts: tuple[str, ...], at_end: ExitStack) -> Response:
             directory = openat.open_directory(root)
             closing.callback(os.close, directory)
             name = "/".join(parts) or "."
+            # O_PATH first: opening a FIFO would block, and opening a device may do something; only then it is known
+            # what it is.
             found = openat.openat2(directory, os.fsencode(name), os.O_PATH, openat.CONFINED)
             closing.callback(os.close, found)
             status = os.fstat(found)

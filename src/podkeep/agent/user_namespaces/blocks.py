@@ -53,7 +53,6 @@ class Block:
         return f"{self.first}-{self.first + self.length - 1}"
 
     def overlaps(self, other: Block) -> bool:
-        """Say whether the two have an ID in common."""
         return self.first < other.first + other.length and other.first < self.first + self.length
 
     def units(self) -> range:
@@ -94,9 +93,13 @@ class IdRange:
         left, taken = self.blocks, iter(self._taken)
         first, beyond = next(taken, _NOTHING)
         while left and at + step <= last:
+            # Units at a time and both series in order: a range of all IDs has 65,535 units, and users can have 40,000
+            # ranges.
             if beyond <= at:
                 first, beyond = next(taken, _NOTHING)
             elif first < at + step:
+                # Rounded up to a whole block: a block starts at a multiple of its length, as a kubelet's check of
+                # records demands.
                 at += -(-(beyond - at) // step) * step
             else:
                 yield at * UNIT
@@ -133,7 +136,6 @@ class IdRange:
         return replace(self, granted=(*self.granted, *granted))
 
     def granted_in(self, block: Block) -> list[Granted]:
-        """Return what of the IDs of a block is granted to users."""
         return [item for item in self.granted if item.overlaps(block.first, block.length)]
 
     def shortage(self) -> str:
@@ -212,6 +214,7 @@ def _mapping_of_node(record: _Record) -> IdMap:
         found.validate()
     except InvalidArgument as error:
         raise DataLoss(f"invalid user namespace mappings file: {error.message}") from error
+    # A record that somebody wrote must not make a pod's user root of the node.
     if any(item.host_id == 0 for item in (*uids, *gids)):
         raise DataLoss("invalid user namespace mappings file: it maps ID 0 of the node")
     return found
@@ -257,12 +260,16 @@ class Blocks:
             log.warning("pod %s keeps the IDs %s until it is removed, but they overlap: %s", uid, block, who)
         elif block not in self._range:
             log.warning("pod %s keeps the IDs %s, which are outside of the configured range", uid, block)
+        # By units of the least length, so that blocks of different lengths, from before and after a change of the
+        # setting, cannot overlap.
         self._units.update(dict.fromkeys(block.units(), uid))
         self._by_pod[uid] = block
 
     def reserve(self, block: Block) -> None:
         """Note that another agent's pod holds ``block``; a pod of ours that has it keeps it."""
         for unit in block.units():
+            # Not an error: a pod that has both a record of ours and one of another agent goes on; no new pod gets the
+            # IDs.
             self._units.setdefault(unit, "")
 
     def allocate(self, uid: str) -> Block:
@@ -292,7 +299,6 @@ class Blocks:
                 del self._units[unit]
 
     def held(self) -> Mapping[str, Block]:
-        """Return each pod's block."""
         return dict(self._by_pod)
 
 
@@ -470,6 +476,7 @@ def allocate(
         for block in _of_others(directory, known):
             blocks.reserve(block)
     block = blocks.allocate(uid)
+    # A pod that is taken on again keeps its record as it is, also one of an earlier length.
     if not (pods / uid / FILE_NAME).exists():
         write(pods, uid, block)
     return block

@@ -61,6 +61,7 @@ def is_undecided(pod: Pod) -> bool:
 
 def needs_claims(pod: Pod, *, one_mapping: bool, gates: FeatureGates) -> bool:
     """Say whether the choice depends on what is behind the pod's claims."""
+    # Claims are read from the API, and a pod waits until they are bound: only where that can change the answer.
     if not one_mapping or not is_undecided(pod) or gates.enabled(NO_HOST_DEFAULTING):
         return False
     return any(_kind(volume) in _CLAIMED for volume in pod.spec.volumes) and not any(_triggers(pod, {}))

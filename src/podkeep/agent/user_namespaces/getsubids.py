@@ -92,8 +92,11 @@ def _range(program: str, *options: str) -> tuple[int, int]:
             [program, *options, KUBELET],
             stdin=b"",
             timeout=TIMEOUT_S,
+            # The output is parsed, so it must not be translated; a PATH of the agent's own must not choose what the
+            # program starts.
             env={"LC_ALL": "C", "PATH": os.defpath},
             output_limit=MAX_OUTPUT,
+            # What it started to ask a central directory would keep the pipes open after it was killed.
             kill_others=procfs.kill_family,
         )
     except DeadlineExceeded as error:
@@ -135,6 +138,7 @@ def checked(first: int, count: int, *, pods: int, length: int) -> IdRange:
         raise _failed(f"{what} begins below {length}, with IDs of the machine itself", hint=hint)
     if count % length:
         raise _failed(f"{what} has {count} IDs, which is not a multiple of {length}", hint=hint)
+    # A range may reach the last ID, which the kernel maps for nobody: the block that has it is left out.
     end = min(first + count, NO_ID)
     blocks = (end - first) // length
     if blocks < pods:

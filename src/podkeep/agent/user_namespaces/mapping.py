@@ -96,6 +96,7 @@ def with_fs_group(id_map: IdMap, group: int) -> IdMap:
         kernel takes no more extents.
     """
     wanted = IdMapping(container_id=group, host_id=group, length=1)
+    # The mapping has the group as itself already.
     if any(item.container_id == item.host_id and item.container_id <= group < _end(item) for item in id_map.gids):
         return id_map
     if group == 0:
@@ -104,7 +105,10 @@ def with_fs_group(id_map: IdMap, group: int) -> IdMap:
             hint="choose another fsGroup, or set `hostUsers: true`",
         )
     rest = [
-        piece for item in id_map.gids for piece in _without(item, {group - item.container_id, group - item.host_id})
+        # Both the pod's GID of that number and the pod's GID that has the group as its host ID have to go.
+        piece
+        for item in id_map.gids
+        for piece in _without(item, {group - item.container_id, group - item.host_id})
     ]
     if not any(item.container_id == 0 for item in rest):
         raise InvalidArgument(

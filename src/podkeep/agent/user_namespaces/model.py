@@ -35,5 +35,4 @@ def of(given: Block | IdMap) -> PodUserNamespace:
 
 
 def of_block(block: Block) -> PodUserNamespace:
-    """Return the user namespace of a pod with a block of its own."""
     return PodUserNamespace(id_map=idmap.block(block.first, block.length), idmapped_volumes=True)

@@ -22,6 +22,7 @@ KUBELET = "kubelet"
 """The user whose ranges are meant for pods (KEP-127, configuration of ranges)."""
 MAX_BYTES = 1 << 20
 """Of each file; 40,000 ranges take as much, more than there are blocks."""
+# shadow reads numbers with strtoul(3) and base 0: `0x10000` and `-1` are ranges to newuidmap(1), so they are here.
 _NUMBER = re.compile(r"[ \t\v\f\r]*([-+]?)(?:0[xX]([0-9a-fA-F]+)|0([0-7]*)|([1-9][0-9]*))")
 _ULONG_BITS = 64
 _SHOWN = 5
@@ -78,6 +79,7 @@ def read(files: Sequence[str] = FILES) -> tuple[Granted, ...]:
                 f"{file} has more than {MAX_BYTES} bytes: it cannot be told which IDs it gives to users",
                 hint="take out the lines of users that are gone",
             )
+        # Only where a file has something: asking who user kubelet is may ask a central directory.
         own = own or _own_names()
         found += parse(data.decode(errors="replace"), file, own)
     return tuple(found)

@@ -144,6 +144,7 @@ def bound(volume: Volume, pod: Pod, sources: Sources) -> BoundVolume:
     claim = _decode(found.claim, _Claim, where)
     if why := _unusable(claim):
         raise NotProcessed(f"{where}: {why}")
+    # The name of an ephemeral volume's claim can be foretold: somebody else may have made a claim of that name.
     if volume.ephemeral is not None and not _is_of(claim, pod):
         raise NotProcessed(
             f"PVC {namespace}/{name} was not created for pod {namespace}/{pod.metadata.name} (pod is not owner)"
@@ -202,6 +203,7 @@ def _decode(raw: Mapping[str, Any], kind: type[Struct], where: str) -> Struct:
 
 
 def _unusable(claim: _Claim) -> str:
+    # With the finalizer the object stays for as long as a pod uses it, so that a pod that restarts keeps its claim.
     if claim.metadata.deletion_timestamp and _PROTECTION not in claim.metadata.finalizers:
         return "PVC is being deleted"
     if claim.status.phase != "Bound":
@@ -238,6 +240,7 @@ def _group(annotations: Mapping[str, str]) -> int | None:
     text = annotations.get(_GID, "")
     if not text:
         return None
+    # int() refuses more than 4300 digits with an error of its own, so the length is looked at first.
     if not _NUMBER.fullmatch(text) or int(text) > 2**31 - 1:
         raise InvalidArgument(f"annotation {_GID}: {quoted(text)} is not a group ID")
     return int(text)

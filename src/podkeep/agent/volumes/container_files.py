@@ -40,6 +40,8 @@ def write_hosts(directory: PodDir, text: str, owner: tuple[int, int] = (0, 0)) -
     :param owner: UID and GID on disk.
     """
     try:
+        # Containers can write to it: no link is followed, and O_NONBLOCK fails on a lease (F_SETLEASE) instead of
+        # waiting.
         fd = os.open(directory.hosts, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, BlockingIOError):
         # None yet, or a container has a lease on it, for which all would wait: it keeps the old one.
@@ -166,6 +168,7 @@ def _make_mount_points(planned: Sequence[PlannedMount], directory: PodDir, owner
         top, outer = max(around, key=lambda item: len(item[0]), default=("", mount))
         if outer is mount or not outer.read_only:
             continue
+        # The innermost volume around it: with nested volumes that is where the OCI runtime looks for the mount point.
         volume, inside = outer.host_path, place[len(top) + 1 :]
         if volume is None or directory.volumes not in volume.parents:
             continue
@@ -207,6 +210,7 @@ def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
 
 def _end(path: Path, limit: int) -> tuple[bytes, bool]:
     """Return the last ``limit`` bytes of a file that a container wrote, and whether there are more before them."""
+    # The container chose what is at the path: only a regular file is opened, and no lease is waited for.
     fd = openat.open_beside(path)
     if fd is None:
         return b"", False
@@ -219,12 +223,14 @@ def _end(path: Path, limit: int) -> tuple[bytes, bool]:
 def _log_tail(log: Path) -> bytes:
     """Return the end of what a container wrote."""
     data, is_cut = _end(log, _MAX_LOG_READ)
+    # A read from the middle begins inside a line, whose head is missing.
     pieces = data.split(b"\n")[1 if is_cut else 0 :]
     lines: list[bytes] = [b""]
     for piece in pieces:
         parts = piece.split(b" ", 3)
         if len(parts) == 4:
             lines[-1] += parts[3]
+            # Tag P of the CRI log format: the line goes on in the next record.
             if b"P" not in parts[2].split(b":"):
                 lines[-1] += b"\n"
                 lines.append(b"")

@@ -68,6 +68,7 @@ def _make_directory(path: Path, mode: int, owners: Owners) -> None:
     if path.exists():
         return
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    # Volume names are DNS labels, so that no volume can be called like this.
     new = path.with_name(f"..{path.name}.{secrets.token_hex(8)}")
     new.mkdir(mode=0o700)
     try:
@@ -107,6 +108,7 @@ def memory_limit(pod: Pod, source: EmptyDirVolumeSource, allocatable: Mapping[st
 
     That is the least of what the node has for pods, the pod's own memory limit, and ``sizeLimit``.
     """
+    # Without a size, a tmpfs may take half of the machine's memory (tmpfs(5)), more than pods may have.
     limits = [quantity.units(allocatable["memory"])] if "memory" in allocatable else []
     limits.append(pod_limits.of_pod(pod).memory or 0)
     if source.size_limit is not None:

@@ -56,6 +56,7 @@ def check_local(source: str, *, block: bool) -> Path:
     :raises FailedPrecondition: if there is something else.
     :raises OSError: if nothing is there.
     """
+    # As a kubelet refuses it (validation.ValidatePathNoBacksteps).
     if ".." in source.split("/"):
         raise FailedPrecondition(f"invalid path: {source} must not contain '..'")
     path = Path(source)

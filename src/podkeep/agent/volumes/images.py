@@ -49,12 +49,16 @@ class VolumeImages:
         if not self._begun:
             wanted = sum(source.reference in self._policies for source in self._sources.values())
             self._images.metrics.add(IMAGE_VOLUMES_REQUESTED, amount=wanted)
+            # All of the pod, not the container's alone: a kubelet has them before it starts the first container
+            # (KEP-4639).
             for reference in self._policies:
                 await self._try(reference, pull)
             self._begun = True
         names = [mount.name for mount in container.volume_mounts if mount.name in self._sources]
         failures = []
         for reference in dict.fromkeys(self._sources[name].reference for name in names):
+            # The containers that mount a failed volume share one failure: each is told of it once before it is tried
+            # again.
             if reference not in self._found and container.name in self._known_to(reference):
                 await self._try(reference, pull)
             if reference in self._failed:

@@ -103,6 +103,7 @@ def give_tree(root: int, owners: Owners, *, writable: bool) -> None:
             with suppress(FileNotFoundError):  # gone meanwhile
                 os.chown(found.name, uid, gid, dir_fd=found.directory, follow_symlinks=False)
             continue
+        # A pod may change the tree during the walk: what is opened is the entry itself, and no mount that came over it.
         rules = openat.CONFINED | openat.Resolve.NO_XDEV
         try:
             fd = openat.openat2(found.directory, os.fsencode(found.name), os.O_PATH, rules)

@@ -85,6 +85,7 @@ def digest(files: Payload) -> bytes:
     """Return what two payloads share if and only if they are equal."""
     state = hashlib.sha256()
     for path, file in sorted(files.items()):
+        # Lengths first, so that no two payloads make the same text by moving bytes from a name into a content.
         head = msgspec.json.encode((path, file.mode, file.uid, len(file.data)))
         state.update(b"%d:" % len(head) + head)
         state.update(file.data)
@@ -169,6 +170,8 @@ class _Node:
     def _token(self, source: ServiceAccountTokenProjection, mode: int | None, user: int | None) -> Payload:
         token = self.sources.token(source.audience, token_expiration(source.expiration_seconds))
         security = self.pod.spec.security_context
+        # A token is readable by its user alone; without one that all containers share, the mode of the volume counts
+        # (kubelet).
         owner = token_user(self.pod) if source.user is None and user is None else _first(source.user, user)
         grouped = security is not None and security.fs_group is not None
         bits = _TOKEN_MODE if owner is not None or grouped else _mode(None, mode)

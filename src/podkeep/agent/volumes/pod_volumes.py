@@ -111,6 +111,7 @@ class PodVolumes:
 
         :raises MountFailed: if some could not be brought up to date.
         """
+        # A refresh and a start of a container come on different threads; both write the same files.
         with self._lock:
             changed: list[str] = []
 
@@ -149,6 +150,7 @@ class PodVolumes:
         """Return the seconds until the volume is worth another attempt; an earlier one does not make it longer."""
         now = self._clock()
         due, last = self._pauses.get(failure.volume, (now, 0.0))
+        # Each container of the pod asks for all its volumes: only the passing of time counts as another attempt.
         if now < due:
             return due - now
         pause = min(max(last * 2, _FIRST_S), _MOST_S if failure.processed else _NOT_PROCESSED_S)

@@ -49,6 +49,7 @@ def write(target: Path, files: Payload, owners: Owners = UNCHANGED) -> None:
         if version is None:
             version = _write_version(root, files, owners)
             _replace(root, version, owners)
+        # The links come after the data: a name never leads to what is not there yet. What is old goes last.
         links = {path.split("/", 1)[0] for path in files}
         for name in links:
             _link(root, name, f"{_DATA}/{name}", owners)
@@ -123,6 +124,7 @@ def _has(status: os.stat_result, wanted: int, owners: Owners, user: int | None =
 
 
 def _has_data(version: int, path: str, file: File) -> bool:
+    # One byte more than wanted, so that a longer file is told from the right one; a container cannot make this long.
     return openat.read_regular(version, path, len(file.data) + 1, rules=_ALONE) == file.data
 
 
@@ -135,6 +137,7 @@ def _directories_of(path: str) -> Iterator[str]:
 
 def _write_version(root: int, files: Payload, owners: Owners) -> str:
     """Write ``files`` to a new directory and return its name."""
+    # A name that no container can foretell: it cannot have put anything at its place.
     name = f"{time.strftime('..%Y_%m_%d_%H_%M_%S', time.gmtime())}.{secrets.token_hex(8)}"
     os.mkdir(name, 0o700, dir_fd=root)
     try:

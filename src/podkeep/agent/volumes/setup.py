@@ -212,6 +212,7 @@ def _use(mark: Path, directory: PodDir, *, exclusive: bool) -> None:
 
     :raises FailedPrecondition: if the volume is for one pod and another one uses it.
     """
+    # Looking and marking are one step, or two pods that come together would both find the volume unused.
     with _USE:
         if mark.exists():
             return
@@ -232,10 +233,12 @@ def _give_local(pod: Pod, path: Path, owners: Owners, given: Path) -> None:
         return
     security = pod.spec.security_context
     policy = None if security is None else security.fs_group_change_policy
+    # Opened once, so that what is judged is what is given away, whatever is put at the path meanwhile.
     with openat.closing(openat.open_named(path)) as named:
         if policy != "OnRootMismatch" or not ownership.belongs(os.fstat(named), owners, writable=True):
             with openat.closing(openat.reopen(named, os.O_RDONLY | os.O_DIRECTORY)) as root:
                 ownership.give_tree(root, owners, writable=True)
+    # Last: an agent that is killed during the walk does it again.
     given.touch(mode=0o640)
 
 

@@ -157,6 +157,8 @@ def serve(
     if ignored:
         log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))
     supervised.end_with_supervisor()
+    # Modes of what the agent makes are meant as written: containers, whose users are nobody on the machine, pass
+    # through.
     os.umask(0o022)
     root = Path(config.agent.root)
     background.require_writable("agent.root", root)

@@ -71,6 +71,7 @@ def backup_(invocation: Invocation, file: Path, output: str) -> None:
         lock = lockfile.acquire(Path(config.root) / _LOCK)
     except FileNotFoundError as error:
         raise NotFound(f"there is no database in {config.root}") from error
+    # The API serves and has the database open: the copy is its to make.
     except FailedPrecondition:
         _download(config.unix_socket, backup.PATH, file)
     else:
@@ -117,12 +118,14 @@ def _download(unix_socket: str, path: str, file: Path) -> None:
         answer = connection.getresponse()
         if answer.status != http.HTTPStatus.OK:
             raise Unavailable(f"the API on {unix_socket} refuses: {answer.read(1000).decode(errors='replace')}")
+        # For its owner alone: the objects in a backup include Secrets.
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         made = True
         with open(descriptor, "wb") as target:  # noqa: PTH123 - a descriptor
             while piece := answer.read(1 << 16):
                 target.write(piece)
             target.flush()
+            # Told as written, it must be on the disk: who makes a backup may be about to remove the original.
             os.fsync(descriptor)
     except FileExistsError as error:
         raise AlreadyExists(f"{file} exists", hint="name another file, or remove it") from error
@@ -144,6 +147,7 @@ def serve(invocation: Invocation) -> None:
     config = invocation.config
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     supervised.end_with_supervisor()
+    # The database and the keys are root's alone, whatever makes files beside them (SQLite's journal).
     os.umask(0o077)
     root = Path(config.api.root)
     background.require_writable("api.root", root)

@@ -98,10 +98,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     :param arguments: without the program's name; ``None``: those of this process.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    # Behind the verb the word may be an option of the command that `podkeep exec` runs.
     debug = "--debug" in itertools.takewhile(lambda argument: argument not in VERBS, arguments)
     try:
         status = _status(podkeep.main(args=arguments, prog_name="podkeep", standalone_mode=False))
         if sys.stdout is not None:  # it was closed before this process began
+            # Here, where a pipe that nobody reads any more is an exit status; at the interpreter's end it would be a
+            # traceback.
             sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         status = EXIT_INTERRUPTED

@@ -147,6 +147,7 @@ class _Run:
         except PodkeepError as error:
             error.message = f"{item.where}: {error.message}"
             raise
+        # What was there before this run is not to be removed with it.
         if what == "created":
             metadata = value["metadata"]
             self._made.append((resource, metadata.get("namespace", ""), metadata["name"], metadata["uid"]))
@@ -166,6 +167,7 @@ class _Run:
         assert self._out is not None
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            # SIGHUP stays ignored under nohup(1).
             if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
                 loop.add_signal_handler(number, self._end, number)
         showing: asyncio.Future[Any] = asyncio.ensure_future(self._out.follow())
@@ -250,6 +252,7 @@ class _Run:
         name, state = str(told.get("name", "")), told.get("state") or {}
         if told.get("containerID") and ("running" in state or "terminated" in state or told.get("lastState")):
             newest = int(told.get("restartCount") or 0)
+            # Attempts that began and ended between two states of the pod have left logs, too.
             for attempt in range(pod.logs.get(name, -1) + 1, newest + 1):
                 path = self._log(pod, name, attempt)
                 if path.exists():
@@ -279,6 +282,7 @@ class _Run:
 
         for pod in self._pods:
             try:
+                # With the UID: somebody may have deleted the pod and made another one of its name.
                 await self._api.client.delete(PODS, pod.name, pod.namespace, grace=grace, uid=pod.uid)
             except ApiError as error:
                 if not (error.not_found or error.conflict):

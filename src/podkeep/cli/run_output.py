@@ -90,6 +90,7 @@ class RunOutput:
         following = list(self._pods)
         try:
             while following:
+                # Before looking: what is told during the look is for the next one.
                 self._news.clear()
                 ended = [pod for pod in following if pod.has_ended]  # asked before reading: all is there then
                 self._show_new([pod for pod in following if not pod.given_up])
@@ -263,7 +264,6 @@ class PodOutput:
             echo_line(f"podkeep: {said}", err=True)
 
     def started(self, container: str, attempt: int, log: Path) -> None:
-        """Follow the log of a container that was started."""
         self.add(self._name(container), log)
 
     def _name(self, container: str) -> str:

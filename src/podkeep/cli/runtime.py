@@ -78,6 +78,7 @@ def stop(invocation: Invocation, if_idle: bool, output: str) -> None:
     """End the runtime that serves. Pods run on; if there are none, everything it made is removed."""
     config = invocation.config
     run = Path(config.runtime.run)
+    # Asked for while it serves: afterwards nothing says which process it was.
     process = _process(run)
     shut_down(invocation, if_idle=if_idle)
     _wait_until_unlocked(run / "runtime.lock")

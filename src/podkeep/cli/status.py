@@ -92,6 +92,7 @@ def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:
         from podkeep.client.errors import ApiError
         from podkeep.client.resources import EVENTS, NODES, PODS
 
+        # Whoever asks how the node is may do so because the API hangs.
         api.client.timeout = 5.0
         try:
             node = await api.client.get(NODES, name)
@@ -176,7 +177,6 @@ def _summary(down: Sequence[DaemonReport], seen: Seen, node: str, unwell: int) -
 
 
 def lines(status: Status, now: float) -> Iterable[str]:
-    """Yield the lines of the screen."""
     yield f"node {status.name}: {status.summary}"
     if status.daemons:
         yield ""

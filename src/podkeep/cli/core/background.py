@@ -93,7 +93,6 @@ class Claim:
         return True
 
     def close(self) -> None:
-        """Let go of it."""
         os.close(self._fd)
 
 
@@ -193,7 +192,14 @@ def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Po
         os.fchmod(log.fileno(), 0o600)
         start = log.tell()
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", start_new_session=True
+            # A session of its own: Ctrl-C and the end of the caller's terminal are not for a runtime that others use as
+            # well.
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
         )
     return process, start
 

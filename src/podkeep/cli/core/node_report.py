@@ -84,5 +84,4 @@ def is_running(run: Path) -> bool:
 
 
 def with_daemons(report: NodeReport, daemons: tuple[DaemonReport, ...]) -> NodeReport:
-    """Return the report with what is known of the daemons now."""
     return msgspec.structs.replace(report, daemons=daemons)

@@ -73,7 +73,6 @@ def fields(message: object, *names: str) -> dict[str, Any]:
 
 
 def table(columns: Columns[Row], rows: Iterable[Row]) -> list[str]:
-    """Return the lines of a table."""
     return aligned([tuple(columns), *(cells(columns, row) for row in rows)])
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from podkeep.mountns import units
 from podkeep.mountns.execstart import quoted
 
+# OOMScoreAdjust is a kubelet's own (oomScoreAdj): the kernel ends pods before what looks after them.
 _UNIT = """\
 [Unit]
 Description={description}

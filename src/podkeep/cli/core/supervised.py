@@ -35,11 +35,13 @@ def end_with_supervisor() -> None:
     :raises FailedPrecondition: if the supervisor has ended already.
     :raises KernelCallError: if the kernel refuses.
     """
+    # Removed, so that nothing that this daemon starts takes itself for one of the supervisor's.
     supervisor = os.environ.pop(_SUPERVISOR, "")
     if not supervisor:
         return
     from podkeep.kernel.process import confine
 
     confine.die_with_parent(signal.SIGTERM)
+    # Looked at after the kernel was told: no signal comes for a parent that had ended before (PR_SET_PDEATHSIG).
     if str(os.getppid()) != supervisor:
         raise FailedPrecondition("the supervisor of this daemon has ended")

@@ -163,6 +163,7 @@ def _cgroups() -> Finding:
         entry.fs_type == "cgroup2" and Path(entry.mount_point).parent == cgroups.DEFAULT_ROOT
         for entry in mountinfo.read()
     )
+    # A hierarchy of version 1 is a directory with the names of its controllers: cpu,cpuacct.
     controllers = [name for path in cgroups.DEFAULT_ROOT.iterdir() for name in path.name.split(",")]
     return cgroup_layout(version=1, hybrid=hybrid, controllers=controllers)
 

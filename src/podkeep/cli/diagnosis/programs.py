@@ -137,6 +137,7 @@ def _examine_file(
 
 
 def _load_certificate(path: str, key: str | None) -> None:
+    # With an empty password, OpenSSL does not ask for one at the terminal if the key has one.
     ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_cert_chain(path, key, password=lambda: "")
 
 

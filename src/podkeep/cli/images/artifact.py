@@ -95,6 +95,7 @@ def push(invocation: Invocation, /, reference: str, paths: tuple[str, ...], outp
                     source,
                     contents=wanted.contents,
                     compression=wanted.compression,
+                    # Never the present: the same directory has the same digest whenever it is pushed.
                     mtime=_epoch() or 0,
                     count=shown.counting(str(source.path)),
                 )

@@ -34,9 +34,7 @@ class Display(Protocol):
 
     def __exit__(self, *exception: object) -> None: ...
 
-    def update(self, event: PullProgress) -> None:
-        """Show one event."""
-        ...
+    def update(self, event: PullProgress) -> None: ...
 
 
 def each_once(show: Show[Result]) -> Show[Result]:

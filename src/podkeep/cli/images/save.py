@@ -215,8 +215,10 @@ def _place(target: Path) -> Iterator[_Place]:
 @contextmanager
 def _replacement(place: _Place) -> Iterator[int]:
     try:
+        # Without a name until it is whole, so that nothing is left of a command that is killed.
         fd = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o666, dir_fd=place.directory)
     except OSError as error:
+        # What kernels and file systems without O_TMPFILE answer (open(2)).
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise _refused(place.target, error) from error
         with _named(place) as fd:  # a file system without files that have no name

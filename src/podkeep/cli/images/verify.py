@@ -93,7 +93,6 @@ def report(damages: list[VerifyDamage], summary: VerifySummary) -> list[str]:
 
 
 def fixing(damages: list[VerifyDamage]) -> str:
-    """Return the command that fixes ``damages``."""
     if any(damage.kept for damage in damages):
         return "remove the pods that use them, then podkeep image verify --repair"
     if any(not damage.images for damage in damages):

@@ -32,6 +32,7 @@ CANNOT_RUN = 126
 NOT_FOUND = 127
 """Exit status of env(1) when there is no such program."""
 
+# Python ignores them from its start on, and execve(2) hands an ignored signal on: `| head` would not end the command.
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 
 

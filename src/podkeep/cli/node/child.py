@@ -117,6 +117,7 @@ class Child:
         """When it said last that it is alive (the clock of whoever reads); None: never."""
         self._output = output
         path = directory / f"{command.name}.notify"
+        # Left by a supervisor that was killed; bind(2) takes no name that is there.
         path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self._path = path
@@ -130,12 +131,14 @@ class Child:
                 self._process = forks.start(command.main, stderr=write, env=env)
             else:
                 self._process = spawn.start(command.argv, stderr=write, env=env)
+            # By this descriptor it is waited for and signalled: never another process that has got its ID.
             self._pidfd = os.pidfd_open(self._process.pid)
         except BaseException:
             self._socket.close()
             os.close(read)
             raise
         finally:
+            # As long as this process had it, too, reading would not come to an end with the daemon.
             os.close(write)
         self._stderr = read
 
@@ -148,7 +151,6 @@ class Child:
         return self._pidfd, self._socket.fileno(), self._stderr
 
     def ended(self) -> bool:
-        """Return whether its process has ended."""
         return self._process.poll() is not None
 
     def read_messages(self, now: float) -> bool:

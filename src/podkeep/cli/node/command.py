@@ -141,12 +141,14 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
     _check(invocation)
     run = Path(config.node.run)
     background.require_writable("node.run", run)
+    # Whatever the umask: verbs of other users ask here whether a node runs, and read its report.
     run.chmod(0o711)
     lock = lockfile.acquire(
         run / report.LOCK, hint="a node runs already: `podkeep status` shows it; `systemctl stop podkeep-node` ends it"
     )
     _end_background_runtime(invocation)
     commands = daemons(invocation, mount_namespace)
+    # Before the first daemon is forked off: what is imported by now they share, in time and in memory.
     preload.shared()
     kubeconfig = str(own_kubeconfig(config.api.root)) if config.node.api else config.agent.kubeconfig
     tell = report.NodeReport(
@@ -244,6 +246,7 @@ def _end_background_runtime(invocation: Invocation) -> None:
     runtime_lock = Path(invocation.config.runtime.run) / "runtime.lock"
     if not lockfile.is_held(runtime_lock):
         return
+    # In another process: gRPC starts threads, and this one is going to fork.
     argv = [*background.program(), *invocation.global_options(), "runtime", "stop", "--if-idle"]
     if spawn.run(argv, cwd="/", timeout=2 * background.STOP_TIMEOUT_S).returncode == 0:
         return
@@ -262,6 +265,7 @@ def _stop_pods(invocation: Invocation) -> None:
     """Stop and remove the pods, when their agent has ended and the runtime still serves."""
     from podkeep.base import spawn
 
+    # --local: the agent has ended, so nobody would carry out what the API is asked for.
     argv = [*background.program(), *invocation.global_options(), "rm", "--all", "--local"]
     log.info("stopping the pods")
     try:

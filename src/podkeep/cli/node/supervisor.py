@@ -67,7 +67,6 @@ class Daemon:
         return "failed" if self.failures.count else "waiting"
 
     def report(self) -> report.DaemonReport:
-        """Return what is told of it."""
         reason = self.told or Reason("")
         return report.DaemonReport(
             name=self.name,
@@ -116,6 +115,7 @@ class Supervisor:
         :param when_stopped: called by the name of the daemon that has just been stopped.
         """
         wake_read, wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        # A signal that comes right before select(2) would otherwise be noticed up to 20 s later.
         previous = signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
         self._selector.register(wake_read, selectors.EVENT_READ, lambda: self._drain(wake_read))
         for number in (*_STOPPING, signal.SIGHUP):
@@ -279,6 +279,7 @@ class Supervisor:
 
     def _stop_all(self, when_stopped: Mapping[str, Callable[[], None]]) -> None:
         asked, self._is_stopping = self._stops, True
+        # The agent first, as it works on the others; the runtime last, so that pods can still be ended when asked for.
         for daemon in reversed(self._daemons):
             daemon.due = None
             if daemon.child is not None:

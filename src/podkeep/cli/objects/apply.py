@@ -106,6 +106,7 @@ async def apply(api: Api, item: Written, options: dict[str, str]) -> tuple[str, 
     resource = kinds.of_object(await api.kinds(), item.api_version, item.kind)
     namespace = place(api, item, resource.namespaced)
     metadata = {**item.value["metadata"], **({"namespace": namespace} if namespace else {})}
+    # Asked for first: the answer of a server-side apply does not say whether it has changed anything.
     before = await _version(api, resource.path(namespace, item.name))
     result = await api.client.patch(
         resource,

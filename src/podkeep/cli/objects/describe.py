@@ -70,7 +70,6 @@ async def events_of(api: Api, value: Object) -> list[Object]:
 
 
 def described(value: Object, happened: list[Object], typed: str, now: float) -> Iterator[str]:
-    """Yield the lines of a description."""
     metadata = value["metadata"]
     where = f" in {metadata['namespace']}" if metadata.get("namespace") else ""
     yield f"{typed}/{metadata['name']}{where}: {_summary(value, happened)}"

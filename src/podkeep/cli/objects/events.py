@@ -76,7 +76,6 @@ def _is(event: dict[str, Any], types: set[str]) -> bool:
 
 
 def table(events: list[dict[str, Any]], *, namespaces: bool = False) -> list[str]:
-    """Return the lines of a table of events."""
     columns = dict(COLUMNS)
     if namespaces:
         columns = {"NAMESPACE": lambda event: str(event["metadata"].get("namespace", "")), **columns}

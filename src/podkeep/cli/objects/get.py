@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from podkeep.cli.objects.kinds import Meant
     from podkeep.client.resources import Resource
 
+# As kubectl (--chunk-size).
 _PAGE = 500
 
 
@@ -90,6 +91,7 @@ async def _as_they_are(api: Api, meant: list[Meant], query: dict[str, str], form
             listed = await api.client.list(
                 item.resource, namespace, labels=query["labelSelector"], fields=query["fieldSelector"], limit=_PAGE
             )
+            # Of the items of a list the API says neither: it is said once, for the list.
             known = {"apiVersion": item.resource.api_version, "kind": item.resource.kind}
             found += [{**known, **entry} for entry in listed.get("items") or ()]
     if not managed:
@@ -99,7 +101,6 @@ async def _as_they_are(api: Api, meant: list[Meant], query: dict[str, str], form
 
 
 def echo_object(value: dict[str, Any], form: str) -> None:
-    """Print an object as JSON or YAML."""
     if form == "json":
         forms.echo_json(value)
         return

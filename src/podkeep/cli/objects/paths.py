@@ -86,7 +86,6 @@ def _each(value: Any) -> Iterable[Any]:
 
 
 def values(value: Any, steps: Iterable[Step]) -> list[Any]:
-    """Return what is at a path."""
     found = [value]
     for step in steps:
         found = [inner for item in found for inner in step(item)]
@@ -103,5 +102,4 @@ def shown(value: Any) -> str:
 
 
 def texts(value: Any, steps: Iterable[Step]) -> Iterator[str]:
-    """Yield what is at a path, as text."""
     return map(shown, values(value, steps))

@@ -107,7 +107,6 @@ class _Container:
         return self._id
 
     async def is_directory(self, path: PurePosixPath) -> bool:
-        """Return whether a path is a directory in it."""
         from podkeep.cri.v1 import api_pb2
 
         request = api_pb2.ExecSyncRequest(
@@ -203,6 +202,7 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
 
     directory = str(place.path.parent)
     try:
+        # With ./ in front, a name that begins with a dash is no option of tar.
         await container.run(["tar", "cf", "-", "-C", directory, f"./{name}"], None, sink)
     finally:
         os.close(write)
@@ -251,6 +251,7 @@ def unpack(reader: TarReader, name: bytes, target: Path, skipped: list[str]) -> 
                 if entry.kind is EntryKind.DIRECTORY:
                     os.close(_child(parent, path[-1]))
                 else:
+                    # Without set-user-ID bits: the file becomes the caller's, who is root most of the time.
                     _file(parent, path[-1], entry.mode & 0o777, reader)
             made += 1
     return made
@@ -281,6 +282,7 @@ def _child(parent: int, name: bytes) -> int:
 
 def _file(parent: int, name: bytes, mode: int, reader: TarReader) -> None:
     with suppress(FileNotFoundError):
+        # Replaced and not written into: what is there may be a link, or a file with other names.
         os.unlink(name, dir_fd=parent)
     descriptor = os.open(
         name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=parent

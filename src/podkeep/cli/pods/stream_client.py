@@ -52,7 +52,6 @@ class CommandClient:
         return cls(await upgrade(url, "GET", headers, certificate, name=_SERVER))
 
     async def send_input(self, data: bytes) -> None:
-        """Send bytes to the command's standard input."""
         for start in range(0, len(data), MESSAGE_BYTES):
             await self._send(bytes((STDIN,)) + data[start : start + MESSAGE_BYTES])
 
@@ -62,6 +61,7 @@ class CommandClient:
 
     async def resize(self, width: int, height: int) -> None:
         """Say how large the terminal is, in characters."""
+        # With capitals: Go's remotecommand.TerminalSize has no JSON tags.
         await self._send(bytes((RESIZE,)) + json.dumps({"Width": width, "Height": height}).encode() + b"\n")
 
     async def _send(self, message: bytes) -> None:
@@ -75,6 +75,7 @@ class CommandClient:
             for event in self._frames.events():
                 if isinstance(event, BytesMessage):
                     payload = bytes(event.data)
+                    # A message may come in several frames, and only the first one begins with the channel.
                     if channel < 0 and payload:
                         channel, payload = payload[0], payload[1:]
                     if channel == ERROR:
@@ -146,11 +147,11 @@ class ForwardClient:
         for number, kind in ((cls._ERROR_STREAM, "error"), (cls._DATA_STREAM, "data")):
             fields = {"streamtype": kind, "port": str(port), "requestid": "0"}
             await client._send(spdy.SynStream(stream_id=number, headers=fields))
+        # As kubectl: only the server writes to the error stream, and may wait for the end of this side.
         await client._send(spdy.Data(stream_id=cls._ERROR_STREAM, data=b"", fin=True))
         return client
 
     async def send(self, data: bytes) -> None:
-        """Send bytes to the pod."""
         await self._send(spdy.Data(stream_id=self._DATA_STREAM, data=data))
 
     async def end(self) -> None:
@@ -179,11 +180,11 @@ class ForwardClient:
                             yield b""
                 elif isinstance(frame, spdy.RstStream):
                     ended.add(frame.stream_id)
+                # Even IDs are the server's; an odd one would be the answer to a ping of this side (SPDY/3.1, PING).
                 elif isinstance(frame, spdy.Ping) and frame.ping_id % 2 == 0:
                     await self._send(frame)
         if self._words:
             raise Unavailable(self._words.decode(errors="replace"))
 
     async def close(self) -> None:
-        """Close the connection."""
         await self._connection.close()

@@ -53,7 +53,6 @@ def verdict(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) ->
 
 
 def is_ready(status: Mapping[str, Any]) -> bool:
-    """Return whether the condition Ready holds."""
     return any(item.get("type") == "Ready" and item.get("status") == "True" for item in status.get("conditions") or ())
 
 

@@ -114,6 +114,7 @@ async def _repair(client: CriClient, invocation: Invocation) -> list[Done]:
 
     async with AsyncExitStack() as stack:
         for _, dirs in poddirs.places(invocation.config):
+            # `held` would make the directory, also where none of this configuration's is.
             if dirs.pods.is_dir():
                 await stack.enter_async_context(dirs.held())
         found = await asyncio.to_thread(inventory.records, invocation.config)

@@ -48,7 +48,6 @@ class Record:
     name: str = ""
 
     def ids(self) -> tuple[Block, ...]:
-        """Return the host IDs that it records."""
         if self.id_map is not None:
             return tuple(sorted(blocks.extents(self.id_map)))
         return () if self.block is None else (self.block,)

@@ -76,6 +76,8 @@ def _base(pod: Pod, node: ResolvConf, cluster: ClusterDns) -> ResolvConf:
     if cluster.domain:
         inside = f"svc.{cluster.domain}"
         searches = (f"{pod.metadata.namespace}.{inside}", inside, cluster.domain, *searches)
+    # Names with fewer than five dots, such as those of services, are looked up in the search domains first
+    # (resolv.conf(5); kubelet, defaultDNSOptions).
     return ResolvConf(servers=cluster.servers, searches=_unique(searches), options=("ndots:5",))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from podkeep.api.pod import HostAlias, PodSpec
 
 _HEADER = "# Written by podkeep for this pod; changes are lost when a container restarts.\n"
+# As a kubelet writes it (managedHostsFileContent).
 _LOCAL = """127.0.0.1\tlocalhost
 ::1\tlocalhost ip6-localhost ip6-loopback
 fe00::0\tip6-localnet

@@ -97,6 +97,7 @@ class Checkpoints:
         container = self._state.running_container(text)
         if not os.path.isabs(location) or "\0" in location or os.path.basename(location) in {"", ".", ".."}:
             raise InvalidArgument(f"location: {location[:200]!r} is not the absolute path of a file")
+        # One at a time for each container: they share its working directory (CheckpointMaker.make) and its freezer.
         if self._busy.get(container.id, location) != location:
             raise FailedPrecondition(f"container {container.id} is being checkpointed to {self._busy[container.id]}")
         sandbox = self._state.sandbox(container.sandbox_id)
@@ -129,8 +130,10 @@ class CheckpointMaker:
                 f"CheckpointContainer: {self.criu} is not there", hint="install CRIU, or set runtime.criu to its path"
             )
         work = self.layout.container_data(plan.container.id) / "checkpoint"
+        # Written beside its place and renamed at the end: who looks there never finds half an archive.
         partial = plan.location.with_name(f".{plan.location.name}.partial")
         try:
+            # What a killed daemon has left of an earlier one.
             remove_tree(work)
             (work / "checkpoint").mkdir(mode=0o700, parents=True)
             self._dump(plan, driver, work, Path(criu))
@@ -155,6 +158,7 @@ class CheckpointMaker:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
+            # A group of its own: a timeout has to kill CRIU as well, which is a child of the OCI runtime.
             start_new_session=True,
         ) as process:
             try:
@@ -240,6 +244,7 @@ class _LayerWriter:
         import tarfile  # here and not above, as in _archive: a daemon that makes no checkpoints does without
 
         if stat.S_ISREG(found.status.st_mode):
+            # The container runs on: since the walk it may have put a link, a device or a mount in the file's place.
             fd = openat.open_regular(found.directory, found.name, rules=openat.CONFINED | Resolve.NO_XDEV)
             if fd is not None:
                 with openat.closing(fd):
@@ -299,6 +304,7 @@ class _LayerWriter:
                 f"the writable layer of the container does not fit on the disk with {item.name[:200]!r}",
                 hint="free space where runtime.root is; a checkpoint needs twice what the container has written",
             )
+        # A container may give its files names that are no UTF-8.
         self._file.write(item.tobuf(errors="surrogateescape"))
         if fd is None:
             return
@@ -335,11 +341,13 @@ def _archive(work: Path, target: Path) -> None:
             for path in sorted(work.iterdir()):
                 tar.add(path, arcname=path.name)
         file.flush()
+        # Before the rename in CheckpointMaker.make: after a power loss a file of that name has to be whole.
         os.fsync(file.fileno())
 
 
 def _private(path: Path) -> IO[bytes]:
     """Open a new file for root alone: it holds a process's memory."""
+    # With O_EXCL no link is followed that somebody has put there: the place is a client's.
     path.unlink(missing_ok=True)
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb")
 

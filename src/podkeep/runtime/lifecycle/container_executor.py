@@ -97,11 +97,15 @@ class ContainerExecutor:
             # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
             undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(request))
             undo.push(f"undo container {container.id}", lambda: self.remove(container, sandbox, driver))
+            # Looked up first: a device that no file has is refused before anything is mounted.
             edits = self.cdi.edits(container.config.cdi_devices)
             bundle = self.layout.bundle(container.id)
             make_passable(bundle, sandbox.config.namespaces.userns)
+            # Before conmon is started, which is given the path of the log in that mount.
             output = None if request.log is None else self._mount_log(container.id, request.log, undo)
             failpoints.reach("container.log")
+            # conmon loads its libraries while the root file system and the configuration are made; it has nothing
+            # created until it gets a byte by its pipe (Launch.create).
             launch = driver.launch(container.id, bundle, self.layout.exits, _stdio(container, output))
             undo.push(f"end the conmon of container {container.id}", launch.close)
             failpoints.reach("container.launched")
@@ -112,6 +116,7 @@ class ContainerExecutor:
             remap += self._stage(request, plan)
             failpoints.reach("container.staged")
             whole = {copy.source for copy in plan.devices.values()}
+            # After all edits of the configuration: mounts that CDI has added are locked as well.
             config = self.staging.lock(container, sandbox, plan.config, whole=whole)
             failpoints.reach("container.locked")
             if plan.label:
@@ -200,6 +205,7 @@ class ContainerExecutor:
         """
         # Here, because the OCI runtime removes it.
         cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
+        # A removed memory cgroup stays in the kernel for as long as a page is charged to it, and makes reclaim slower.
         self.cgroups.empty(cgroup, EMPTIED_BYTES)
         driver.delete(container.id)
         self.release_classes(container, sandbox)
@@ -208,6 +214,7 @@ class ContainerExecutor:
             mounts.unmount(place, lazy=True)
         removal.remove_tree(self.layout.bundle(container.id))
         remove(self.layout.container_data(container.id))
+        # Only now: the root file system that was unmounted above was made of them.
         self.layers.release(container.id, remove=remove)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
 
@@ -270,6 +277,7 @@ class ContainerExecutor:
         make_passable(data, idmap)
         upper, work = data / "upper", data / "work"
         upper.mkdir()
+        # Whatever the umask: the upper directory has the mode that the container's root directory shows.
         upper.chmod(0o755)
         work.mkdir(mode=0o700)
         if idmap is not None:
@@ -278,6 +286,7 @@ class ContainerExecutor:
         wanted = Wanted(
             container=container.id,
             idmap=idmap,
+            # Opened by who needs it: with trees of the pod's own owners nothing is idmapped.
             userns=partial(self.staging.userns, request.sandbox, idmap),
             at=rootfs,
             given_up=request.given_up,
@@ -374,6 +383,7 @@ class ContainerExecutor:
         if sandbox.config.namespaces.userns is not None:
             result["user"] = pin(NamespaceKind.USER)
         if sandbox.config.namespaces.network is NamespaceMode.POD:
+            # CRI has no option for UTS: that namespace goes with the network.
             result |= {"network": pin(NamespaceKind.NET), "uts": pin(NamespaceKind.UTS)}
         if options.ipc is NamespaceMode.POD:
             result["ipc"] = pin(NamespaceKind.IPC)
@@ -404,6 +414,7 @@ class ContainerExecutor:
 
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
+        # Devices come and go, so these are not kept as the other facts are.
         return replace(self._host_facts, devices=tuple(devices.machine_devices()))
 
 
@@ -438,6 +449,7 @@ def _target_namespace(target: ProcessId | None, name: str, held: ExitStack) -> s
             raise ProcessLookupError
     except OSError as error:
         raise FailedPrecondition(f"namespace_options.target_id: {name} has ended") from error
+    # Not /proc/self: the OCI runtime opens it, which does not inherit the descriptor.
     return f"/proc/{os.getpid()}/fd/{fd}"
 
 
@@ -470,6 +482,7 @@ def _read_inside(root: int, path: bytes) -> str:
 
 
 def _write_private(path: Path, text: str) -> None:
+    # Private from the start: the environment of a container may hold secrets.
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "w") as file:
         file.write(text)

@@ -106,6 +106,7 @@ class Containers:
         self._changing: SingleFlight[None] = SingleFlight()
         self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
         self._commands: dict[SandboxID, PodCommands] = {}
+        # Threads of commands wait for it in the same poll(2) as for the output of their commands.
         self._stop_execs = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._monitor = ExitMonitor(self._ended)
         self._ends: dict[ContainerID, asyncio.Event] = {}
@@ -134,6 +135,7 @@ class Containers:
         self._monitor.close()
         os.eventfd_write(self._stop_execs, 1)
         self._exec_threads.shutdown(cancel_futures=True)
+        # Only now: the threads, which have ended, waited for it.
         os.close(self._stop_execs)
 
     async def create(self, sandbox: Sandbox, config: ContainerConfig) -> ContainerID:
@@ -163,7 +165,9 @@ class Containers:
     async def _create(
         self, key: str, sandbox_id: SandboxID, config: ContainerConfig, given_up: threading.Event
     ) -> ContainerID:
+        # The end of a sandbox holds it, too: nothing is made in one that is being stopped.
         async with self._sandboxes.lock(sandbox_id):
+            # A stop sets it before it waits for the lock, so creations that are in the queue before it do not begin.
             if given_up.is_set():
                 raise Cancelled(f"the creation of container {key} was given up before it began")
             sandbox = self._state.sandbox(sandbox_id)
@@ -202,11 +206,15 @@ class Containers:
                 volume_images=volume_images,
                 given_up=given_up,
             )
+            # The record comes before all that it names, so that a daemon that is killed meanwhile leaves nothing
+            # unknown.
             self._state.add_container(container)
             return await self._make(request)
 
     async def _make(self, request: ContainerRequest) -> ContainerID:
         container, driver = request.container, self._sandboxes.driver(request.sandbox)
+        # A first write to cgroup.procs waits some 8 ms for an RCU grace period, unless favordynmods is in force; it
+        # passes while the container is prepared.
         self._moves.start(self._expect_move())
         try:
             made = await asyncio.to_thread(self._executor.create, request, driver)
@@ -286,6 +294,7 @@ class Containers:
             raise FailedPrecondition(f"container {container_id} is {container.status.state.value}, not created")
         sandbox = self._state.sandbox(container.sandbox_id)
         require_ready(sandbox)
+        # From here on an end is noted after the start: a listener must hear of them in this order.
         self._starting.add(container_id)
         try:
             await self._start_program(container, sandbox)
@@ -293,6 +302,7 @@ class Containers:
             self._note_early_end(container_id)
 
     async def _start_program(self, container: Container, sandbox: Sandbox) -> None:
+        # Before the program runs: an end must not be earlier than its start.
         started, driver = time.time_ns(), self._sandboxes.driver(sandbox)
         try:
             await asyncio.to_thread(self._executor.start, container, sandbox, driver)
@@ -375,6 +385,8 @@ class Containers:
         for container in self._state.containers(sandbox_id):
             if container.status.state.lives:
                 await self._kill(container)
+            # The pod's cgroup goes next; before that its containers have to be out of their classes, which have files
+            # there.
             await self._given_back(container.id)
 
     async def _given_back(self, container_id: ContainerID) -> None:
@@ -397,6 +409,7 @@ class Containers:
         await self._given_back(container_id)
         sandbox = self._state.sandbox(container.sandbox_id)
         container = self._state.container(container_id)
+        # What was read above is older than the end and the release that were waited for.
         latest = container.status
         self._state.set_container(
             container_id, msgspec.structs.replace(latest, state=ContainerState.REMOVING), ending=True
@@ -447,6 +460,8 @@ class Containers:
         commands.running += 1
         running.add_done_callback(lambda done: self._forget_exec(done, given_up, sandbox.id))
         try:
+            # Not by awaiting the future: a caller that gives up would cancel it, and _forget_exec would close the
+            # eventfd while the thread still waits for it.
             await asyncio.wait({running})
         finally:
             if not running.done():
@@ -507,6 +522,7 @@ class Containers:
                 status, reason="StartError", message=message, exit_code=START_ERROR_EXIT_CODE
             )
         self._state.set_container(container_id, status, ending=True)
+        # After the record, so that whoever waited for the end finds it noted.
         self._ends[container_id].set()
         self._asked_to_end.discard(container_id)
         outlives = container.config.namespaces.pid is not NamespaceMode.CONTAINER

@@ -80,6 +80,7 @@ class _Queue:
         self._events.append((event, text_bytes(event)))
         self._bytes += self._events[-1][1]
         lost = 0
+        # The newest stays, however large it is: a pod with much text would otherwise have no events at all.
         while len(self._events) > 1 and (len(self._events) > self._length or self._bytes > QUEUE_BYTES):
             self.popleft()
             lost += 1
@@ -124,6 +125,7 @@ def kinds_between(before: int, after: int | None) -> tuple[EventKind, ...]:
     result = []
     if before < 1 <= after:
         result.append(EventKind.CREATED)
+    # What ended without having run has no start: a start that failed is told as one event.
     if before < 2 <= after and after != 3:
         result.append(EventKind.STARTED)
     if before < 3 <= after:
@@ -188,7 +190,6 @@ class EventHub:
 
     @property
     def readers(self) -> int:
-        """How many listen."""
         return len(self._readers)
 
     def close(self) -> None:

@@ -159,6 +159,7 @@ class HandlerTable:
                     _require_passage(probe.layout.run)
                     probe.check_idmap(driver)
             except (PodkeepError, OSError) as error:
+                # Noted and not raised: pods that do not ask for it run with this handler all the same.
                 why_not = str(error)
                 log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
             try:
@@ -215,6 +216,7 @@ class Probe:
             os.chown(rootfs, _PROBE_HOST_ID, _PROBE_HOST_ID)
             with openat.closing(self.helper.user_namespace(_PROBE_IDMAP)) as fd:
                 namespaces.pin(fd, pin)
+                # First without the handler, so that what the kernel or the file system refuses is not put down to it.
                 os.close(mounts.clone_tree(source, idmap_userns=fd))
             mount = {
                 "source": str(source),
@@ -225,6 +227,7 @@ class Probe:
             (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, pin)))
             process = driver.create_detached(container, bundle)
             failpoints.reach("handlers.probe")
+            # Seen from the machine, root's directory belongs to the pod's root if it is idmapped, and to root if not.
             if os.stat(f"/proc/{process.pid}/root/probe").st_uid != _PROBE_HOST_ID:
                 raise FailedPrecondition(
                     f"{driver.handler.path} ignores mounts[].uidMappings", hint="use crun, or runc 1.2 or newer"

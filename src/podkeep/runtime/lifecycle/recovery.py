@@ -89,16 +89,21 @@ class Recovery:
             log.info("the machine was rebooted: no process and no namespace is left from before")
             self._forget_processes()
         for sandbox in self.state.sandboxes():
+            # Half made or half removed: its containers go with it, and need no look of their own.
             if not sandbox.status.state.shown:
                 _attempt(f"sandbox {sandbox.id}", partial(self._finish_sandbox, sandbox))
         for container in self.state.containers():
+            # Before the sandboxes: the cgroup of one that is stopped goes only when its containers are out of their
+            # classes.
             _attempt(f"container {container.id}", partial(self._check_container, container))
         for sandbox in self.state.sandboxes():
             _attempt(f"sandbox {sandbox.id}", partial(self._check_sandbox, sandbox, rebooted=rebooted))
+        # Only now: what was undone above is no user of a copy any more, and its directories have no record.
         used = [item.id for item in self.state.containers()]
         recover = partial(self.containers.layers.trees.recover, used, remove=self.leftovers.put_aside)
         _attempt("copies of images for user namespaces", recover)
         _attempt("directories without a record", self._sweep)
+        # Last, so that a daemon that is killed before it is done sees the reboot again.
         if self.state.boot != boot:
             self.state.note_boot(boot)
 
@@ -208,6 +213,7 @@ class Recovery:
         if left := self.state.containers(sandbox.id):
             raise FailedPrecondition(f"{len(left)} of its containers could not be removed")
         driver = self.handlers.driver(sandbox.config.handler)
+        # Before the removal: an OCI runtime that is still at work would make the cgroup anew.
         kill_strays(driver, sandbox.id)
         self.sandboxes.remove(sandbox, driver)
 

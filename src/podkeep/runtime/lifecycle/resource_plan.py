@@ -21,6 +21,7 @@ from podkeep.runtime.model.records import Resources
 from podkeep.runtime.oci.resources import CPU_SHARES, UNLIMITED, check_values, check_whole
 
 DEFAULT_PERIOD_US = 100_000
+# Six digits at most: parse_list makes every number of a range, and a client writes the list.
 _LIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
@@ -42,12 +43,14 @@ def merge(current: Resources, asked: Resources) -> Resources:
     :raises InvalidArgument: if a value is out of range or contradicts another.
     """
     check_values("linux", asked)
+    # 0 and an empty text mean "not specified" (CRI, LinuxContainerResources).
     changes = {
         name: value
         for name in ("cpu_period", "cpu_quota", "cpuset_cpus", "cpuset_mems", "memory_limit", "memory_swap_limit")
         if (value := getattr(asked, name))
     }
     if asked.cpu_shares:
+        # The kernel takes values outside of this range for its ends, without an error.
         changes["cpu_shares"] = min(max(asked.cpu_shares, CPU_SHARES[0]), CPU_SHARES[1])
     follows = current.memory_swap_limit in {0, current.memory_limit}
     if asked.memory_limit and not asked.memory_swap_limit and current.memory_swap_limit and follows:
@@ -232,6 +235,7 @@ def _plan_v2(held: Mapping[str, str], asked: Resources, merged: Resources) -> li
     if asked.memory_limit or asked.memory_swap_limit:
         limit = merged.memory_limit
         swap = merged.memory_swap_limit or limit
+        # OCI's limit is memory and swap together, that of version 2 swap alone.
         alone = UNLIMITED if swap < 0 else swap - limit
         if "memory.swap.max" in held or alone != 0:
             result.append(("memory.swap.max", _limit_v2(alone)))

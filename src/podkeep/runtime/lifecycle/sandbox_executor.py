@@ -90,6 +90,7 @@ class SandboxExecutor:
             made = self._make_namespaces(sandbox)
             # From here on the undo knows, too, what the network plugins said.
             sandbox = msgspec.structs.replace(sandbox, status=made)
+            # Those of an interface can be written only now: a new network namespace has none but lo.
             self._write_interface_sysctls(sandbox)
             failpoints.reach("sandbox.namespaces")
             classed = any(item.name != QOS for item in self.classes.catalog.offers(Level.POD))
@@ -97,6 +98,7 @@ class SandboxExecutor:
             failpoints.reach("sandbox.cgroups")
             target = sandbox_target(sandbox)
             self.classes.apply(target, sandbox.status.class_resources)
+            # A container's classes are verified when it starts; those of a pod before anything is in it.
             self.classes.verify(target, sandbox.status.class_resources)
             failpoints.reach("sandbox.classed")
             infra = None
@@ -119,6 +121,7 @@ class SandboxExecutor:
             [
                 ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
                 ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
+                # Before its cgroup goes, which types of classes find it by.
                 ("take it out of its classes", lambda: self._release_classes(sandbox)),
                 ("disconnect it", lambda: self.networks.detach(sandbox)),
                 ("clear its run directory", lambda: _clear(run)),
@@ -156,7 +159,6 @@ class SandboxExecutor:
         return run.is_dir() and all(map(mountinfo.is_mount_point, pins)) and (infra is None or procfs.alive(infra))
 
     def cgroup(self, sandbox: Sandbox) -> str:
-        """Return the sandbox's cgroup."""
         return sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
 
     def _release_classes(self, sandbox: Sandbox) -> None:
@@ -195,6 +197,7 @@ class SandboxExecutor:
 
     def _make_namespaces(self, sandbox: Sandbox) -> SandboxStatus:
         config = sandbox.config
+        # A PID namespace begins with its first process and ends with it: _start_infra makes it.
         kinds = namespace_kinds(config) - {NamespaceKind.PID}
         with ExitStack() as closing:
             made: dict[NamespaceKind, int] = {}
@@ -250,6 +253,7 @@ class SandboxExecutor:
     def _map_files(self, sandbox: Sandbox, userns: int) -> None:
         target = self.layout.mapped_files(sandbox.id)
         target.mkdir(mode=0o711)
+        # Mapped here, once for all containers of the pod: crun 1.8.1 fails with EPERM where it has to idmap a mount.
         with openat.closing(mounts.clone_tree(self.layout.sandbox_data(sandbox.id), idmap_userns=userns)) as copy:
             mounts.attach(copy, target)
 
@@ -303,6 +307,7 @@ class SandboxExecutor:
         atomicfile.write(copy, source.read_bytes(), mode=0o711)
         if self.confinement.selinux.enabled:
             os.setxattr(copy, relabel.ATTRIBUTE, os.getxattr(source, relabel.ATTRIBUTE))
+        # Last: a copy without the times of its source is made anew by the next daemon.
         os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
         return copy
 
@@ -343,6 +348,7 @@ def namespace_kinds(config: SandboxConfig) -> frozenset[NamespaceKind]:
     """Return the namespaces that a sandbox has of its own; pure."""
     options, result = config.namespaces, set()
     if options.network is NamespaceMode.POD:
+        # CRI has no option for UTS.
         result |= {NamespaceKind.NET, NamespaceKind.UTS}
     if options.ipc is NamespaceMode.POD:
         result.add(NamespaceKind.IPC)

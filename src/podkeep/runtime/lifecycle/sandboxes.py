@@ -117,6 +117,7 @@ class Sandboxes:
             return
         log.warning("the infra process of sandbox %s ended; the sandbox is stopped", sandbox_id)
         status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
+        # At once, before the stop has its turn: nothing is created in a sandbox that is not READY.
         self._state.set_sandbox(sandbox_id, status, ending=True)
         with working_for(sandbox_id):
             self._stopping.start(self._stop_broken(sandbox_id))
@@ -185,6 +186,7 @@ class Sandboxes:
                 await self._make(sandbox, driver)
             except BaseException:
                 if self._state.find_sandbox(sandbox.id) is None:
+                    # Nobody can name what has no record; its lock would stay for good.
                     self._locks.pop(sandbox.id, None)
                 raise
         return sandbox.id
@@ -264,6 +266,7 @@ class Sandboxes:
             if sandbox is None:
                 return
             await containers.end_all(sandbox_id)
+            # It is about to be killed: that end is no reason for another stop.
             self._infra_ends.forget(sandbox_id)
             # As it is now: an update may have come to its end meanwhile.
             sandbox = self._state.sandbox(sandbox_id)
@@ -284,6 +287,8 @@ class Sandboxes:
             await self._ending.do(("remove", sandbox.id), lambda: self._remove(sandbox.id, containers))
 
     async def _remove(self, sandbox_id: SandboxID, containers: ContainersOfSandboxes) -> None:
+        # Before the lock, which it takes itself (asyncio.Lock is not reentrant). In between nothing can be made in the
+        # sandbox, which is NOTREADY.
         await self._stop(sandbox_id, containers)
         async with self._locks[sandbox_id]:
             sandbox = self._state.find_sandbox(sandbox_id)

@@ -308,9 +308,12 @@ def prepare(cgroups: Cgroups, cgroup: str, asked: Resources, merged: Resources) 
     above = cgroup.rpartition("/")[0] or "/"
     for file, text in (("cpuset.cpus", asked.cpuset_cpus), ("cpuset.mems", asked.cpuset_mems)):
         name = f"{file}.effective" if cgroups.version == 2 else file.replace(".", ".effective_")
+        # Version 2 takes CPUs and nodes that the parent does not have, and leaves them out without an error
+        # (cgroup-v2.rst, cpuset.cpus).
         available = cgroups.read(above, name) if text else None
         if available is not None:
             resource_plan.check_subset(file.replace(".", "_"), text, available)
+    # Version 1 refuses a limit below what is in use (EBUSY); version 2 takes it and kills.
     if cgroups.version == 2 and asked.memory_limit > 0:
         in_use = cgroups.read(cgroup, "memory.current")
         if in_use is not None:

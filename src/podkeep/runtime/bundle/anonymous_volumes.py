@@ -74,6 +74,7 @@ def make(volumes: Mapping[str, str], *, rootfs: Path, idmap: IdMap | None, given
         directory.mkdir(exist_ok=True)
         directory.chmod(0o755)
         Path(volume).mkdir()
+        # Whatever the umask: users of the container have to pass, as in a directory of the image.
         Path(volume).chmod(0o755)
         _fill(rootfs, path, Path(volume), idmap, given_up)
 
@@ -91,6 +92,7 @@ def _fill(rootfs: Path, path: str, volume: Path, idmap: IdMap | None, given_up: 
 def _open_inside(root: int, path: str) -> int | None:
     """Open the directory at ``path`` below ``root``; None if there is none."""
     try:
+        # IN_ROOT, as in a chroot: absolute links of the image lead to the image.
         fd = openat.openat2(root, os.fsencode(path), os.O_PATH, Resolve.IN_ROOT | Resolve.NO_MAGICLINKS)
     except KernelCallError:
         return None

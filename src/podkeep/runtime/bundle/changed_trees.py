@@ -138,6 +138,7 @@ class ChangedTrees:
         fds = [mounts.clone_tree(path / "tree")]
         try:
             if request.variant is Variant.METACOPY:
+                # The tree has metadata alone: overlayfs finds the data of a file in the layers beneath.
                 fds += self._images.lowers(request.image, userns=None)
             elif at_least > 1:
                 fds.append(mounts.clone_tree(path / "empty"))
@@ -154,14 +155,19 @@ class ChangedTrees:
             with self._lock:
                 tree = self._trees.get(request.key)
                 if tree is not None:
+                    # The file comes before the set and before the tree is used: a daemon that starts later knows the
+                    # users by it.
                     (tree.path / "users" / request.container).touch()
                     tree.users.add(request.container)
                     self._costs.waited(started - began)
                     return tree.path, started - began
             with self._lock:
+                # Until it is whole it has a name under which nobody looks for a tree, and which recover() removes.
                 place = self._here / f"making-{next(self._numbers)}"
                 place.mkdir(mode=0o700, parents=True)
             try:
+                # Without the lock, for this may take minutes; _alone keeps others with the same key from doing it as
+                # well.
                 entries = self._make(request, place)
                 failpoints.reach("rootfs.made")
                 with self._lock:
@@ -238,6 +244,8 @@ class ChangedTrees:
                     continue
                 if len(tree.users) == 1:
                     away = self._here / f"making-{next(self._numbers)}"
+                    # Under the lock it only loses its name, so that nobody begins to use it; the removal, which may
+                    # take long, comes after.
                     os.rename(tree.path, away)
                     del self._trees[key]
                     doomed.append(away)

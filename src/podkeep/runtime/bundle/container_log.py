@@ -45,7 +45,6 @@ class LogFile:
 
     @property
     def name(self) -> str:
-        """Its own name."""
         return self.path.name
 
     def open_directory(self, *, make: bool = False) -> int:
@@ -65,6 +64,8 @@ class LogFile:
                     with suppress(FileExistsError):
                         os.mkdir(name, 0o755, dir_fd=fd)
                 try:
+                    # Name by name, by descriptors: a pod with a hostPath there may exchange a directory for a link at
+                    # any time.
                     fd = openat.openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, openat.CONFINED)
                 except KernelCallError as error:
                     raise FailedPrecondition(
@@ -124,7 +125,9 @@ async def reopen(log: LogFile, monitor: ProcessId | None, control: Path) -> None
         if before is not None and await asyncio.to_thread(_writes_to, monitor, before):
             # Nobody moved it away. conmon would put an empty file in its place.
             return
+        # Before conmon is told: it opens that file, and ends if it cannot.
         _make_way(directory, log)
+        # conmon's message for "open the log anew"; the two numbers have no meaning with it.
         _tell_conmon(control, b"2 0 0\n")
         deadline = time.monotonic() + TIMEOUT_S
         while before is None and _stat(directory, log.name) is None:
@@ -151,6 +154,7 @@ def _tell_conmon(control: Path, message: bytes) -> None:
     :raises FailedPrecondition: if conmon is gone.
     """
     try:
+        # O_NONBLOCK: opening a FIFO that nobody reads would wait; so it fails, with ENXIO.
         fd = os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise FailedPrecondition(f"conmon does not read {control}: {error.strerror}") from error

@@ -157,6 +157,7 @@ class _Copy:
                 if self.entries % _LOOK_ENTRIES == 0:
                     self._require_room(_LOOK_ENTRIES * _ENTRY_BYTES)
                 elif self._data:
+                    # Inodes alone, of which each entry takes one; the space for data is looked at in _copy_regular.
                     self._require_room(0)
                 self.entries += 1
                 self._copy_entry(level, source, target, entry.name)
@@ -168,6 +169,7 @@ class _Copy:
             self._remember(weight)
             level.weight += weight
             level.names.append(name)
+            # Closed until _leave gives it its own mode.
             os.mkdir(name, 0o700, dir_fd=target)
         elif found.st_nlink > 1 and (first := self._linked.get((found.st_dev, found.st_ino))) is not None:
             os.link(first, name, src_dir_fd=self._target, dst_dir_fd=target, follow_symlinks=False)
@@ -204,6 +206,7 @@ class _Copy:
             openat.closing(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=source)) as old,
             openat.closing(os.open(name, flags, 0o600, dir_fd=target)) as new,
         ):
+            # First the whole size, then the ranges with data: what is between them stays a hole.
             os.ftruncate(new, size)
             for start, end in _data(old, size):
                 for at in range(start, end, _CHUNK):
@@ -234,6 +237,7 @@ class _Copy:
         uid, gid = self._attributes.owner(found)
         os.chown(name, uid, gid, dir_fd=target, follow_symlinks=False)
         if not stat.S_ISLNK(found.st_mode):
+            # After chown(2), which clears set-user-ID bits; links have no mode of their own on Linux.
             os.chmod(name, stat.S_IMODE(found.st_mode), dir_fd=target)
         os.utime(name, ns=(found.st_atime_ns, found.st_mtime_ns), dir_fd=target, follow_symlinks=False)
 

@@ -140,6 +140,7 @@ class ImageVolumes:
         """
         with _naming(volume):
             wanted.at.mkdir()
+            # Two layers at least: overlayfs refuses a single lower directory without an upper one.
             with self.layers.lowers(image, wanted, at_least=2) as lowers:
                 overlay.overlay_readonly(
                     lowers.fds, wanted.at, attrs=self.policy.attrs, context=label, flags=lowers.flags
@@ -163,6 +164,7 @@ def narrow(target: Path, volume: VolumeImage, *, files: bool) -> None:
             mounts.unmount(target, lazy=True)
             failpoints.reach("image_volume.narrowing")
             if not stat.S_ISDIR(kind):
+                # The mount point has to be of the same kind as what is mounted on it (mount(2), ENOTDIR).
                 target.rmdir()
                 target.touch()
             mounts.attach(part, target)

@@ -44,10 +44,12 @@ class Leftovers:
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            # A rename takes no time, however many files there are. The new ID keeps trees with the same name apart.
             os.rename(path, self._directory / new_id())
         except FileNotFoundError:
             return
         except OSError as error:
+            # Directories below runtime.run are usually on another file system than this one below runtime.root.
             if error.errno != errno.EXDEV:
                 raise
             remove_tree(path)

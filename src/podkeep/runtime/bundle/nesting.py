@@ -91,6 +91,7 @@ class Nesting(Walk):
         over = self._over(place)
         placed = _Placed(place=place, item=new, left=not _SHARED.isdisjoint(item["options"]))
         if over is not None and not over.left and not placed.left:
+            # Only below a volume: there a link of the volume, which the OCI runtime would follow, may stand in the way.
             placed.place = self._followed(path, place)
             over = self._over(placed.place)
         if over is not None and (over.left or placed.left):
@@ -206,6 +207,7 @@ class Nesting(Walk):
                 if below is None:
                     if not may_make:
                         raise FailedPrecondition("a link of the volume leads to what does not exist")
+                    # As the pod's root: with a user namespace nothing is made in a directory that is closed to it.
                     self._hands.make(fd, name, is_directory or number < len(names) - 1)
                     below = _open(fd, name)
                 if below is None:

@@ -76,6 +76,7 @@ class Owners:
         return _WORD.pack(_REVISION_3 | magic & ~_REVISION_MASK) + value[4:_SETS_BYTES] + _WORD.pack(host)
 
     def _acl(self, value: bytes) -> bytes:
+        # An image writes what it likes here: what is no whole entry at the end is left as it is.
         result, at = bytearray(value), _WORD.size
         while at + _ACL_ENTRY.size <= len(value):
             tag, permissions, who = _ACL_ENTRY.unpack_from(value, at)

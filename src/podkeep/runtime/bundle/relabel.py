@@ -47,6 +47,7 @@ def relabel(path: str, label: str) -> None:
         if not stat.S_ISDIR(os.fstat(top).st_mode):
             return
         with openat.closing(openat.reopen(top, os.O_RDONLY | os.O_DIRECTORY)) as directory:
+            # A volume may have other volumes mounted below, which the container gets as well (one_mount=False).
             for found in openat.walk(directory, max_entries=_MAX_ENTRIES, one_mount=False):
                 # By the descriptor, so that nobody brings us elsewhere by a link in place of the directory.
                 _write(f"/proc/self/fd/{found.directory}/{found.name}", value, follow=False)

@@ -37,6 +37,7 @@ PROBE_IDMAP = block(65536, 65536)
 FILES = 16
 """Of the tree that a probe changes; what the costs are divided by."""
 _PROBE = Purpose(what="the probe of a root file system", failpoint="rootfs.probe")
+# With a set-user-ID bit, which a change of the owner clears unless it is put back.
 _MODE = 0o4755
 _CONTENT = b"of the image\n"
 
@@ -94,7 +95,6 @@ class Costs:
         self._costs: dict[str, Cost] = {}
 
     def made(self, variant: Variant, seconds: float, *, entries: int = 0) -> None:
-        """Note that an image was given other owners."""
         with self._lock:
             cost = self._costs.setdefault(variant.value, Cost())
             cost.times, cost.entries, cost.seconds = cost.times + 1, cost.entries + entries, cost.seconds + seconds
@@ -102,7 +102,6 @@ class Costs:
         self._on_waited(seconds)
 
     def waited(self, seconds: float) -> None:
-        """Note that a request waited for one that did it."""
         self._on_waited(seconds)
 
     def of(self, variant: Variant) -> Cost:

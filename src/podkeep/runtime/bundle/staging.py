@@ -68,6 +68,7 @@ class Staging:
             return
         directory = self.directory(container, sandbox)
         with ExitStack() as closing:
+            # One user namespace for all mounts with the same mappings: each one that is not the pod's costs a process.
             namespaces: dict[IdMap | None, int | None] = {}
             for number, mount in chosen.items():
                 if mount.idmap not in namespaces:
@@ -145,6 +146,7 @@ class Staging:
                     copies[number] = opened(
                         _protected_copy(item, recursive=item["source"] in deep, whole=item["source"] in whole)
                     )
+                    # The flags of the copy count, not those of the source, which may have changed since.
                     item["options"] = protected(item["options"], _protection_of(copies[number]))
             if not copies:
                 return config
@@ -234,6 +236,8 @@ class Staging:
             directory.mkdir(mode=0o700)
             mode, gid = ("0700", 0) if idmap is None else ("0710", idmap.host_gid(0))
             mounts.tmpfs(directory, f"size=1m,mode={mode},gid={gid}")
+            # A mount made below a shared one is shared: the copies would appear wherever the runtime's mounts are
+            # passed on to.
             mounts.set_propagation(directory, mounts.Propagation.PRIVATE)
         return directory
 
@@ -260,6 +264,8 @@ def _copy(mount: Mount, target: Path, userns: int | None) -> None:
     )
     with openat.closing(copy):
         if mount.readonly and not mount.recursive_read_only:
+            # Not recursive: what lies below a read-only mount stays writable unless the request says recursive (CRI,
+            # Mount).
             mounts.mount_setattr(copy, set_=MountAttr.RDONLY)
         _attach(copy, target)
 
@@ -311,6 +317,7 @@ def make_passable(directory: Path, idmap: IdMap | None) -> None:
     """Make a directory that only root and the pod's own root pass: below are setuid programs of an image."""
     directory.mkdir(mode=0o700)
     if idmap is not None:
+        # The group alone: its owner stays root, so that the pod's root can pass and change nothing.
         os.chown(directory, 0, idmap.host_gid(0))
         directory.chmod(0o710)
 

@@ -65,6 +65,7 @@ def profile(
         return UNCONFINED
     if not support.why_no_default:
         return DEFAULT_PROFILE
+    # Who says nothing runs as on a machine without AppArmor; who asks for the default by name is refused below.
     if asked is None:
         return ""
     raise FailedPrecondition(

@@ -17,7 +17,6 @@ _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin
 
 
 def default_profile() -> bytes:
-    """Return the text of the default profile."""
     return resources.files("podkeep.runtime.profiles").joinpath("podkeep-default.apparmor").read_bytes()
 
 

@@ -46,6 +46,7 @@ def container_set(security: Security, available: Collection[str]) -> frozenset[s
     if security.privileged:
         return frozenset(available)
     add, drop = parse(security.add_capabilities), parse(security.drop_capabilities)
+    # ALL means what there is; a capability that is named and missing is an error, for the program would fail later.
     missing = sorted(add - {"ALL"} - set(available))
     if missing:
         raise InvalidArgument(

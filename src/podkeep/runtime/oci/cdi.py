@@ -172,6 +172,7 @@ def parse(data: bytes, path: str) -> Spec:
     try:
         file = msgspec.json.decode(data, type=_File) if path.endswith(".json") else _from_yaml(data)
         _check(file)
+    # RecursionError: a file may be nested as deeply as its size allows.
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidArgument(f"CDI spec {path}: {' '.join(str(error).split())}") from error
     except InvalidArgument as error:
@@ -308,6 +309,7 @@ def resolve(specs: Sequence[Sequence[Spec]], names: Iterable[str]) -> tuple[Edit
         if spec is None:
             unknown.append(name)
             continue
+        # The edits of a file go with each of its devices, and once into a container that has several of them.
         if spec.path not in seen:
             seen.add(spec.path)
             found += spec.edits

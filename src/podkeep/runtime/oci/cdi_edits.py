@@ -46,6 +46,7 @@ def apply(prepared: Prepared, config: Config) -> Config:
     nodes = {node["path"]: node for node in linux.get("devices", ())}
     for device in prepared.devices:
         node = {key: value for key, value in device.items() if key not in {"access", "source"}}
+        # In a user namespace nobody can make device nodes: there the machine's are mounted.
         if not mapped:
             nodes[node["path"]] = _owned(node, process["user"])
         elif device["source"]:
@@ -54,6 +55,7 @@ def apply(prepared: Prepared, config: Config) -> Config:
             raise InvalidArgument(
                 f"CDI device node {node['path']} is not on the machine, and cannot be made in a user namespace"
             )
+        # A FIFO is no device, so no rule of the device cgroup is about it.
         if device["access"] and node["type"] != "p":
             numbers = {key: node[key] for key in ("type", "major", "minor")}
             rules.append({"allow": True, **numbers, "access": device["access"]})

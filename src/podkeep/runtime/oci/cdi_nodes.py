@@ -60,6 +60,7 @@ def _mount(mount: Mount, copies: Mapping[str, StagedMount]) -> dict[str, Any]:
 
 def _device(node: DeviceNode) -> dict[str, Any]:
     path = node.host_path or node.path
+    # mknod(1): u is an unbuffered character device, which is the same to the kernel.
     kind = "c" if node.type == "u" else node.type
     described = kind == "p" or (kind != "" and node.major != 0)
     try:

@@ -70,6 +70,7 @@ class Registry:
     def _entry(self, path: str) -> tuple[tuple[int, ...], Spec | InvalidArgument] | None:
         try:
             status = os.stat(path)
+            # ctime as well: a file that is replaced in place, or whose owner or mode changes, may keep its mtime.
             key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
             known = self._read.get(path)
             if known is not None and known[0] == key:
@@ -86,6 +87,7 @@ class Registry:
         except OSError as error:
             return (), InvalidArgument(f"CDI spec {path}: {error.strerror}")
         except InvalidArgument as error:
+            # Once for each version of a file: the error is kept under the same key.
             log.warning("%s", error)
             return key, error
 

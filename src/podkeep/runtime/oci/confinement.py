@@ -143,6 +143,7 @@ def _prepare_apparmor(config: RuntimeConfig) -> AppArmorSupport:
     try:
         apparmor_loader.load_default()
     except FailedPrecondition as error:
+        # Profiles stay loaded when a daemon ends: an earlier one may have loaded it while the parser was there.
         if apparmor.DEFAULT_PROFILE not in lsm.apparmor_profiles():
             log.warning("AppArmor profile %s cannot be loaded: %s", apparmor.DEFAULT_PROFILE, error)
             return AppArmorSupport(why_not="", why_no_default=error.message)
@@ -202,6 +203,7 @@ def read_profile(path: Path) -> Mapping[str, Any]:
         raise NotFound(
             f"seccomp profile {path} does not exist", hint="`podkeep doctor` says what is missing"
         ) from error
+    # A client names the file: JSON may be nested as deeply as the limit of bytes allows.
     except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"seccomp profile {path} is not JSON: {error}") from error
     except OSError as error:
@@ -221,6 +223,7 @@ def _read_regular(path: Path, limit: int) -> bytes:
     if fd is None:
         raise InvalidArgument(f"{path} is not a regular file")
     with openat.closing(fd):
+        # One byte more than allowed tells a file that is too long from one that just fits, whatever fstat(2) says.
         data = openat.read_bytes(fd, limit + 1)
     if len(data) > limit:
         raise InvalidArgument(f"{path} has more than {limit} bytes")

@@ -69,6 +69,7 @@ def _below(directory: int, top: str, target: str) -> list[dict[str, Any]]:
     nodes = []
     for found in openat.walk(directory, one_mount=False, tolerant=True, passed=_SKIPPED):
         node = _node(found.status, posixpath.join(top, found.path), posixpath.join(target, found.path))
+        # The OCI runtime makes /dev/console itself where a container has a terminal.
         if node is not None and found.name != "console":
             nodes.append(node)
     return sorted(nodes, key=lambda node: str(node["path"]))

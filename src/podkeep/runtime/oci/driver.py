@@ -156,7 +156,6 @@ class Allowance:
             return taken
 
     def give_back(self, count: int) -> None:
-        """Count bytes as free again."""
         with self._lock:
             self._left += count
 
@@ -189,6 +188,8 @@ class Driver:
 
         :param bundle: the directory; the configuration may come later.
         """
+        # conmon's protocol: by _OCI_SYNCPIPE it says the process ID of the container, or why there is none; it reads
+        # _OCI_STARTPIPE before it calls the OCI runtime.
         read_end, write_end = os.pipe()
         told, tell = os.pipe()
         nowhere = os.pipe() if stdio.tty else ()
@@ -213,6 +214,7 @@ class Driver:
                 os.close(fd)
             raise
         finally:
+            # Ours would keep the pipe open: the end of conmon is noticed by the end of file (_read_pid, _await_end).
             os.close(write_end)
             os.close(told)
         return Launch(container=container, bundle=bundle, stdio=stdio, process=process, answer=read_end, held=held)
@@ -227,6 +229,7 @@ class Driver:
         :raises DeadlineExceeded: if it does not end, or not soon after ``process`` did.
         """
         deadline = time.monotonic() + CREATE_TIMEOUT_S
+        # A file and no pipe: nobody reads it before the end, and what writes more than a pipe holds would wait.
         outputs = os.memfd_create("start", os.MFD_CLOEXEC)
         try:
             begun = spawn.begin([*self._command(), "start", container], env=_ENVIRONMENT, output=outputs)
@@ -276,6 +279,7 @@ class Driver:
 
     def delete(self, container: ContainerID) -> None:
         """Remove what the OCI runtime keeps of a container, killing what still runs; a missing one is no error."""
+        # A call of the OCI runtime costs a process, and clients stop and remove again and again what is gone.
         if not (self.handler.root / container).exists():
             return
         self._run("delete", "--force", container)
@@ -314,6 +318,7 @@ class Driver:
         :raises DeadlineExceeded: if it was killed for taking too long.
         :raises Cancelled: if it was killed because it is not wanted any more.
         """
+        # Several commands may run in a container at a time.
         token = os.urandom(8).hex()
         spec, pid_file = bundle / f"exec-{token}.json", bundle / f"exec-{token}.pid"
         try:
@@ -433,6 +438,7 @@ class Launch:
         try:
             with suppress(BrokenPipeError):  # it ended, and said why
                 os.write(self._held[1], b"\n")
+            # The process that was started forks the conmon that stays, and ends: it is reaped here.
             spawn.finish(self._launcher, timeout=CREATE_TIMEOUT_S).check()
             pid = self._read_pid()
         finally:
@@ -472,6 +478,8 @@ class Launch:
             ) from error
         pid = int(answer.get("pid", answer.get("data", -1)))
         if pid <= 0:
+            # conmon answers before it ends, and is no child of this process: without the wait one would be left after
+            # the answer.
             self._await_end()
             raise create_error(_said(str(answer.get("message", "")).encode()))
         return pid
@@ -589,6 +597,7 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
             exec_.wait(process)
         for output in outputs.values():
             output.give_back()
+    # As a shell has it: 128 and the number of the signal.
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     room, errors_room = share(len(stdout.kept), len(stderr.kept))
     return ExecResult(exit_code=code, stdout=bytes(stdout.kept[:room]), stderr=bytes(stderr.kept[:errors_room]))

@@ -43,6 +43,7 @@ def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subproces
         waiting = [*_WAITING, f"/proc/self/fd/{told}", *argv]
         process = subprocess.Popen(waiting, pass_fds=(told,), **options)
         try:
+            # The shell waits at the pipe meanwhile: nothing of the program has run.
             enter(process.pid)
             os.write(tell, b"go\n")
         except BaseException:

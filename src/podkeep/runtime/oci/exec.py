@@ -295,6 +295,8 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
     master, slave = os.openpty()
     try:
         if size := command.process.get("consoleSize"):
+            # By the daemon itself, unlike resize(): no container has this terminal open yet, so nobody can hold its
+            # lock.
             set_terminal_size(master, size["width"], size["height"])
         popen = entering.popen(
             argv,
@@ -349,6 +351,7 @@ class _Receiver:
         self.channel, theirs = socket.socketpair()
         with theirs:
             try:
+                # With -I and -S nothing is imported from the working directory, the environment or site-packages.
                 argv = [sys.executable, "-I", "-S", "-c", _RECEIVER, str(theirs.fileno())]
                 self._process = spawn.start(argv, pass_fds=(theirs.fileno(),))
             except BaseException:
@@ -415,6 +418,7 @@ def _receive_terminal(listener: socket.socket, receiver: _Receiver, popen: subpr
         while True:
             poll = select.poll()
             poll.register(receiver.channel if came else listener, select.POLLIN)
+            # An OCI runtime may end as soon as it has sent the terminal; from then on the receiver's answer decides.
             if not came:
                 poll.register(pidfd, select.POLLIN)
             ready = {fd for fd, _ in poll.poll(max(deadline - time.monotonic(), 0) * 1000)}
@@ -446,6 +450,7 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
         with suppress(OSError, ValueError):
             pid = int(pid_file.read_text())
             roots.add(pid)
+            # Kept from look to look: the leader of the session may be gone at the next one, and its jobs not.
             sessions.add(os.getsid(pid))
         members = None
         # If no descriptor is left they are looked for again, as long as there is time.

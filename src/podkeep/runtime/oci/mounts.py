@@ -288,6 +288,7 @@ def _virtual_mounts(given: MountInput) -> list[dict[str, Any]]:
 
 
 def _pod_mounts(given: MountInput) -> list[dict[str, Any]]:
+    # They lie in the root: with a read-only one a container does not write to them either.
     access = "ro" if given.container.security.readonly_rootfs else "rw"
     sources = (given.files.hosts, given.files.hostname, given.files.resolv_conf)
     generated = zip(POD_FILES, sources, strict=True)

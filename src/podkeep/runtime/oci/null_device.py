@@ -30,6 +30,7 @@ def open_null() -> int:
         if not _mount:
             _mount.append(_make_filesystem())
         directory = _mount[0]
+    # A node of its own for each stream: the mode and owner of one that a container has changed are nobody else's.
     name = os.urandom(8).hex()
     os.mknod(name, 0o600 | 0o020000, _DEVICE, dir_fd=directory)
     try:

@@ -149,6 +149,7 @@ def to_oci(asked: Resources, facts: ResourceFacts) -> dict[str, Any]:
     }
     memory = {"limit": asked.memory_limit}
     if facts.swap:
+        # OCI's value is memory and swap together: the same as the memory limit means no swap.
         memory["swap"] = asked.memory_swap_limit or asked.memory_limit
     for name, values in (("cpu", cpu), ("memory", memory)):
         given = {key: value for key, value in values.items() if value}

@@ -37,6 +37,7 @@ def parse(settings: Mapping[str, str]) -> tuple[Rlimit, ...]:
     result = []
     for name, text in settings.items():
         soft, _, hard = text.partition(":")
+        # Python's resource has RLIMIT_OFILE, an old name for NOFILE that OCI does not know.
         if name not in NAMES or name == "ofile":
             known = ", ".join(sorted(set(NAMES) - {"ofile"}))
             raise InvalidArgument(f"runtime.default_rlimits: {name!r} is no limit", hint=f"known: {known}")

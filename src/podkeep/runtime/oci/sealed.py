@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _NAMES = frozenset({"crun", "runc"})
 """Other OCI runtimes may look for something beside their own file."""
+# MFD_EXEC of Linux 6.3: without it vm.memfd_noexec may make the copy a file that cannot be executed.
 _MFD_EXEC = 0x10
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _ELF = b"\x7fELF"

@@ -93,6 +93,7 @@ def allocate(used: Collection[str]) -> str:
     """
     taken = set(used)
     for _ in range(256):
+        # At random first: while few pairs are taken, that finds a free one at once.
         level = _level(*secrets.SystemRandom().sample(range(CATEGORIES), 2))
         if level not in taken:
             return level

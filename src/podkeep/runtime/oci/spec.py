@@ -90,6 +90,7 @@ def build(given: SpecInput) -> Config:
     security, idmap = given.container.security, given.sandbox.namespaces.userns
     bounding = capabilities.container_set(security, given.host.capabilities)
     confined = None
+    # CRI (LinuxContainerSecurityContext.privileged): no seccomp restrictions, whatever profile is named.
     if given.seccomp_profile is not None and not security.privileged:
         confined = seccomp.to_oci(given.seccomp_profile, capabilities=bounding, machine=given.host.machine)
     return compose(
@@ -150,6 +151,8 @@ def _process(given: SpecInput, bounding: frozenset[str]) -> Edit:
         cwd=posixpath.join("/", container.working_dir or given.image.working_dir),
         terminal=container.tty,
         noNewPrivileges=security.no_new_privs,
+        # A lower value than the daemon may give would keep the container from being created
+        # (proc_pid_oom_score_adj(5)).
         oomScoreAdj=max(container.resources.oom_score_adj, given.host.oom_score_floor),
         capabilities=sets,
         rlimits=[dict(limit) for limit in given.host.rlimits] or None,
@@ -166,8 +169,10 @@ def _environment(given: SpecInput) -> list[str]:
     if "PATH" not in result:
         result["PATH"] = DEFAULT_PATH.partition("=")[2]
     if given.container.tty:
+        # As the peers say: without it programs such as vi do not work in a terminal.
         result.setdefault("TERM", "xterm")
     result.update(given.container.envs)
+    # Last: what the request or the image says of it wins over the passwd file.
     result.setdefault("HOME", given.user.home)
     return [f"{name}={value}" for name, value in result.items()]
 

@@ -64,6 +64,7 @@ def check(sysctls: Mapping[str, str], kinds: Collection[str]) -> None:
                 f"config.linux.sysctls: {name!r}: the value {value[:64]!r} is empty or holds a control character"
             )
         path = _path(name, value, kinds)
+        # net.ipv4.x and net/ipv4/x are one file: which value would win is not defined.
         if path in seen:
             raise InvalidArgument(f"config.linux.sysctls: {seen[path]!r} and {name!r} are the same")
         seen[path] = name
@@ -85,6 +86,7 @@ def effective(
             path = _path(name, value, kinds)
         except InvalidArgument:
             continue  # The sandbox shares that namespace with the machine.
+        # Compared as paths, for a request may write a name with slashes.
         if path not in paths:
             result[name] = value
     return {**result, **asked}

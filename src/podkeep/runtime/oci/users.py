@@ -97,6 +97,7 @@ def _wanted(security: Security, image_user: str) -> tuple[str, str]:
 
 def _accounts(passwd: str) -> list[_Account]:
     result = []
+    # Not by splitlines(), which also ends a line at a carriage return and at separators of Unicode.
     for line in passwd.split("\n"):
         fields = line.split(":")
         if len(fields) >= 6 and _is_id(fields[2]) and _is_id(fields[3]):

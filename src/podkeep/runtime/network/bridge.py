@@ -177,6 +177,7 @@ class Bridge:
 
     def stop(self) -> None:
         """Remove the bridge and its rules if this runtime made them; missing ones are no error."""
+        # Not started, but there: the bridge that a killed runtime left.
         there = self._started or self.name in netlink.links()
         if there and netlink.delete_bridge(self.name, self.owner):
             self.rules.drop()
@@ -199,13 +200,16 @@ class Bridge:
             if not self._started:
                 self._start({}, (), {})
         endpoints = [self._endpoint(text) for text in addresses]
+        # Before the cable: the filter has to know the port when its first frame comes.
         self.ports.add(sandbox, addresses)
         netlink.create_veth(
             host_name=veth_name(sandbox),
             bridge=self.name,
             netns_fd=netns,
             inner_name=INNER_NAME,
+            # The filter makes it of the address in the same way, before there is an interface (port_filter.port).
             mac=netlink.hardware_address(endpoints[0].address.ip),
+            # A pod that calls its own host port gets the packet back by the port of the bridge that it came from.
             hairpin=bool(host_ports),
         )
         netlink.configure_inside(netns, INNER_NAME, endpoints)

@@ -83,6 +83,7 @@ class Networks:
         if pod_cidr and configured == self._configured:
             self.bridge.use_subnets(of_pod_cidr(pod_cidr, self._own_subnets), self._state.addresses())
         mine = [item for item in self._state.sandboxes() if _maker(item) is NetworkMaker.BRIDGE]
+        # Pods that the bridge connected keep it, also when new ones are connected by CNI.
         if mine or self.chosen() is NetworkMaker.BRIDGE:
             self.bridge.start(
                 {
@@ -137,6 +138,8 @@ class Networks:
             try:
                 await asyncio.to_thread(self.check, sandbox)
             except PodkeepError as error:
+                # Records are replaced with each change: if it is another one, the pod was stopped or removed while
+                # plugins looked.
                 if self._state.find_sandbox(sandbox_id) is sandbox:
                     log.warning("the network of sandbox %s is not as it was made: %s", sandbox_id, error)
 
@@ -185,6 +188,7 @@ class Networks:
         if subnets == self.bridge.subnets:
             return
         self.bridge.use_subnets(subnets, self._state.addresses())
+        # Only now: a subnet that the bridge refused must not be used by the next start.
         self._state.note_pod_cidr(self._configured, text(subnets))
         log.info("new pods get addresses of %s", text(subnets))
 
@@ -207,6 +211,7 @@ class Networks:
             found = self.cni.plan(config)
             return msgspec.structs.replace(status, network=NetworkAttachment(made_by=NetworkMaker.CNI, cni_list=found))
         first, *more = (self._state.take_address(sandbox_id, subnet) for subnet in self.bridge.subnets)
+        # For its errors alone: what cannot be forwarded is refused before there is a record.
         ports.forwards(config.host_ports, [first, *more])
         return msgspec.structs.replace(status, address=first, more_addresses=tuple(more), network=NetworkAttachment())
 

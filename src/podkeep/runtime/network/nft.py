@@ -15,7 +15,6 @@ def run(commands: str) -> None:
 
 
 def has_table(family: str, table: str) -> bool:
-    """Return whether a table is there."""
     return spawn.run(["nft", "-t", "list", "table", family, table]).returncode == 0
 
 
@@ -24,4 +23,5 @@ def remove_table(family: str, table: str) -> None:
 
     :raises CommandFailed: if nft refuses; likewise NotFound.
     """
+    # Added first, because nft refuses to delete what is not there; both are one transaction.
     run(f"add table {family} {table}\ndelete table {family} {table}\n")

@@ -146,6 +146,7 @@ def forwards(ports: Iterable[HostPort], addresses: Sequence[str]) -> tuple[Forwa
 
     :raises InvalidArgument: if a port's address is of a family that the pod has no address of.
     """
+    # Reversed, so that of several addresses of a family the first one stays.
     targets = {address.version: address for address in reversed([ip_address(text) for text in addresses])}
     result = []
     for port in ports:

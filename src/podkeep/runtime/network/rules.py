@@ -58,6 +58,7 @@ class Rules:
         :raises CommandFailed: if nft refuses; nothing has changed then.
         """
         with self._lock:
+            # Before the change: where the table is gone, _install writes what is noted here.
             self._ports[sandbox] = forwards
             try:
                 self._change([("add", forwards)])

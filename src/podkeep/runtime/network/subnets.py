@@ -69,7 +69,6 @@ def _subnet(key: str, text: str, family: int) -> Subnet:
 
 
 def overlap(one: Subnet, other: Subnet) -> bool:
-    """Return whether two subnets have an address in common."""
     if isinstance(one, IPv4Network) and isinstance(other, IPv4Network):
         return one.overlaps(other)
     return isinstance(one, IPv6Network) and isinstance(other, IPv6Network) and one.overlaps(other)

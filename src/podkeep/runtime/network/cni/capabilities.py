@@ -19,6 +19,7 @@ _MIN_RATE, _MAX_RATE = 1000, 10**15
 """Bits per second; what Kubernetes accepts."""
 _BURST = 0xFFFFFFFF
 """The largest that the bandwidth plugin takes: no packet is too large for it."""
+# At most 60 digits: with many more Decimal raises Overflow.
 _QUANTITY = re.compile(r"([0-9]{1,60}(?:\.[0-9]{0,60})?|\.[0-9]{1,60})([kMGTPE]|[KMGTPE]i|[mun]|[eE][+-]?[0-9]{1,2})?")
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 

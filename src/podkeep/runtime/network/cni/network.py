@@ -218,6 +218,7 @@ class CniNetwork:
 
     def _speaks(self, kind: str) -> frozenset[str]:
         program = plugin.find(self._plugin_dirs, kind)
+        # VERSION costs a process: it is asked once for each version of the program.
         key = (program, program.stat().st_mtime_ns)
         if key not in self._spoken:
             given = {"cniVersion": VERSIONS[-1]}

@@ -80,6 +80,7 @@ def run(directories: Sequence[Path], kind: str, call: Call, config: Mapping[str,
     """
     program = find(directories, kind)
     what = f"CNI plugin {kind} ({call.command})"
+    # Without those that the daemon itself was started with: a plugin would take them for this call's.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CNI_")}
     try:
         done = spawn.run_foreign(

@@ -45,6 +45,7 @@ async def run(streams: CommandStreams, container: Attachment) -> bytes:
     :raises ClientGone: if the client left first.
     """
     sock = await asyncio.to_thread(_connect, container.bundle)
+    # Of its own, because a Descriptor closes what it has, and the socket is still needed to end the input.
     descriptor = Descriptor(os.dup(sock.fileno()))
     try:
         async with asyncio.TaskGroup() as group:
@@ -118,6 +119,7 @@ async def _pass_resizes(source: Source, bundle: Path) -> None:
 
 
 def _tell_conmon(control: Path, line: bytes) -> None:
+    # O_NONBLOCK: opening a FIFO that nobody reads would keep the event loop waiting.
     fd = os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         os.write(fd, line)

@@ -50,6 +50,7 @@ class Descriptor:
             await self._reading
         finally:
             self._reading = None
+            # It may have been closed meanwhile, and its number may be another file's by now.
             if self.fd >= 0:
                 self._loop.remove_reader(self.fd)
 

@@ -163,10 +163,12 @@ class _Session:
 
     async def _watch_client(self) -> None:
         await self._streams.gone.wait()
+        # An error ends the TaskGroup with all that passes streams on; then the command is killed (_finish).
         raise ClientGone("the client closed the connection")
 
     async def _pass_output(self, source: Descriptor, sink: Sink) -> None:
         """Pass output on. What is there when the command has ended is its own, up to what a pipe holds."""
+        # None while the command runs; then how many bytes may still be its own, not those of what it left behind.
         left = None
         while True:
             data = await source.read_now()
@@ -212,6 +214,7 @@ class _Session:
         except OSError:
             source.discard()  # the command does not read, or has ended
         if self._process.terminal < 0:
+            # The end of the command's input. A terminal stays open: the same descriptor has its output.
             target.close()
 
     async def _pass_resizes(self, source: Source) -> None:

@@ -232,6 +232,7 @@ class _Forwarder:
             self._tasks.start(_end(stream, "the pair of this stream did not come in time"))
 
     async def _serve(self, port: int, data: SpdyStream, error: SpdyStream) -> None:
+        # Nobody reads what a client writes to the error stream.
         error.discard()
         pair = Pair(
             data_in=data,

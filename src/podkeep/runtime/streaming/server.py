@@ -151,7 +151,6 @@ class StreamingServer:
 
     @contextmanager
     def _session_of(self, pod: str) -> Iterator[None]:
-        """Count a session."""
         self._running[pod] += 1
         try:
             yield
@@ -165,6 +164,7 @@ class StreamingServer:
             raise Refused(405, f"{head.method[:20]} is not done here", [("allow", "GET, POST")])
         _, _, rest = head.path.partition("/")
         verb, _, token = rest.partition("/")
+        # Taken whatever the verb is: a token works once.
         found = self._pending.take(token)
         # One answer for both, so that nobody learns from it.
         if found is None or found.verb != verb:

@@ -94,6 +94,7 @@ class Sessions:
         container = self._state.running_container(text)
 
         async def session(streams: CommandStreams) -> bytes:
+            # Up to a minute has passed since the request: it may have ended.
             self._state.running_container(container.id)
             target = Attachment(bundle=self._layout.bundle(container.id), tty=container.config.tty)
             return await attach.run(streams, target)

@@ -148,6 +148,7 @@ class _Daemon:
         self._config, self._options, self._layout, self._helper = config, options, layout, helper
         self._cgroups = Cgroups()
         self._stats_reader = open_reader(self._cgroups.layout)
+        # With the stack, so after the event loop and its threads, which read by these descriptors.
         stack.callback(self._stats_reader.close)
         self._cgroup_parent = settings.cgroup_parent(config)
         if config.runtime.cgroup_driver == "systemd":
@@ -257,6 +258,7 @@ class _Daemon:
         """
         loop = asyncio.get_running_loop()
         reload = Reload(self._config, self._options.load, self._images, self._replace_classes, self._in_force)
+        # asyncio's own has at most 32 threads, which the steps of one pod that hang could take.
         loop.set_default_executor(SharedThreads(THREADS, share=THREADS_OF_ONE, name="work"))
         stop = asyncio.Event()
 
@@ -273,6 +275,7 @@ class _Daemon:
         containers = Containers(
             self._state, self._container_executor, sandboxes, self._images, self._classes, self._layout
         )
+        # Before the first request: StopContainer waits for the end that is watched here.
         containers.watch_all()
         sandboxes.watch_all(containers)
         grpc_server = server.create_server()
@@ -302,6 +305,7 @@ class _Daemon:
         self._options.on_ready()
         service.ready(f"serving {self._config.runtime.socket}")
         loop.add_signal_handler(signal.SIGHUP, reload.start)
+        # SIGHUP came while the daemon started: it was only noted (serve).
         if reload_at_once():
             reload.start()
         background = Tasks("a background task of the daemon")
@@ -320,8 +324,10 @@ class _Daemon:
             self._leftovers.end()
             await background.close()
             self._networks.close()
+            # Before the server is stopped: streams of events end only by this, and the server waits for what it serves.
             self._events.close()
             await grpc_server.stop(STOP_TIMEOUT_S)
+            # While the event loop turns: it would wait for ever for a process whose start was cancelled.
             await self._images.end_pulls()
             await streaming.close()
             await statistics.close()
@@ -355,6 +361,7 @@ class _Daemon:
         """
         if self._options.idle_exit is None:
             raise FailedPrecondition("it was not started by `podkeep run`", hint=_RESTART)
+        # The request that asks is counted as well.
         pods, others = self.sandboxes_left(), self._requests - 1
         if pods or others:
             what = f"pods: {pods}" if pods else f"requests of other clients: {others}"
@@ -484,7 +491,6 @@ class _Daemon:
             await _first(stop.wait(), idle_exit - idle)
 
     def sandboxes_left(self) -> int:
-        """Return how many sandboxes there are."""
         return len(self._state.sandboxes())
 
     def clean_up(self) -> None:

@@ -120,7 +120,6 @@ class Metrics(Counting):
                 self._pulls.labels("failure" if code else "success").inc()
 
     def event_dropped(self) -> None:
-        """Count an event that a reader lost."""
         self._dropped.inc()
 
     def rootfs_made(self, variant: str, seconds: float) -> None:
@@ -133,7 +132,6 @@ class Metrics(Counting):
             apart.seconds += seconds
 
     def stats_pass(self, seconds: float) -> None:
-        """Note a pass of the sampler."""
         self._passes.observe(seconds)
 
     def _changed(self, before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:

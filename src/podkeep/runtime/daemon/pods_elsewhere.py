@@ -56,6 +56,7 @@ def require_none(state: State, layout: Layout, membership: Membership) -> None:
     :param membership: which mount namespace this runtime is in.
     :raises FailedPrecondition: naming both namespaces and the way to the other one.
     """
+    # After a reboot no mount namespace of before is left.
     if state.boot not in ("", procfs.boot_id()):
         return
     found = find(state.sandboxes(), state.containers(), layout, membership)

@@ -115,7 +115,6 @@ class Collector:
         self._resctrl = resctrl
 
     def containers(self, targets: Sequence[ContainerTarget]) -> list[ContainerReading]:
-        """Read containers, one after the other."""
         return [self._container(target) for target in targets]
 
     def sandboxes(self, targets: Sequence[SandboxTarget]) -> list[SandboxReading]:
@@ -193,6 +192,7 @@ class Collector:
         rate = None
         if usage is not None:
             process = container.status.process
+            # proc(5) has it in clock ticks since boot, on the clock of rates.now().
             born = process.start_time * _TICK_NS if process is not None else None
             rate = self._rates.rate(container.id, Sample(at=now(), used=usage.cpu_ns), born=born)
         return ContainerReading(

@@ -98,6 +98,8 @@ class Layers:
         if size is None and layer.large:
             return  # its turn is over, and it is walked apart
         took = time.monotonic() - started
+        # A little less than the sampler's period: due a moment after a pass, it would be walked with every second one
+        # only.
         layer.due = time.monotonic() + max(PERIOD_S - 0.5, took * PAUSE_FACTOR)
         if size is not None:
             layer.known = LayerSize(at=time.time_ns(), size=size)

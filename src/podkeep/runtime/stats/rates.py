@@ -65,7 +65,6 @@ class Rates:
         return None
 
     def keys(self) -> Collection[str]:
-        """Return the IDs that have a sample."""
         with self._lock:
             return frozenset(self._samples)
 

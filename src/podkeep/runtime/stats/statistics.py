@@ -50,5 +50,4 @@ class Statistics:
             self._sampler.want_layers()
 
     async def close(self) -> None:
-        """Stop sampling."""
         await self._sampler.close()

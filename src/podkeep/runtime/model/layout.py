@@ -177,5 +177,4 @@ def cgroup_parents(parent: str) -> tuple[str, ...]:
 
 
 def container_cgroup(parent: str, sandbox: SandboxID, container: ContainerID) -> str:
-    """Return the path of a container's cgroup."""
     return slices.container_cgroup(parent, sandbox, container).path

@@ -54,6 +54,7 @@ MIN_ID_PREFIX = 12
 one it means changes with what else is there.
 """
 
+# In one transaction: a daemon that is killed in between leaves an empty database, and not a part of one.
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
 CREATE TABLE sandboxes (id TEXT PRIMARY KEY, key TEXT NOT NULL UNIQUE, record BLOB NOT NULL) STRICT;
@@ -114,9 +115,12 @@ class State:
         """Statements about ends that the disk had no room for, by table and ID."""
         self.boot = ""
         """The boot in which the records were last compared with the machine; empty: it was not noted."""
+        # Made here, because SQLite would make it readable by all.
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, _MODE))
         try:
+            # Each statement commits by itself. A transaction of Python's that a full disk leaves open would swallow
+            # later writes.
             self._db = sqlite3.connect(path, isolation_level=None)
             try:
                 self._prepare()
@@ -146,6 +150,8 @@ class State:
             raise DataLoss(f"{self._path} is another program's database", hint="move it away")
         self._restrict()
         self._db.execute("PRAGMA journal_mode = WAL")
+        # In WAL mode a killed process loses nothing by that; a power loss may take the last records
+        # (lifecycle/orphans.py).
         self._db.execute("PRAGMA synchronous = NORMAL")
         if version == 0:
             self._db.executescript(_SCHEMA)
@@ -197,6 +203,7 @@ class State:
         :raises Unavailable: if the disk fails otherwise, or the database is locked or read-only.
         """
         try:
+            # First, for the statement may need what an end gives back: a name is UNIQUE until its record is deleted.
             self._write_unwritten()
             self._db.execute(statement, values)
         except sqlite3.OperationalError as error:
@@ -277,7 +284,6 @@ class State:
         self._tell(sandbox, None)
 
     def sandboxes(self) -> list[Sandbox]:
-        """Return every sandbox."""
         return list(self._sandboxes.values())
 
     def sandbox_by_key(self, key: str) -> Sandbox | None:
@@ -416,7 +422,6 @@ class State:
         )
 
     def free_address(self, sandbox_id: SandboxID) -> None:
-        """Give back the addresses of a sandbox."""
         mine = [address for address, holder in self._addresses.items() if holder == sandbox_id]
         if mine:
             statement = "DELETE FROM addresses WHERE sandbox_id = ?"

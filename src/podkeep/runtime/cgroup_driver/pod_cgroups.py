@@ -21,6 +21,8 @@ def create(cgroups: Cgroups, parent: str, sandbox: str, *, classed: bool = False
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
     if systemd.is_slice(parent):
+        # Without accounting systemd leaves the files of block I/O out of the slice, and classes have nothing to write
+        # to.
         start = systemd.start_accounted_slice if classed else systemd.start_slice
         start(slices.sandbox_slice(parent, sandbox))
     else:

@@ -51,7 +51,6 @@ def sandbox_slice(parent: str, sandbox: str) -> str:
 
 
 def sandbox_path(parent: str, sandbox: str) -> str:
-    """Return the path of a sandbox's cgroup."""
     if is_slice(parent):
         return expand(sandbox_slice(parent, sandbox))
     return f"{parent.rstrip('/')}/{SANDBOX_PREFIX}{sandbox}"

@@ -61,6 +61,8 @@ class Commands:
         if not roots:
             return []
         first = target.process
+        # Where a process is wholly inside, as the container's first one is. Without one nobody counts as inside: no
+        # hierarchy has an empty number.
         whole = None if first is None else _hierarchies(first.pid, target.cgroup)
         # Each is the leader of a session: what has lost its parent on its way is found by that.
         return [

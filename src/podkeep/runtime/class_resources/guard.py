@@ -25,6 +25,7 @@ class Guard:
     def of(self, key: Hashable) -> Iterator[None]:
         """Hold it for ``key``; waits for the one who is, or wants to be, alone."""
         with self._changed:
+            # Nobody comes in while a reload waits: with one request after the other it would never find the guard free.
             self._changed.wait_for(lambda: not self._alone and not self._waiting and key not in self._held)
             self._held.add(key)
         try:

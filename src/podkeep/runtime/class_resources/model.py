@@ -199,6 +199,7 @@ def named(type_name: str) -> Iterator[None]:
     try:
         yield
     except PodkeepError as error:
+        # Uses of this may be nested: the beginning is said once.
         if not error.message.startswith(problem(type_name, "")):
             error.message = problem(type_name, error.message)
         raise

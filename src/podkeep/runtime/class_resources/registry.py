@@ -103,6 +103,8 @@ class ClassResources:
             assigned = self._assigned.get((target.level, target.id))
             classes = classes if assigned is None else assigned.classes
             if assigned is not None:
+                # Before the steps: a change of classes that comes next finds the process, though it is not in the
+                # container's cgroup yet.
                 self._commands.note(target, pid)
             for name in sorted(classes):
                 item = self.catalog.types.get(name)
@@ -292,6 +294,7 @@ class ClassResources:
                     _reapply(coming, assignment)
             self.catalog = coming
             self.generation += 1
+            # Last: until here a reload that fails goes back to them.
             for name in sorted(old.types.keys() - coming.types.keys()):
                 _deactivate(old.types[name])
 

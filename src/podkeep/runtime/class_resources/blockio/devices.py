@@ -20,6 +20,7 @@ from podkeep.runtime.class_resources.blockio import patterns
 
 _RACY_NS = 2_000_000_000
 """A directory that changed so shortly before it was read may change again without a new time stamp."""
+# A bound, because disks that come and go leave their numbers behind.
 _MOST_KEPT = 4096
 _MOST_LINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
@@ -94,6 +95,7 @@ class Devices:
             target = os.readlink(f"{_SYS_BLOCK}/{number}")
         except OSError:
             return None
+        # A number that another disk got since leads elsewhere in sysfs, so both are the key.
         device = self._disks.get((number, target))
         if device is None:
             disk = _disk_of(number)

@@ -129,6 +129,7 @@ def oci(limits: Limits, version: int) -> dict[str, Any]:
         major, minor = map(int, device.number.split(":"))
         for setting, (_, name, _) in _RATES.items():
             if values.get(setting):
+                # 0 is "no limit", which is said by leaving the device out.
                 rate = _rate(values[setting], version)
                 written.setdefault(name, []).append({"major": major, "minor": minor, "rate": rate})
     return written

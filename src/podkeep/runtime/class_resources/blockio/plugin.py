@@ -137,6 +137,7 @@ class BlockIo(ClassResource):
         with self._lock:
             applied, then = self._applied.get(target.id, ("", {}))
         with named(BLOCKIO):
+            # An earlier daemon wrote it: what that was is worked out again.
             if applied != class_name:
                 resolved = self._resolve(class_name)
                 ability = self._ability(resolved, target.cgroup)
@@ -199,6 +200,7 @@ class BlockIo(ClassResource):
     def _machine_ability(self) -> Ability:
         """Return what cgroups of this machine have, without one at hand: the root has neither limits nor weights."""
         has = {
+            # BFQ's counters are in the root as well, where its weights are not.
             limits.BFQ_WEIGHT_V1: self._cgroups.has("/", "blkio.bfq.io_service_bytes"),
             limits.BFQ_WEIGHT_DEVICE_V1: self._cgroups.has("/", "blkio.bfq.io_service_bytes"),
             limits.BFQ_WEIGHT: "bfq" in self._devices.schedulers(),

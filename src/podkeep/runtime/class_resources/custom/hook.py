@@ -49,6 +49,7 @@ class Hook:
         """Return why it cannot be run; empty if it can."""
         what = f"its hook {self.path}"
         try:
+            # Before it is opened: opening a FIFO waits for a writer.
             if not stat.S_ISREG(os.stat(self.path).st_mode):
                 return f"{what} is not a file"
             if not os.access(self.path, os.X_OK):

@@ -186,6 +186,7 @@ def _why_not(configuration: Configuration, partition: PartitionConfig, each: Cla
 def _check_budget(
     configuration: Configuration, hardware: Hardware, plans: Mapping[str, ClassPlan], others: tuple[str, ...]
 ) -> None:
+    # The root group has a CLOSID, too.
     wanted = len(plans) + len(others) + 1
     if plans and wanted > hardware.closids:
         strangers = f", {len(others)} of others ({', '.join(others)})" if others else ""
@@ -247,6 +248,7 @@ def _bandwidth(partition: Request, each: Request, mb: Bandwidth, number: int) ->
     value = mb.maximum
     for limit in limits:
         value = value * _percent(limit) // 100
+    # Upwards, as the kernel does with what is no multiple of bandwidth_gran (resctrl.rst).
     rounded = -(-max(value, mb.minimum) // mb.step) * mb.step
     return min(rounded, mb.maximum)
 

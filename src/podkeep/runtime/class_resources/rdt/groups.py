@@ -145,12 +145,14 @@ class ControlGroups:
             wanted = {**wanted, DEFAULT: unlimited}
         with self.resctrl.locked(), UndoStack() as undo:
             self._settle()
+            # These first: each has a CLOSID that a new one may need.
             for name in sorted(self.ours() - wanted.keys()):
                 if living := self._remove_unused(name, undo):
                     log.warning("resctrl group %s has no class any more and stays: %d tasks are in it", name, living)
             for name in sorted(wanted.keys() - {DEFAULT} - self.resctrl.groups()):
                 self._create(name, undo)
             failpoints.reach("rdt.groups.made")
+            # Noted before it is changed, so that a daemon that starts after a kill knows to give it back.
             undo.push("note the default group of resctrl", partial(self.notes.note_default, changed))
             self.notes.note_default(changed or restricts)
             self._write(wanted, undo)
@@ -228,6 +230,7 @@ class ControlGroups:
     def _create(self, name: str, undo: UndoStack) -> None:
         group = Group(name=name)
         self.notes.note(name)
+        # Noted before it is made: after a kill the next daemon knows it for its own (_settle).
         undo.push(f"remove resctrl group {name}", partial(self._discard, name))
         failpoints.reach("rdt.group.noted")
         try:

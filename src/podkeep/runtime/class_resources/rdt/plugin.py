@@ -116,6 +116,7 @@ class Rdt(ClassResource):
 
     def put(self, target: Target, class_name: str, previous: str | None) -> None:
         self._fix(class_name)
+        # Before the move: whoever finds the group gone meanwhile puts this one back as well (_fix).
         self._members[target.id] = target, class_name
         self._move(target, class_name, previous)
 
@@ -133,8 +134,10 @@ class Rdt(ClassResource):
             self._members[target.id] = target, class_name
 
     def release(self, target: Target, class_name: str) -> None:
+        # First, so that _return does not put it back any more.
         self._members.pop(target.id, None)
         with named(RDT):
+            # resctrl is not mounted: nothing of it is left to give back.
             if not self._resctrl.exists(DEFAULT_GROUP):
                 return
             if self._resctrl.exists(Group(name=class_name)):

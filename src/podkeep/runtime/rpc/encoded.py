@@ -55,6 +55,7 @@ class Encoded(Generic[Record]):
         kept = self._kept
 
         def gone(reference: weakref.ref[Record]) -> None:
+            # The record's successor has the same ID, and its message may be kept by now.
             if (found := kept.get(record_id)) is not None and found[0] is reference:
                 kept.pop(record_id, None)
 

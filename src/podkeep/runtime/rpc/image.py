@@ -48,6 +48,7 @@ class ImageRpc:
     async def status(self, request: api.ImageStatusRequest) -> api.ImageStatusResponse:
         image = self._images.find(_required(request.image))
         if image is None:
+            # CRI: an image that is not here is no error, but an answer without one.
             return api.ImageStatusResponse()
         info = {}
         if request.verbose:
@@ -64,6 +65,7 @@ class ImageRpc:
         def progress(step: PullProgress) -> None:
             self._watch.publish(step)
 
+        # Places for pulls are divided by namespace, so that slow registries of one keep no other one from pulling.
         tenant = request.sandbox_config.metadata.namespace
         image = await self._images.pull(reference, auth=auth, progress=progress, tenant=tenant)
         return api.PullImageResponse(image_ref=image.id)

@@ -42,6 +42,7 @@ class PullWatch:
             while True:
                 await watcher.some.wait()
                 watcher.some.clear()
+                # A new map for what comes while these are sent, which may take long.
                 news, watcher.news = watcher.news, {}
                 for step in news.values():
                     yield step

@@ -86,6 +86,7 @@ class RuntimeRpc:
             status=api.RuntimeStatus(conditions=conditions),
             info=info,
             runtime_handlers=[
+                # CRI (RuntimeHandler.name): an empty name stands for the default handler.
                 _handler(HandlerName(""), self._handlers.features_of(HandlerName(""))),
                 *(_handler(name, features) for name, features in self._handlers.features.items()),
             ],

@@ -146,6 +146,7 @@ class StatsRpc:
         self._messages.fill_sandboxes(into, self._collector.sandboxes(targets))
 
     def _read_metrics(self, targets: Sequence[SandboxTarget], into: _Repeated[api.PodSandboxMetrics]) -> None:
+        # Names of devices are looked up in sysfs: once for each list.
         file_system, name_of = self._collector.file_system(), cache(device_name)
         for found in self._collector.metrics(targets):
             fill_sandbox_metrics(into.add(), found, file_system, name_of)

@@ -44,6 +44,7 @@ def enum_value(field: str, kind: type[_Enum], number: int) -> _Enum:
 
 
 def identifier(field: str, value: int) -> int:
+    # The largest number means "leave it as it is" to chown(2) and setresuid(2).
     if not 0 <= value < 2**32 - 1:
         raise InvalidArgument(f"security_context.{field}: {value} is no ID")
     return value
@@ -52,6 +53,7 @@ def identifier(field: str, value: int) -> int:
 def bounded(field: str, text: str) -> str:
     """Return a text that lists or statuses echo to everybody: all of a list shares one message."""
     try:
+        # The number of characters first: this is the event loop, and encoding some megabytes takes its time.
         size = len(text) if len(text) > MAX_TEXT_BYTES else len(text.encode())
     except UnicodeEncodeError:  # of a name on the machine, to which a link of a pod may lead
         raise InvalidArgument(f"{field}: {quote(text)} is not UTF-8 text") from None

@@ -176,7 +176,7 @@ class CheckpointMaker:
             raise _dump_error(plan, driver, said.decode(errors="replace"), work / "dump.log")
 
     def _thaw(self, plan: CheckpointPlan) -> None:
-        """Let the container run on; who was killed in the middle has frozen it."""
+        """Let the container run on: an OCI runtime that was killed half-way has left it frozen."""
         cgroup = container_cgroup(plan.sandbox.config.cgroup_parent, plan.sandbox.id, plan.container.id)
         name, text = ("cgroup.freeze", "0") if self.cgroups.version == 2 else ("freezer.state", "THAWED")
         with suppress(KernelCallError):

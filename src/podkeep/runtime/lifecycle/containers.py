@@ -159,7 +159,6 @@ class Containers:
         return without and self._sandboxes.is_virtual_machine(sandbox.config.handler)
 
     def give_up(self, sandbox_id: SandboxID) -> None:
-        """Have creations in a sandbox that is to be stopped end soon."""
         self._creations.give_up(sandbox_id)
 
     async def _create(
@@ -381,7 +380,6 @@ class Containers:
         )
 
     async def end_all(self, sandbox_id: SandboxID) -> None:
-        """Kill what still runs in a sandbox and wait for it."""
         for container in self._state.containers(sandbox_id):
             if container.status.state.lives:
                 await self._kill(container)

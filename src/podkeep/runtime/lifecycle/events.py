@@ -150,6 +150,7 @@ class EventHub:
         state.observers.append(partial(self._changed, state))
 
     def _changed(self, state: State, before: Sandbox | Container | None, after: Sandbox | Container | None) -> None:
+        # What was deleted is in the state no more: listeners get its last form.
         record = after if after is not None else before
         assert record is not None
         sandbox_id = record.id if isinstance(record, Sandbox) else record.sandbox_id
@@ -215,6 +216,7 @@ class EventReader:
         lost = self._queue.append(event)
         self._news.set()
         self.dropped += lost
+        # One line of the log for each time that it falls behind, not one for each event.
         if lost and not self._behind:
             self._behind = True
             log.warning("a reader of container events is more than %d behind and loses its oldest", len(self._queue))

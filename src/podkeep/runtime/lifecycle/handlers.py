@@ -37,6 +37,7 @@ from podkeep.runtime.oci.driver import Driver, Handler
 
 log = logging.getLogger(__name__)
 
+# The first IDs that are nobody's of the machine.
 _PROBE_HOST_ID = 65536
 _PROBE_IDMAP = block(_PROBE_HOST_ID, 65536)
 
@@ -208,6 +209,7 @@ class Probe:
         container = ContainerID(f"probe-{driver.handler.name}")
         bundle, source = self.layout.run / container, self.layout.root / container
         self._remove(driver, container)
+        # Who is in the probe's user namespace has to pass.
         bundle.mkdir(mode=0o711)
         source.mkdir(mode=0o755)
         try:
@@ -259,6 +261,7 @@ class Probe:
             process = driver.create_detached(container, bundle)
             failpoints.reach("handlers.probe-read-only")
             inside = Path(f"/proc/{process.pid}/root/probe")
+            # Each tmpfs has a device number of its own: with the same one nothing is mounted below.
             if (inside / "below").stat().st_dev == inside.stat().st_dev:
                 raise FailedPrecondition(f"{driver.handler.path} leaves out what is mounted below a bind mount")
             if not all(os.statvfs(path).f_flag & os.ST_RDONLY for path in (inside, inside / "below")):

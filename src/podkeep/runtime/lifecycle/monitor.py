@@ -65,6 +65,5 @@ class ExitMonitor(Generic[Key]):
         self.watch(key, watched)
 
     def close(self) -> None:
-        """Stop watching everything."""
         for key in list(self._fds):
             self.forget(key)

@@ -141,7 +141,7 @@ def plan(version: int, held: Mapping[str, str], asked: Resources, merged: Resour
     ending = "max" if version == 2 else "limit_in_bytes"
     pages = [(f"hugetlb.{size}.{ending}", str(limit)) for size, limit in sorted(asked.hugepage_limits.items())]
     result = []
-    # Memory comes last: it is what the kernel refuses most, and taking back the others always works.
+    # Memory after the other fields: it is what the kernel refuses most, and taking back the others always works.
     for file, text in [*pages, *wanted]:
         if file not in held and file.startswith("hugetlb."):
             # The kubelet sends limits of huge pages with every update, also where nothing counts them.

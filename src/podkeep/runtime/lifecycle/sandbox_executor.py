@@ -93,6 +93,7 @@ class SandboxExecutor:
             # Those of an interface can be written only now: a new network namespace has none but lo.
             self._write_interface_sysctls(sandbox)
             failpoints.reach("sandbox.namespaces")
+            # QoS classes have no file of the cgroup: they enforce nothing.
             classed = any(item.name != QOS for item in self.classes.catalog.offers(Level.POD))
             pod_cgroups.create(self.cgroups, sandbox.config.cgroup_parent, sandbox.id, classed=classed)
             failpoints.reach("sandbox.cgroups")
@@ -189,6 +190,7 @@ class SandboxExecutor:
         for name, text in texts.items():
             (data / name).write_text(text)
             (data / name).chmod(0o644)
+        # Where SELinux is on, confined containers could not read them otherwise.
         if label := self.confinement.labels(sandbox).mount:
             relabel.relabel(str(data), label)
         run = self.layout.sandbox_run(sandbox.id)
@@ -381,6 +383,7 @@ def _asked_sysctls(config: SandboxConfig) -> Iterator[None]:
 
 def _try_all(sandbox: Sandbox, steps: list[tuple[str, Callable[[], object]]]) -> None:
     undo = UndoStack()
+    # An UndoStack takes the step that was pushed last first.
     for description, step in reversed(steps):
         undo.push(f"{description} (sandbox {sandbox.id})", step)
     undo.run()

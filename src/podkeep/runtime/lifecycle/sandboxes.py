@@ -219,6 +219,7 @@ class Sandboxes:
             sandbox = Sandbox(id=sandbox_id, config=config, status=status)
             self._state.add_sandbox(sandbox)
         except BaseException:
+            # No record names it, so nobody else would give it back before the next start.
             self._state.free_address(sandbox_id)
             raise
         return sandbox

@@ -123,6 +123,7 @@ class Updates:
         await self._running.do(key, lambda: self._locked(sandbox_id, operation(sandbox_id, resources, overhead)))
 
     async def _locked(self, identity: str, operation: Coroutine[Any, Any, None]) -> None:
+        # This name keeps it alive until the end: the dictionary refers to it weakly.
         lock = self._locks.setdefault(identity, asyncio.Lock())
         async with lock:
             await operation
@@ -203,7 +204,6 @@ class Updates:
         return latest is not None and latest.status.state.lives
 
     def _resolve(self, level: Level, held: Mapping[str, str], asked: Mapping[str, str]) -> dict[str, str]:
-        """Return the classes that a change asks for."""
         wanted = self._classes.catalog.resolve(level, asked)
         self._classes.catalog.check_change(level, held, wanted)
         return wanted
@@ -212,6 +212,7 @@ class Updates:
         self, target: Target, writes: Sequence[Write], held: Mapping[str, str], wanted: Mapping[str, str]
     ) -> Callable[[], None]:
         """Change limits and classes, or nothing, and return what takes it back; both block."""
+        # Limits before classes, which have the last word on a file that both name.
         carry_out(self._cgroups, target.cgroup, writes)
         try:
             failpoints.reach("update.limited")
@@ -221,6 +222,7 @@ class Updates:
             raise
 
         def take_back() -> None:
+            # Classes before limits: a class may have noted a limit of this update as what its file held before.
             classes_back()
             if held:
                 try:
@@ -294,7 +296,7 @@ class Updates:
 
 
 def _nothing() -> None:
-    """What takes back nothing."""
+    """Take nothing back: there was no change."""
 
 
 def prepare(cgroups: Cgroups, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:

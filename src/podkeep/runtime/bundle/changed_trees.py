@@ -188,6 +188,7 @@ class ChangedTrees:
         """Keep others that want the same tree waiting: when it is there, they use it."""
         with self._lock:
             making = self._making.setdefault(request.key, threading.Lock())
+        # Again and again, for a thread cannot wait for a lock and for given_up at once.
         while not making.acquire(timeout=_LOOK_S):
             if request.given_up.is_set():
                 raise Cancelled("the creation was given up while another container's made the root file system")

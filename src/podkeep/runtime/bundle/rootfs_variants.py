@@ -51,7 +51,7 @@ class Variant(Enum):
 
     @property
     def flags(self) -> OverlayFlag:
-        """What the overlay of it needs."""
+        """Return the options of an overlay that is made in this way."""
         return OverlayFlag.METACOPY if self is Variant.METACOPY else OverlayFlag.NONE
 
 
@@ -154,6 +154,7 @@ def attempt(variant: Variant, directory: Path, userns: Callable[[], int]) -> Tri
     try:
         try:
             failpoints.reach(f"rootfs.{variant.value}")
+            # The files of the image are not what is measured: the clock begins anew after them.
             places = _places(directory)
             started = time.monotonic()
             with _mounted(variant, places, userns):
@@ -237,6 +238,7 @@ class Variants:
 
     def all(self) -> Sequence[Tried]:
         """Return what is known of each way; those that were not needed until now are tried."""
+        # One at a time: they are tried in the same directory.
         with self._trying:
             for variant in Variant:
                 if variant.value not in self._tried:

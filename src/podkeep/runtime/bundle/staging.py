@@ -234,6 +234,8 @@ class Staging:
         directory, idmap = self.layout.staged_mounts(container.id), sandbox.config.namespaces.userns
         if not directory.exists():
             directory.mkdir(mode=0o700)
+            # In a user namespace crun 1.8.1 binds as the pod's root, which has to pass (see lock). There are mount
+            # points in it and nothing else.
             mode, gid = ("0700", 0) if idmap is None else ("0710", idmap.host_gid(0))
             mounts.tmpfs(directory, f"size=1m,mode={mode},gid={gid}")
             # A mount made below a shared one is shared: the copies would appear wherever the runtime's mounts are

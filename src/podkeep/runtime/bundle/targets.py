@@ -89,6 +89,7 @@ class Walk:
                     f" parts of names, or {_MAX_LENGTH} characters of the paths to these"
                 )
             if name == "..":
+                # At the root it leads nowhere else, as in the kernel.
                 del found[-1:]
                 below = None if below is not None and len(found) < below else below
             elif name not in {"", "."}:

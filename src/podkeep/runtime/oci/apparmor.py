@@ -23,6 +23,7 @@ def check_name(field: str, name: str) -> str:
 
     :raises InvalidArgument: if it cannot be the name of one.
     """
+    # A colon begins the name of a policy namespace, in which the profile would be looked for.
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or name.startswith((" ", ":")):
         raise InvalidArgument(f"{field}: {name[:64]!r} is not the name of an AppArmor profile")
     return name

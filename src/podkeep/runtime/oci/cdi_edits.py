@@ -95,6 +95,7 @@ def _environment(old: list[str], new: tuple[str, ...]) -> list[str]:
 
 
 def _with_groups(user: Mapping[str, Any], gids: tuple[int, ...]) -> dict[str, Any]:
+    # CDI, SPEC.md, additionalGids: values of 0 are ignored.
     groups = [*user["additionalGids"], *(gid for gid in gids if gid != 0)]
     return {**user, "additionalGids": list(dict.fromkeys(groups))}
 

@@ -386,6 +386,8 @@ class Driver:
             *("--container-pidfile", str(bundle / "pid"), "--conmon-pidfile", str(bundle / "conmon.pid")),
             *("--exit-dir", str(exits), "--persist-dir", str(bundle), "--socket-dir-path", str(bundle)),
             *("--log-path", "none" if stdio.log is None else str(stdio.log)),
+            # --full-attach: the socket is <bundle>/attach, not a name that is cut short. --no-sync-log: no sync of the
+            # log at the container's end.
             *("--log-level", "warning", "--full-attach", "--no-sync-log"),
         ]
         if stdio.stdin or _has_closed_stdin(stdio):
@@ -565,6 +567,7 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=_ENVIRONMENT,
+            # A group of its own, which kill_command ends as a whole.
             start_new_session=True,
         )
     except FileNotFoundError as error:
@@ -638,7 +641,7 @@ class Output:
         self.kept += data
 
     def give_back(self) -> None:
-        """Count what is kept no longer."""
+        """Give back what was taken of the allowance."""
         self._allowance.give_back(self._taken)
         self._taken = 0
 

@@ -155,6 +155,8 @@ class ExecProcess:
             self._remove_files()
             raise
         try:
+            # The OCI runtime writes that file when the command is there; without it the exit status is that of a
+            # refusal.
             started = self._path("pid").exists()
             words = b"" if started else self._path("log").read_bytes()
         except OSError:
@@ -305,6 +307,7 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
             stdout=slave,
             stderr=slave,
             env=dict(command.environment),
+            # A group of its own, which kill_command ends as a whole.
             start_new_session=True,
         )
     except BaseException:
@@ -446,6 +449,7 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     sessions: set[int] = set()
     pause = select.poll()
     while time.monotonic() < deadline:
+        # Until the PID file is there, the command is found among the descendants of the OCI runtime.
         roots = {runtime.pid}
         with suppress(OSError, ValueError):
             pid = int(pid_file.read_text())

@@ -78,6 +78,8 @@ def effective(
     if defaults.unprivileged_ports:
         wanted.setdefault(PORT_START, "0")
     if defaults.unprivileged_icmp:
+        # Groups that are not mapped in the writer's user namespace are refused, or leave nobody who may ping (kernel,
+        # ipv4_ping_group_range).
         wanted.setdefault(PING_GROUPS, f"0 {_last_group(userns)}")
     paths = {_path(name, value, kinds) for name, value in asked.items()}
     result = {}

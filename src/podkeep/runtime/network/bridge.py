@@ -143,6 +143,8 @@ class Bridge:
         self._make(self._subnets)
         self.ports.install(pods)
         self.rules.install(self._pods(in_use), forwards)
+        # Not before there is a host port: without this setting the kernel drops what pods send to 127.0.0.0/8 by
+        # itself.
         if any(forwards.values()):
             self._answer_loopback()
         self._started = True

@@ -150,6 +150,7 @@ class Networks:
     def chosen(self) -> NetworkMaker:
         """Return what connects the next pod."""
         if self._mode == "auto":
+            # A file counts that is not valid, too: a pod must not get another network because of a mistake in it.
             return NetworkMaker.CNI if self.cni.has_files() else NetworkMaker.BRIDGE
         return NetworkMaker(self._mode)
 

@@ -64,6 +64,7 @@ def _host_address(where: str, text: str) -> Address:
         raise InvalidArgument(f"{where}: host_ip {quoted(text)} is no IP address") from error
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is not None:
+            # Packets to such an address are IPv4 packets.
             return address.ipv4_mapped
         if address.is_loopback or address.scope_id is not None:
             raise InvalidArgument(

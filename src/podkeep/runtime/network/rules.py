@@ -49,6 +49,7 @@ class Rules:
             self._pods = tuple(pods)
             if ports is not None:
                 self._ports = dict(ports)
+            # Without masquerading there is nothing in the table before a pod has host ports.
             if self._masquerade or self._ports:
                 self._install()
 
@@ -111,6 +112,7 @@ class Rules:
     def _install(self) -> None:
         forwards = tuple(forward for mine in self._ports.values() for forward in mine)
         text = definition(self.table, self._bridge, self._pods, masquerade=self._masquerade)
+        # In one transaction: no packet meets the table without what is in it.
         nft.run(text + elements(self.table, "add", forwards))
         self._installed = True
 

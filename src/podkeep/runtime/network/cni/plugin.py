@@ -119,6 +119,7 @@ def _error(what: str, done: spawn.Completed) -> PodkeepError:
     try:
         said = json.loads(done.stdout)
         code, message, details = int(said.get("code", 0)), str(said.get("msg", "")), str(said.get("details", ""))
+    # OverflowError: Python's JSON takes Infinity for a number.
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         code, message, details = 0, "", ""
     if not message:

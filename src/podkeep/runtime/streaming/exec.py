@@ -130,6 +130,7 @@ class _Session:
         loop = asyncio.get_running_loop()
         pidfd = -1
         try:
+            # A child of this process that is reaped after the session only (_finish), so the number is its own.
             pidfd = os.pidfd_open(self._process.runtime.pid)
             loop.add_reader(pidfd, self._end, loop, pidfd)
             async with asyncio.TaskGroup() as group:

@@ -213,7 +213,7 @@ class _Forwarder:
                     self._tasks.start(_end(other, "the other stream of this pair was reset"))
 
     def close(self) -> None:
-        """Wait for no second streams any more."""
+        """Give up the pairs of which one stream alone has come."""
         for key in list(self._halves):
             self._forget(key)
             self._uncount()

@@ -15,7 +15,6 @@ def success() -> bytes:
 
 
 def exit_code(code: int) -> bytes:
-    """Return the status of a command that ended with ``code``."""
     if code == 0:
         return success()
     return _encode(

@@ -321,6 +321,7 @@ class _Daemon:
             # The service manager would take a reload's end for a new start.
             await reload.close()
             service.stopping()
+            # The thread that empties them ends by this; closing the background tasks waits for it.
             self._leftovers.end()
             await background.close()
             self._networks.close()

@@ -51,7 +51,6 @@ class LogLimit:
         self._moving: set[ContainerID] = set()
 
     async def run(self) -> None:
-        """Look until cancelled."""
         async with Tasks("moving a log aside") as moving:
             while True:
                 await asyncio.sleep(_LOOK_S)

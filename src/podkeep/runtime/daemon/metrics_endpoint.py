@@ -46,7 +46,6 @@ class MetricsEndpoint:
         self._server.start([sock])
 
     async def close(self) -> None:
-        """Stop listening, and end what is being answered."""
         await self._server.close()
 
     async def _answer(self, request: Request) -> Response:

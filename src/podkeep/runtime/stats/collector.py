@@ -37,6 +37,7 @@ MAX_PROCESSES = 1000
 """Processes of a container whose descriptors are counted."""
 
 
+# gc=False: nothing here can be part of a cycle, and lists make hundreds of them.
 class ContainerReading(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """``at`` in nanoseconds since the epoch; ``usage`` is None if the container has ended."""
 

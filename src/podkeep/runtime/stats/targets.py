@@ -51,7 +51,6 @@ class Targets:
         self._sandbox = lru_cache(_REMEMBERED)(self._places_of_sandbox)
 
     def container(self, container: Container, sandbox: Sandbox) -> ContainerTarget:
-        """Return where a container's statistics are."""
         cgroup, written = self._container(sandbox.config.cgroup_parent, sandbox.id, container.id)
         lives = container.status.state.lives
         return ContainerTarget(container=container, cgroup=cgroup if lives else None, written=written)

@@ -215,6 +215,7 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
         return {**self.class_change, **self.class_resources}
 
 
+# weakref: messages are kept for as long as the record that they were made of (rpc/encoded.py).
 class Sandbox(Record, frozen=True, kw_only=True, omit_defaults=True, weakref=True):
     """A pod sandbox."""
 

@@ -396,7 +396,6 @@ class State:
     # addresses
 
     def addresses(self) -> list[str]:
-        """Return the addresses that are reserved."""
         return list(self._addresses)
 
     def take_address(self, sandbox_id: SandboxID, subnet: IPv4Network | IPv6Network) -> str:
@@ -408,6 +407,7 @@ class State:
         """
         first, last = 2, subnet.num_addresses - 2
         span = last - first + 1
+        # After the last one, so that an address that was freed is used again last.
         for step in range(max(span, 0)):
             offset = first + (self._last_address[subnet.version] + step) % span
             address = str(subnet.network_address + offset)

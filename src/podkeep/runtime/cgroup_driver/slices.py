@@ -57,7 +57,6 @@ def sandbox_path(parent: str, sandbox: str) -> str:
 
 
 def container_cgroup(parent: str, sandbox: str, container: str) -> CgroupName:
-    """Return the place of a container of a sandbox."""
     if is_slice(parent):
         return _scope(sandbox_slice(parent, sandbox), container)
     path = f"{sandbox_path(parent, sandbox)}/{container}"

@@ -52,7 +52,6 @@ class Catalog:
         return self.types[name].why_not(level) if name in self.types else self.disabled.get(name, "")
 
     def has(self, level: Level, name: str, class_name: str) -> bool:
-        """Return whether a class is offered."""
         offer = self._offer(level, name)
         return offer is not None and class_name in offer.classes
 

@@ -34,7 +34,7 @@ class Commands:
             self._running[key] = {procfs.identify(pid), *self._alive(target)}
 
     def forget(self, target: Target) -> None:
-        """Forget what ran commands in what ended."""
+        """Forget the processes that ran commands in a container that ended."""
         self._running.pop((target.level, target.id), None)
 
     def give(self, target: Target, step: Callable[[int], None]) -> None:

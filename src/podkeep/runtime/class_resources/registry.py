@@ -145,6 +145,7 @@ class ClassResources:
         for name in sorted(wanted):
             new, old = wanted[name], current.get(name)
             item = self.catalog.type_with(target.level, name, new)
+            # Before the change, for it leads to what can be seen to be in force now.
             way_back = item.way_back(target, new, old)
             if old is not None:
                 undo.push(f"take back commands in {target.name}", partial(self._give_commands, item, target, old))
@@ -277,6 +278,7 @@ class ClassResources:
         """
         with self._guard.alone():
             old, coming = self.catalog, new.catalog
+            # What ended and is not released yet must not keep its class in the configuration.
             self._forget_dead()
             for item in self._assigned.values():
                 coming.check_keeps(old, item.target.level, item.classes, item.target.name)
@@ -318,7 +320,6 @@ class ClassResources:
                 _deactivate(item)
 
     def assignments(self) -> tuple[Assignment, ...]:
-        """Return what is in a class now."""
         return tuple(self._assigned.values())
 
     def users(self) -> list[dict[str, Any]]:

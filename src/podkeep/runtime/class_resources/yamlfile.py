@@ -64,12 +64,10 @@ class Node:
 
     @property
     def is_mapping(self) -> bool:
-        """Are there keys and values?"""
         return _shape(self.value) == "mapping"
 
     @property
     def is_list(self) -> bool:
-        """Is this a list?"""
         return _shape(self.value) == "sequence"
 
     def entries(self) -> dict[str, Node]:

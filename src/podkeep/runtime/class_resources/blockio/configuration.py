@@ -76,7 +76,6 @@ class Class:
 
     @property
     def weighs(self) -> bool:
-        """Does it set a weight?"""
         return any(Setting.WEIGHT in rule.values for rule in self.rules)
 
 

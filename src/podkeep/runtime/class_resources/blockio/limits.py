@@ -93,7 +93,6 @@ class Write:
 
 
 def patterns_of(class_: Class) -> list[str]:
-    """Return the patterns of all rules."""
     return [pattern for rule in class_.rules for pattern in rule.devices]
 
 
@@ -144,6 +143,7 @@ def wanted(limits: Limits, ability: Ability) -> dict[str, dict[str, str]]:
     weights = {device.number: str(limits.devices[device][Setting.WEIGHT]) for device in limits.weighed}
     for file in sorted(ability.weight_files):
         able = ability.cost if file == COST_WEIGHT else ability.bfq
+        # Version 1 has another file for the weights of devices.
         named = {} if file == BFQ_WEIGHT_V1 else {number: text for number, text in weights.items() if number in able}
         files[file] = named if file == BFQ_WEIGHT_DEVICE_V1 else {DEFAULT: weight, **named}
     return files
@@ -240,6 +240,7 @@ def _text(file: str, key: str, value: str | None) -> str:
         return f"{key} {DEFAULT_WEIGHT}"
     if file == IO_MAX:
         return f"{key} {_UNLIMITED}"
+    # What removes a device's line: 0 for a rate (blkio-controller.rst), "default" for a weight (cgroup-v2.rst).
     return f"{key} {0 if file in RATE_FILES_V1.values() else DEFAULT}"
 
 

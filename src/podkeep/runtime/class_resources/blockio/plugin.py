@@ -153,6 +153,7 @@ class BlockIo(ClassResource):
         try:
             self._carry_out(target.cgroup, self._nothing(target))
         except KernelCallError as error:
+            # The container has ended: its cgroup may go between the look and the write.
             if error.errno not in _GONE | {errno.ENOENT} or self._cgroups.exists(target.cgroup):
                 raise Internal(problem(BLOCKIO, f"{target.name}: {error.message}")) from error
 

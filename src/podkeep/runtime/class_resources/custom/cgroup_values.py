@@ -120,6 +120,8 @@ class CgroupValues:
         place.note(
             owner,
             {
+                # The kernel writes some values in forms of its own, so what it shows now is what later looks are
+                # compared with.
                 name: Noted(before=notes[name].before, after=place.content(name), wrote=text)
                 for name, text in wanted.items()
             },
@@ -162,6 +164,7 @@ class CgroupValues:
         except KernelCallError as error:
             if error.errno not in GONE:
                 raise
+        # After the files: a daemon that is killed in between puts them back once more.
         place.note(owner, {})
 
 

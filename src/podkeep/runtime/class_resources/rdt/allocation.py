@@ -102,7 +102,9 @@ def plan(configuration: Configuration, hardware: Hardware, *, foreign: Collectio
                 unavailable[each.name] = why
             else:
                 plans[each.name] = _class_plan(partition, each, hardware, divided)
+    # The root group is there anyway, and nobody can ask for it.
     root = plans.pop(ROOT_CLASS, None)
+    # One with the name of a class is adopted (groups.py): it has its CLOSID already.
     others = tuple(sorted(set(foreign) - set(plans)))
     _check_budget(configuration, hardware, plans, others)
     partitions = tuple(

@@ -74,7 +74,6 @@ class Notes:
 
     @property
     def default_changed(self) -> bool:
-        """Whether the default group was changed."""
         return self._read().default_changed
 
     def __bool__(self) -> bool:
@@ -85,13 +84,11 @@ class Notes:
         self._change(groups={**self.groups, name: identity})
 
     def forget(self, name: str) -> None:
-        """Forget a group."""
         groups = self.groups
         if groups.pop(name, None) is not None:
             self._change(groups=groups)
 
     def note_default(self, changed: bool) -> None:
-        """Note whether the default group is changed."""
         if changed != self.default_changed:
             self._change(default_changed=changed)
 
@@ -185,7 +182,7 @@ class ControlGroups:
         return missing
 
     def differences(self, name: str, lines: Sequence[str]) -> list[str]:
-        """Return in what a group is not as wanted, in words; empty: it is."""
+        """Return, in words, in what a group differs from ``lines``; empty if in nothing."""
         return schemata.differences(tuple(lines), self.resctrl.schemata(name), step=self._bandwidth_step)
 
     def remove_unused(self, names: Collection[str]) -> None:
@@ -319,6 +316,7 @@ def gains(before: str, wanted: Sequence[str]) -> bool:
 
 
 def _lacks_rmid(error: ResctrlError) -> bool:
+    # EBUSY: some are free, and still have lines in the cache.
     return "RMID" in error.status or error.errno == errno.EBUSY
 
 

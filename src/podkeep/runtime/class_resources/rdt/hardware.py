@@ -72,7 +72,6 @@ class Hardware:
 
     @property
     def caches(self) -> tuple[Cache, ...]:
-        """Return the caches that can be divided."""
         return tuple(cache for cache in (self.l2, self.l3) if cache)
 
     @property
@@ -140,6 +139,7 @@ def _bandwidth(info: Mapping[str, str], groups: _Groups, *, mbps: bool, maximum:
     if "MB/min_bandwidth" not in info:
         return None
     shown = max((value for group in groups for value in group.get("MB", {}).values()), default=_PERCENT)
+    # The mount options need not say so; a value that only MBps can have does.
     mbps = mbps or shown == UNLIMITED_MBPS
     return Bandwidth(
         ids=_ids("MB", groups),

@@ -69,6 +69,7 @@ class Monitoring:
             if error.errno != errno.EEXIST:
                 raise
             is_new = False
+        # Nothing can be in a new group yet.
         tasks.move(self._resctrl, group, threads, all_of_them=is_new)
 
     def join(self, name: str, container: str, threads: Threads) -> None:
@@ -99,6 +100,7 @@ class Monitoring:
         """Remove the groups of containers that ended while nobody was there to see, from a control group of ours."""
         for container in sorted(self._resctrl.monitors(name)):
             group = Group(name=name, monitor=container)
+            # What has another name was made by somebody else.
             if _CONTAINER_ID.fullmatch(container) and not tasks.in_use(self._resctrl, group):
                 self._resctrl.remove(group)
 
@@ -125,6 +127,7 @@ class Monitoring:
         )
 
     def _say_exhausted(self, container: str, error: ResctrlError) -> None:
+        # Once: each container after this one would say the same.
         if not self._exhausted:
             self._exhausted = True
             log.warning(

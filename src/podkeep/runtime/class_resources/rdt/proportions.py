@@ -81,7 +81,6 @@ class CacheValue:
     data: Proportion | None = None
 
     def written(self, access: Access) -> Proportion | None:
-        """Return what is written for ``access``."""
         found: Proportion | None = getattr(self, access)
         return found
 
@@ -118,7 +117,6 @@ class PerCache(Location, Generic[T]):
     """For every other cache; None: not written, which means all of it."""
 
     def values(self) -> list[T]:
-        """Return every value that is written."""
         return [*self.by_id.values(), *([] if self.rest is None else [self.rest])]
 
     def get(self, cache: int) -> T | None:

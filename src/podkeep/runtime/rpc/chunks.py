@@ -41,6 +41,7 @@ async def in_chunks(
         item_size = item.ByteSize()
         if chunk and (len(chunk) == max_items or size + item_size > max_bytes):
             yield chunk
+            # Between two chunks everybody else has a turn of the event loop.
             await asyncio.sleep(0)
             chunk, size = [], 0
         chunk.append(item)

@@ -115,6 +115,7 @@ class ContainerRpc:
     async def exec_sync(self, request: api.ExecSyncRequest) -> api.ExecSyncResponse:
         refuse_nul("cmd", *request.cmd)
         check_program({"cmd": request.cmd})
+        # CRI: 0 is no timeout.
         timeout = float(request.timeout) if request.timeout > 0 else None
         result = await self._containers.exec_sync(_required(request.container_id), tuple(request.cmd), timeout)
         return api.ExecSyncResponse(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code)

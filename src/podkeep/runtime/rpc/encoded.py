@@ -41,7 +41,6 @@ class Encoded(Generic[Record]):
         self._logged = False
 
     def of(self, record: Record) -> bytes:
-        """Return the encoded message of a record."""
         kept = self._kept.get(record.id)
         if kept is not None and kept[0]() is record:
             return kept[1]

@@ -86,7 +86,6 @@ class ImageMaintenanceRpc:
 
 
 def open_file(message: node.OpenFile) -> OpenFile:
-    """Return a message as a value."""
     return OpenFile(
         pid=message.pid,
         descriptor=message.descriptor,

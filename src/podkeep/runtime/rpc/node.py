@@ -50,6 +50,8 @@ class NodeRpc:
             )
 
     async def list_pod_uids(self, _request: node.ListPodUIDsRequest) -> node.ListPodUIDsResponse:
+        # Also of sandboxes that are being made or removed, which no list of CRI shows: an agent keeps the IDs of their
+        # pods.
         return node.ListPodUIDsResponse(uids={sandbox.config.uid for sandbox in self._state.sandboxes()})
 
     async def shutdown(self, request: node.ShutdownRequest) -> node.ShutdownResponse:

@@ -65,6 +65,7 @@ class RuntimeRpc:
             asyncio.to_thread(self._networks.condition), self._namespaces.mismatches()
         )
         conditions = [
+            # Who answers is ready: nothing is served before all that pods need is in place.
             api.RuntimeCondition(type="RuntimeReady", status=True),
             api.RuntimeCondition(
                 type="NetworkReady", status=network.ready, reason=network.reason, message=network.message

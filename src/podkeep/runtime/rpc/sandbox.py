@@ -149,9 +149,9 @@ def _item(sandbox: Sandbox) -> api.PodSandbox:
 
 
 def status_message(sandbox: Sandbox) -> api.PodSandboxStatus:
-    """Return the message of a sandbox's status."""
     namespaces = namespace_message(sandbox.config.namespaces)
     ready = sandbox.status.state is SandboxState.READY
+    # The addresses of a sandbox that was stopped may be another pod's by now.
     more = [api.PodIP(ip=item) for item in sandbox.status.more_addresses] if ready else []
     network = api.PodSandboxNetworkStatus(ip=sandbox.status.address if ready else "", additional_ips=more)
     return api.PodSandboxStatus(

@@ -68,7 +68,6 @@ def container_without_user_namespace(config: api.ContainerConfig) -> api.Contain
 
 
 def mapping_messages(mappings: Iterable[IdMapping]) -> list[api.IDMapping]:
-    """Return CRI's form of ID mappings."""
     return [api.IDMapping(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in mappings]
 
 

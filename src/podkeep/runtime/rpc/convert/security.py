@@ -111,7 +111,10 @@ def _seccomp(context: api.LinuxContainerSecurityContext) -> Seccomp:
         reference = profile.localhost_ref
     else:
         kind, reference = _profile_of_text(
-            "security_context.seccomp_profile_path", context.seccomp_profile_path, nothing=ProfileKind.UNCONFINED
+            # As CRI has it: without a profile a container is unconfined.
+            "security_context.seccomp_profile_path",
+            context.seccomp_profile_path,
+            nothing=ProfileKind.UNCONFINED,
         )
     if kind is not ProfileKind.LOCALHOST:
         return Seccomp(kind=kind)
@@ -128,6 +131,7 @@ def _profile_of_text(field: str, text: str, *, nothing: ProfileKind) -> tuple[Pr
         return nothing, ""
     if text == "unconfined":
         return ProfileKind.UNCONFINED, ""
+    # The second is the older name of the first.
     if text in {"runtime/default", "docker/default"}:
         return ProfileKind.RUNTIME_DEFAULT, ""
     kind, _, reference = text.partition("/")

@@ -63,6 +63,7 @@ class LogLimit:
     def _oversized(self, logs: Iterable[tuple[ContainerID, LogFile]]) -> list[tuple[ContainerID, LogFile]]:
         found = []
         for container, file in logs:
+            # A container may have gone, or a link may be in the way: the other logs are looked at all the same.
             with suppress(OSError, FailedPrecondition), openat.closing(file.open_directory()) as directory:
                 if self._is_oversized(directory, file.name):
                     found.append((container, file))

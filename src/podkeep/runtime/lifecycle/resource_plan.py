@@ -50,7 +50,7 @@ def merge(current: Resources, asked: Resources) -> Resources:
         if (value := getattr(asked, name))
     }
     if asked.cpu_shares:
-        # The kernel takes values outside of this range for its ends, without an error.
+        # The kernel clamps shares to this range, without an error.
         changes["cpu_shares"] = min(max(asked.cpu_shares, CPU_SHARES[0]), CPU_SHARES[1])
     follows = current.memory_swap_limit in {0, current.memory_limit}
     if asked.memory_limit and not asked.memory_swap_limit and current.memory_swap_limit and follows:

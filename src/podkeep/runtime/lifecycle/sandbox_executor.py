@@ -122,7 +122,7 @@ class SandboxExecutor:
             [
                 ("end its infra process", lambda: self._stop_infra(sandbox, driver)),
                 ("kill what is in its cgroup", lambda: self.cgroups.kill(cgroup)),
-                # Before its cgroup goes, which types of classes find it by.
+                # Before its cgroup goes: a type of classes finds the pod by that.
                 ("take it out of its classes", lambda: self._release_classes(sandbox)),
                 ("disconnect it", lambda: self.networks.detach(sandbox)),
                 ("clear its run directory", lambda: _clear(run)),
@@ -309,7 +309,7 @@ class SandboxExecutor:
         atomicfile.write(copy, source.read_bytes(), mode=0o711)
         if self.confinement.selinux.enabled:
             os.setxattr(copy, relabel.ATTRIBUTE, os.getxattr(source, relabel.ATTRIBUTE))
-        # Last: a copy without the times of its source is made anew by the next daemon.
+        # Last: a copy that has not the times of its source is made anew at the next use.
         os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
         return copy
 

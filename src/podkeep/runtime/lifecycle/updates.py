@@ -222,7 +222,7 @@ class Updates:
             raise
 
         def take_back() -> None:
-            # Classes before limits: a class may have noted a limit of this update as what its file held before.
+            # Classes before limits: one may have noted a limit of this update as what its file held, and put that back.
             classes_back()
             if held:
                 try:

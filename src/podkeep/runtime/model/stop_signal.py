@@ -35,6 +35,7 @@ def parse(text: str) -> int:
         return signal.SIGTERM
     name = text.upper() if text.upper().startswith("SIG") else f"SIG{text.upper()}"
     number = 0
+    # Two digits at most: an image may have thousands of them, which int() refuses with an error of its own.
     if text.isascii() and text.isdigit() and len(text) <= 2:
         number = int(text)
     elif name in signal.Signals.__members__:
@@ -42,6 +43,7 @@ def parse(text: str) -> int:
     elif match := _REAL_TIME.fullmatch(name):
         distance = int(match[1])
         number = signal.SIGRTMIN + distance if name.startswith("SIGRTMIN") else signal.SIGRTMAX - distance
+        # SIGRTMAX-40 would be a signal that is none of the real-time ones.
         number = number if number >= signal.SIGRTMIN else 0
     if number not in signal.valid_signals():
         raise InvalidArgument(f"stop signal {text[:40]!r} is none", hint="signal(7) lists them")

@@ -98,6 +98,7 @@ class Bridge:
             if self._started:
                 self._make(wanted)
             before = self._subnets, self._former
+            # Pods that are there keep their addresses, and with them the router's address in their subnet.
             former = tuple(item for item in (*self._subnets, *self._former) if item not in wanted)
             self._former = tuple(item for item in former if any(address in item for address in held))
             self._subnets = wanted

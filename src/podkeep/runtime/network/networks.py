@@ -80,6 +80,7 @@ class Networks:
         :raises PodkeepError: if the bridge cannot be made.
         """
         configured, pod_cidr = self._state.pod_cidr
+        # What a client told counts until the configured subnets are changed.
         if pod_cidr and configured == self._configured:
             self.bridge.use_subnets(of_pod_cidr(pod_cidr, self._own_subnets), self._state.addresses())
         mine = [item for item in self._state.sandboxes() if _maker(item) is NetworkMaker.BRIDGE]

@@ -214,7 +214,7 @@ class Driver:
                 os.close(fd)
             raise
         finally:
-            # Ours would keep the pipe open: the end of conmon is noticed by the end of file (_read_pid, _await_end).
+            # The daemon's own would keep the pipe open: its end says that conmon has ended (_read_pid, _await_end).
             os.close(write_end)
             os.close(told)
         return Launch(container=container, bundle=bundle, stdio=stdio, process=process, answer=read_end, held=held)

@@ -191,6 +191,7 @@ class _Session:
         await sink.end()
 
     async def _readable(self, source: Descriptor) -> None:
+        # _end wakes those that wait then; who began to wait later would do so for ever.
         if not self._ended.is_set():
             await source.readable()
 

@@ -70,6 +70,7 @@ class PendingRequests(Generic[Request]):
         self._expire()
         hint = f"each is dropped after {LIFETIME_S:g} s; connect to the URLs"
         number, size = self._numbers[request.pod] + 1, self._bytes[request.pod] + request.size
+        # What is its own a pod may have in any case, whatever others have.
         if (number > OWN_PENDING and above(self._numbers, OWN_PENDING) >= MAX_PENDING) or (
             size > OWN_BYTES and above(self._bytes, OWN_BYTES) + request.size > MAX_BYTES
         ):

@@ -134,7 +134,9 @@ class StreamingServer:
         async for _ in request.body:
             raise Refused(400, "a request for a stream has no body")
         verb, wanted = self._take(request)
+        # The client has a token: its connection makes room for no other one any more.
         request.admit()
+        # Counted until the request has come to its end, also if the session never starts.
         request.at_end.enter_context(self._session_of(wanted.pod))
         protocol, headers = _negotiate(request, wanted)
         upgrade = request.upgrade

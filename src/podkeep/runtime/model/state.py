@@ -211,6 +211,7 @@ class State:
             if end_of is None:
                 raise refusal from error
             log.warning("an end is not stored yet (table %s, ID %s): %s", *end_of, refusal)
+            # What comes later of a record takes the place of what was pending of it: a deletion needs no update before.
             self._unwritten[end_of] = (statement, values)
 
     def _refusal(self, what: str, error: Exception) -> PodkeepError:

@@ -242,6 +242,7 @@ def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
             process = _start_with_terminal(command, argv, token)
         else:
             process = _start_with_pipes(command, argv, token, stdio)
+        # From here on the files are the running command's, whose finish() removes them.
         undo.pop_all()
     return process
 

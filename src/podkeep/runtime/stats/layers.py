@@ -67,6 +67,7 @@ class Layers:
                 if layer is None:
                     layer = _Layer(paths=target.written, ended=ended)
                 elif ended and not layer.ended:
+                    # Once more, for what it has written since the last walk.
                     layer.ended, layer.due = True, 0.0
                 self._layers[container] = layer
 

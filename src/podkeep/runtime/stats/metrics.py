@@ -114,6 +114,7 @@ def _memory(metrics: ContainerMetrics) -> Iterator[MetricSample]:
         "swap": memory.swap or 0,
         "failcnt": detail.failures,
         "usage_bytes": memory.usage,
+        # Version 2 has memory.peak since Linux 5.19.
         "max_usage_bytes": detail.max_usage or memory.usage,
         "working_set_bytes": memory.working_set,
         "total_active_file_bytes": detail.active_file,

@@ -88,6 +88,7 @@ class Hook:
                 timeout=self._timeout,
                 env=_ENVIRONMENT,
                 output_limit=_OUTPUT_LIMIT,
+                # What it started and what has left its process group would live on.
                 kill_others=procfs.kill_family,
             )
         except DeadlineExceeded as error:

@@ -86,6 +86,7 @@ class Monitoring:
         Moved, it keeps its counts and takes the container's threads along, all at once.
         """
         group = Group(name=source, monitor=container)
+        # Linux before 6.5 cannot move it: the container is counted anew then.
         if self._resctrl.exists(group) and self._resctrl.move_monitor(group, target) is None:
             self._resctrl.remove(group)
 

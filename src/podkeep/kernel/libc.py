@@ -163,6 +163,8 @@ def user_id(name: bytes) -> int | None:
 
     :raises OSError: if it cannot be told.
     """
+    # getpwnam_r(3) answers ERANGE if an entry does not fit; the bound keeps a broken name service from taking all
+    # memory.
     entry, size = _Passwd(), 1 << 10
     while True:
         found, buffer = POINTER(_Passwd)(), ctypes.create_string_buffer(size)
@@ -232,6 +234,7 @@ def _mount_id(fd: int, mask: int, since: str) -> int:
     result = _Statx()
     call = f"statx(fd={fd}, mask={mask:#x})"
     _checked(_statx(fd, b"", _AT_EMPTY_PATH, mask, ctypes.byref(result)), call, "")
+    # A kernel that does not know the field leaves its bit out of the answer, and no error comes.
     if not result.mask & mask:
         raise KernelCallError(call, errno.ENOSYS, hint=f"{since} or later is needed")
     return int(result.mount_id)
@@ -246,6 +249,7 @@ def is_mount_root(dirfd: int, path: bytes) -> bool:
     """
     result = _Statx()
     call = f"statx({dirfd}, {_text(path)}, STATX_ATTR_MOUNT_ROOT)"
+    # DONT_SYNC: without it a network file system asks its server, and waits as long as that does not answer.
     at = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
     _checked(_statx(dirfd, path, at, 0, ctypes.byref(result)), call, "")
     if not result.attributes_mask & _STATX_ATTR_MOUNT_ROOT:

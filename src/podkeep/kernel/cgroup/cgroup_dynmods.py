@@ -52,6 +52,7 @@ def favored(release: str, layout: CgroupLayout) -> Iterator[None]:
     if shortest_move(layout) < WAITS_S:
         yield
         return
+    # crun mounts every hierarchy that /proc/PID/cgroup names, and fails on this one where cgroups are of version 1.
     if layout.version == 1 and not stays(release):
         raise FailedPrecondition(
             f"favordynmods cannot be kept on Linux {release} with cgroups of version 1: crun would fail",
@@ -59,6 +60,8 @@ def favored(release: str, layout: CgroupLayout) -> Iterator[None]:
         )
     mount = _mount()
     try:
+        # The kernel keeps the setting from here on, and a hierarchy that is kept would be named in every
+        # /proc/PID/cgroup.
         if stays(release):
             os.close(mount)
             mount = -1
@@ -77,6 +80,7 @@ def stays(release: str) -> bool:
 def _mount() -> int:
     context = mounts.fsopen("cgroup")
     try:
+        # A named hierarchy without controllers takes no controller away from the cgroups of the machine.
         mounts.fsconfig_flag(context, "none")
         mounts.fsconfig_string(context, "name", HIERARCHY)
         mounts.fsconfig_flag(context, "favordynmods")
@@ -96,6 +100,7 @@ def shortest_move(layout: CgroupLayout) -> float:
     procs = own_cgroup(layout, read_text("/proc/self/cgroup")) / "cgroup.procs"
     shortest = float("inf")
     for _ in range(_SAMPLES):
+        # Moves shortly after another one pass without a wait, whatever the setting is: only one after a pause tells.
         time.sleep(0.02)
         before = time.monotonic()
         procs.write_text("0")

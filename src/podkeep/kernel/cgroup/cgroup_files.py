@@ -74,6 +74,7 @@ class Table:
 
     def __init__(self, text: bytes) -> None:
         words = text.split()
+        # Numbers stay texts until they are asked for: most lines of memory.stat never are.
         self._text = text
         self._words = dict(zip(words[::2], words[1::2], strict=False))
 

@@ -419,6 +419,7 @@ def _hugepages(hierarchy: _Hierarchy | None, relative: str, now: str, most: str)
         return {}
     found = {}
     for name in hierarchy.names(relative):
+        # The .rsvd files count what is reserved and not what is in use.
         if not name.startswith("hugetlb.") or not name.endswith(now) or ".rsvd." in name or name.count(".") != 2:
             continue
         size = name.split(".")[1]

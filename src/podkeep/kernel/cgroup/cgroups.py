@@ -116,6 +116,7 @@ class Cgroups:
 
     def _places(self, name: str) -> list[str]:
         """Return the hierarchies that may have a file; a controller, whose name its files begin with, is in one."""
+        # Version 1 has a dozen hierarchies: looking for each file in all of them costs most of the time.
         known = self._controllers.get(name.partition(".")[0])
         return self._roots if known is None else [known]
 
@@ -152,6 +153,8 @@ class Cgroups:
             try:
                 self._create_in(hierarchy, relative, made)
             except (KernelCallError, OSError) as error:
+                # Bounded by time and not by attempts: a busy neighbour outlasts a hundred attempts, which take
+                # milliseconds.
                 if error.errno not in GONE or time.monotonic() > deadline:
                     raise
                 time.sleep(_PAUSE_S)
@@ -201,6 +204,7 @@ class Cgroups:
         """
         if not _relative(path).parts:
             raise InvalidArgument("the root cgroup cannot be removed")
+        # rmdir without a look before it: a check and then a recursive removal could hit what somebody made in between.
         gone = True
         for directory in self.directories(path):
             try:
@@ -390,6 +394,8 @@ class Cgroups:
                         _write(directory / "cgroup.kill", "1")
         else:
             self._thaw(path)
+        # Listed anew each time: a process may fork between the list and its SIGKILL. A zombie needs its parent to go
+        # away.
         while pids := [pid for pid in self.processes(path, recursive=True) if not _is_zombie(pid)]:
             if time.monotonic() > deadline:
                 raise KernelCallError(
@@ -416,6 +422,7 @@ def _relative(path: str) -> Path:
 
 def _below(path: str) -> str:
     """Return what comes after the directory of a hierarchy; empty for the root cgroup."""
+    # Cgroup parents come from requests: a `..` would lead out of the hierarchy.
     if path == "/":
         return ""
     if not path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(path[1:].split("/")):
@@ -445,6 +452,7 @@ def _inherit_cpuset(directory: Path) -> bool:
     for name in ("cpuset.cpus", "cpuset.mems"):
         file = directory / name
         try:
+            # Not empty: somebody set it, or it was inherited; a cpuset that is there keeps what it has.
             if read_text(file).strip():
                 continue
             inherited = read_text(directory.parent / name).strip()

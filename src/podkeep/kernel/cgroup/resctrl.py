@@ -155,7 +155,6 @@ class Resctrl:
             raise
 
     def exists(self, group: Group) -> bool:
-        """Say whether the group is there."""
         return self._path(group).is_dir()
 
     def create(self, group: Group) -> None:
@@ -197,6 +196,7 @@ class Resctrl:
             with self._command(f"rename({source}, {target})"):
                 source.rename(target)
         except ResctrlError as error:
+            # Linux before 6.5 refuses renames in resctrl; the caller then moves the threads one by one.
             if error.errno in {errno.EPERM, errno.ENOSYS, errno.EXDEV, errno.EACCES}:
                 return None
             raise
@@ -313,6 +313,7 @@ class Resctrl:
         deadline = time.monotonic() + TIMEOUT_S
         others = 0
         while not lockfile.take(fd, _LOOK_S):
+            # flock needs no permission but to read: any user could keep the runtime from starting.
             others = 0 if procfs.is_locked_by_root(fd) else others + 1
             if others == _LOOKS:
                 log.warning("%s is locked by a process that is not root's; going on without its lock", self.root)
@@ -355,6 +356,7 @@ class Resctrl:
 
 
 def _component(name: str) -> str:
+    # A newline would end a line of what is written to the kernel; the reserved names are the kernel's own directories.
     if name in {"", ".", "..", *_RESERVED} or "/" in name or "\n" in name or "\0" in name:
         raise InvalidArgument(f"{name!r} cannot be the name of a group of resctrl")
     return name

@@ -31,6 +31,7 @@ def is_slice(parent: str) -> bool:
 
 def slice_of_path(path: str) -> str:
     """Return the slice that stands for a path: ``/a/b`` is ``a-b.slice``; a slice stays as it is."""
+    # A dash separates the levels of a slice's name (systemd.slice(5)), so a part may have none.
     return path if is_slice(path) else "-".join(part.replace("-", "_") for part in path.strip("/").split("/")) + SUFFIX
 
 

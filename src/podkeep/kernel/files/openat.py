@@ -86,6 +86,7 @@ def openat2(dirfd: int, path: bytes, flags: int, resolve: Resolve, *, mode: int 
 
     :raises KernelCallError: if the kernel refuses; EXDEV means that the path would leave ``dirfd``.
     """
+    # ctypes would end the path there, and another file would be opened.
     if b"\0" in path:
         raise ValueError("embedded null byte")
     how = _OpenHow(flags=flags | os.O_CLOEXEC, mode=mode, resolve=int(resolve))
@@ -107,7 +108,6 @@ def syncfs(fd: int) -> None:
 
 @contextmanager
 def closing(fd: int) -> Iterator[int]:
-    """Close a descriptor in the end."""
     try:
         yield fd
     finally:
@@ -150,6 +150,7 @@ def path_of(fd: int) -> str:
     :raises FileNotFoundError: if it has none here: it was removed, or is elsewhere, as what /proc/PID/root leads to.
     :raises OSError: if it is longer than paths can be.
     """
+    # Of a removed file the link ends in " (deleted)", and a file of that name may exist: only samestat tells.
     path = os.readlink(f"/proc/self/fd/{fd}")
     with suppress(OSError):
         if path.startswith("/") and os.path.samestat(os.lstat(path), os.fstat(fd)):
@@ -200,6 +201,7 @@ def make_directories(path: Path, *, mode: int) -> None:
             place = place.parent
     try:
         for name in reversed(missing):
+            # Somebody may have made it meanwhile, also as a link: openat2 below looks at what is there.
             with suppress(FileExistsError):
                 os.mkdir(name, mode, dir_fd=fd)
             place /= name
@@ -239,6 +241,7 @@ def open_regular(dirfd: int, path: str | bytes, *, rules: Resolve = CONFINED) ->
             return None
         raise
     with closing(fd):
+        # O_PATH opened nothing yet: opening a FIFO would wait for its writer, and opening a device may do something.
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
         try:
@@ -398,6 +401,7 @@ class _Walk(msgspec.Struct):
             if self.tolerant or error.errno in NOT_THERE:
                 return
             raise
+        # Most directories are reached from the last far one by their path, so that depth costs few descriptors.
         far = len(path) > _FAR
         kept = False
         try:

@@ -55,6 +55,7 @@ def remove_tree(path: Path) -> None:
     except FileNotFoundError:
         return
     try:
+        # Asked before anything is removed, so that a refusal leaves the whole tree as it is.
         mounted = _mounted(parent, path.name)
         if mounted is not None:
             raise _refused(mounted)
@@ -120,6 +121,7 @@ def _mounted(parent: int, name: str) -> str | None:
             return None
         below = _mounted_below(parent, name, iter(range(SMALL_ENTRIES)), SMALL_DEPTH)
         return None if below is None else f"{path}/{below}"
+    # Whatever the look by entries cannot answer, mountinfo does; reading it is slow where there are many pods.
     except (_NotSmall, KernelCallError, FileNotFoundError):
         found = mountinfo.under(path)
         return found[-1].mount_point if found else None
@@ -134,6 +136,7 @@ def _mounted_below(parent: int, name: str, entries_left: Iterator[int], depth_le
             for entry in entries:
                 if next(entries_left, None) is None:
                     raise _NotSmall
+                # By the ID of the mount: st_dev is the same for a bind mount of the same file system.
                 if libc.is_mount_root(directory, os.fsencode(entry.name)):
                     return entry.name
                 if entry.is_dir(follow_symlinks=False):
@@ -159,6 +162,7 @@ def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> 
         if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
             _insist(parent, name, partial(os.unlink, name, dir_fd=parent))
             return
+        # Of the parent and not of the entry: what is mounted right at the entry has another ID, and is refused.
         mount = libc.mount_id(parent)
         top = _open(parent, name, mount)
     except FileNotFoundError:
@@ -181,6 +185,7 @@ def _insist(directory: int, name: bytes | str, remove: Callable[[], None], *, in
             if parent is not None:
                 _clear_flags(parent)
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        # The directory's own flags forbid to remove entries as well; EPERM does not say which of them it was.
         if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # nothing else can have them
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
             try:
@@ -216,6 +221,8 @@ def _empty(top: int, mount: int, allowed: Iterator[None]) -> None:
             inner = _open(top, name, mount)
             try:
                 found_all = False
+                # A list that is full may have left directories out: only a shorter one shows that the directory is
+                # empty.
                 while not found_all:
                     lifted = _unlink_files(inner, allowed)
                     for nested in lifted:
@@ -255,6 +262,7 @@ def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
 
 def _unused(top: int, fresh: count[int]) -> str:
     while True:
+        # Whoever made the tree may have used such names, too, and rename(2) would replace an empty directory.
         name = f".lifted-{next(fresh)}"
         try:
             os.stat(name, dir_fd=top, follow_symlinks=False)

@@ -71,12 +71,14 @@ def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None
     with suppress(ResourceExhausted):
         for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True, too_deep=too_deep):
             status = found.status
+            # The walk does not enter mounts, but it tells of the directory or file that something is mounted on.
             if status.st_dev != device:
                 continue
             if (found.is_directory or inodes % 1000 == 0) and stop():
                 if partly:
                     break
                 return None
+            # A directory's link count counts the directories in it, and says nothing of other names.
             if not found.is_directory and status.st_nlink > 1:
                 if status.st_ino in linked:
                     continue

@@ -39,6 +39,7 @@ def mount_erofs(image: Path, devices: Sequence[Path] = (), *, attrs: MountAttr =
         try:
             mounts.fsconfig_create(context)
         except KernelCallError as error:
+            # ENOTBLK: this kernel wants a block device as the source.
             hint = _HINT if error.errno in (errno.ENOTBLK, errno.ENODEV) else error.hint
             raise KernelCallError(f"{error.call} of erofs {image}", error.errno, hint=hint) from error
         return mounts.fsmount(context, attrs | MountAttr.RDONLY)
@@ -52,5 +53,6 @@ def _name(path: Path, closing: ExitStack) -> str:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise KernelCallError(f"open({str(path)!r})", error.errno or 0) from error
+    # fsconfig(2) takes no longer strings, and store directories may lie deep: /proc gives the file a short name.
     closing.callback(os.close, fd)
     return f"/proc/self/fd/{fd}"

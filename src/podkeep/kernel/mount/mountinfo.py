@@ -69,6 +69,7 @@ def under(directory: Path | str, pid: int | None = None) -> list[MountEntry]:
 
     :raises NotFound: if there is no such process.
     """
+    # The root has an empty text here, so that everything is below it.
     top = str(directory).rstrip("/")
     found = [
         item for item in _mentioning(top, pid) if item.mount_point == top or item.mount_point.startswith(f"{top}/")
@@ -113,6 +114,7 @@ def has_nested(directory: Path) -> bool:
     try:
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
+            # One more than expected is enough to know; the kernel stops counting there.
             return libc.mounts_below(fd, direct + 1) > direct
         finally:
             os.close(fd)
@@ -133,6 +135,7 @@ def holding(path: Path | str) -> MountEntry:
         wanted = libc.mount_id(fd)
     finally:
         os.close(fd)
+    # By the mount's ID, not by paths: a mount may be covered by another one at the same path.
     start = b"%d " % wanted
     for line in lines(_table(None)):
         if line.startswith(start):
@@ -155,6 +158,7 @@ def is_self_bind(directory: Path) -> bool:
 
 def _mentioning(path: str, pid: int | None) -> list[MountEntry]:
     """Return the entries in whose line ``path`` stands; a machine with many pods has thousands of others."""
+    # Compared in the kernel's spelling, so that only lines that may matter are taken apart.
     needle = _ESCAPED.sub(lambda match: b"\\%03o" % match[0][0], os.fsencode(path))
     return [_parse_line(line) for line in lines(_table(pid)) if needle in line]
 

@@ -218,6 +218,7 @@ def clone_tree(
         mount_setattr(fd, set_=attrs, propagation=propagation, userns=idmap_userns, recursive=recursive)
     except KernelCallError as error:
         os.close(fd)
+        # EINVAL is what the kernel answers for a file system without FS_ALLOW_IDMAP (mount_setattr(2)).
         if idmap_userns is not None and error.errno == errno.EINVAL:
             raise KernelCallError(error.call, error.errno, hint=_idmap_hint(source)) from error
         raise
@@ -249,6 +250,7 @@ def bind(
 
     :raises KernelCallError: if the kernel refuses; nothing is left mounted.
     """
+    # Attributes are set before it is attached: MS_BIND and then a remount leaves a moment in which it is writable.
     fd = clone_tree(source, recursive=recursive, attrs=MountAttr.RDONLY if readonly else MountAttr.NONE)
     try:
         attach(fd, target)
@@ -263,6 +265,7 @@ def unmount(target: Path | str, *, lazy: bool = False, missing_ok: bool = True) 
     :param missing_ok: do nothing if ``target`` does not exist or nothing is mounted there.
     :raises KernelCallError: if the kernel refuses.
     """
+    # umount2(2) follows a link otherwise, and a container could put one in the mount point's place.
     flags = UnmountFlag.NOFOLLOW | (UnmountFlag.DETACH if lazy else UnmountFlag.NONE)
     try:
         libc.umount2(os.fsencode(target), flags)
@@ -374,6 +377,7 @@ def context_messages(context: int) -> str:
     """Return what the file system wrote to the context's message log, joined by ``; `` (fsopen(2))."""
     messages = []
     with suppress(OSError):
+        # One message a read; ENODATA ends the list (fsopen(2)).
         while message := os.read(context, 4096):
             messages.append(message.decode(errors="replace").strip().partition(" ")[2])
     return "; ".join(messages)

@@ -131,6 +131,8 @@ def _mount_by_descriptor(wanted: _Overlay, target: Path) -> bool:
             try:
                 mounts.fsconfig_fd(context, "lowerdir+", fd)
             except KernelCallError as error:
+                # A kernel before 6.13 refuses the option itself, so at the first layer; a later refusal is about that
+                # layer.
                 if number == 0 and error.errno in {errno.EINVAL, errno.EOPNOTSUPP} and not _is_closed(fd):
                     return False
                 raise
@@ -153,6 +155,7 @@ def _mount_by_path(wanted: _Overlay, target: Path) -> None:
         top = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="lo")))
         mounts.tmpfs(top, "size=1m,mode=0700")
         undo.callback(mounts.unmount, top, lazy=True)
+        # Else what is attached here would appear in every peer of /tmp's mount.
         mounts.set_propagation(top, mounts.Propagation.PRIVATE)
         paths = []
         for number, fd in enumerate(wanted.lowers):

@@ -107,8 +107,10 @@ def _validate(name: str, mappings: Sequence[IdMapping]) -> None:
             if getattr(one, side) + one.length > getattr(other, side):
                 where = "container" if side == "container_id" else "host"
                 raise InvalidArgument(f"{name} mappings {one} and {other} overlap on the {where} side")
+    # The namespace helper becomes the root of the user namespace, and the CRI tests expect one.
     if not any(item.container_id == 0 for item in mappings):
         raise InvalidArgument(f"{name} 0 of the container is not mapped", hint="map container ID 0 to a host ID")
+    # The kernel takes the whole map in one write, of less than a page.
     size = len(proc_text(mappings))
     if len(mappings) > MAX_EXTENTS or size >= MAX_TEXT_BYTES:
         raise InvalidArgument(

@@ -188,8 +188,10 @@ class NamespaceHelper:
                 packet = json.dumps({"lock": len(some)}).encode()
                 with self._lock:
                     answer, fds = self._exchange_or_restart(packet, (userns, *some))
+                # Noted before the error is raised, so that what came is closed.
                 locked += fds
                 nshelper.raise_error(answer)
+                # The kernel drops what does not fit into the process's limit of open files, and sets only MSG_CTRUNC.
                 if len(fds) != len(some):
                     hint = "raise the limit of open files (LimitNOFILE=)"
                     raise KernelCallError(f"recvmsg({len(some)} descriptors)", errno.EMFILE, hint=hint)
@@ -231,8 +233,10 @@ class NamespaceHelper:
             channel = self._ensure_started()
             try:
                 return _exchange(channel, packet, given)
+            # It died with or before this request: nobody holds what it made, so that the request may be repeated.
             except (ConnectionError, EOFError):
                 self._stop()
+            # The helper is ended: its late answer would be taken for that of the next request.
             except TimeoutError as error:
                 self._stop()
                 raise Unavailable(f"the namespace helper did not answer within {REPLY_TIMEOUT_S:g} s") from error
@@ -244,6 +248,7 @@ class NamespaceHelper:
         if self._socket is not None:
             return self._socket
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # With -I neither PYTHONPATH nor the working directory is on the import path; -S saves importing site.
         argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
         with theirs:
             try:
@@ -262,6 +267,7 @@ class NamespaceHelper:
         if self._process is not None:
             process, self._process = self._process, None
             try:
+                # It ends by itself once its socket is closed.
                 process.wait(timeout=2)
             except subprocess.TimeoutExpired:
                 process.kill()
@@ -303,6 +309,7 @@ def unpin(path: Path) -> None:
 def is_pinned(path: Path) -> bool:
     """Return whether a namespace is pinned at ``path``."""
     try:
+        # A pin that lost its mount (after a boot) is an ordinary file, for which the ioctl fails.
         with path.open("rb") as file:
             fcntl.ioctl(file, _NS_GET_NSTYPE)
     except OSError:
@@ -403,6 +410,7 @@ def _run_on_thread(name: str, body: Callable[[], Result]) -> Result:
         except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
             failure.append(error)
 
+    # A new thread each time: one of a pool would be left in a namespace that is not the daemon's.
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     thread.join()

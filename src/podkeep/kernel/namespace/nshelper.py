@@ -90,6 +90,7 @@ _ending: list[int] = []
 
 def main(fd: int) -> None:
     """Serve requests on the socket ``fd`` until its other end closes."""
+    # Ctrl-C goes to the whole foreground process group; the helper ends when its owner does.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = socket.socket(fileno=fd)
     # Children exit within a millisecond: a collection, or unsharing pages by touching reference counts, only costs.
@@ -110,6 +111,7 @@ def main(fd: int) -> None:
             return
         finally:
             _close_all(fds)
+            # Only once the answer is sent: the end of a child with mounts takes milliseconds.
             while _ending:
                 os.waitpid(_ending.pop(), 0)
 
@@ -164,6 +166,7 @@ def _create(request: Message, kinds: list[str]) -> list[int]:
     try:
         if "USER" in kinds:
             raise_error(_receive(ours, pid))
+            # By the parent: a process in its new user namespace may map no IDs but its own (user_namespaces(7)).
             _write_map(pid, "uid_map", request["uids"])
             _write_map(pid, "gid_map", request["gids"])
             ours.send(b"{}")
@@ -230,10 +233,12 @@ def _empty_mount_namespace() -> int:
 def _make_empty_mount_namespace() -> list[int]:
     libc.unshare(CloneFlag.NEWNS)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    # Before anything is mounted: it would be mounted in the machine's namespace as well.
     mounts.set_propagation("/", Propagation.PRIVATE, recursive=True)
     # Any directory that is there will do; nobody else sees it.
     mounts.tmpfs("/proc", "size=64k,mode=755")
     os.chdir("/proc")
+    # Old root and new root at one place: the old one lies on top, and the umount2 below takes it away.
     libc.pivot_root(b".", b".", "a root that is a ramfs cannot be left (pivot_root(2)): boot from a disk, or a tmpfs")
     libc.umount2(b".", mounts.UnmountFlag.DETACH)
     return [namespace]
@@ -241,6 +246,7 @@ def _make_empty_mount_namespace() -> list[int]:
 
 def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
     """Return copies of detached mounts whose flags nobody in ``userns`` can take off; uses up the mounts."""
+    # Opened first: there is no /proc in the mount namespace that is entered next.
     process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     libc.setns(place, CloneFlag.NEWNS)
     # Of this process's own: what is mounted here ends with it.
@@ -253,6 +259,7 @@ def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
     libc.setns(userns, CloneFlag.NEWUSER)
     # As the pod's root: the kernel counts the descriptors that are sent by user, and any pod may use up root's.
     _become_root()
+    # This copy into a less privileged namespace is what locks the flags of the mounts.
     libc.unshare(CloneFlag.NEWNS, "sysctl user.max_mnt_namespaces limits their number")
     return [mounts.open_tree(name, clone=True, recursive=True) for name in names]
 
@@ -352,6 +359,7 @@ def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         except PodkeepError as error:
             result = _error_message(error)
         helper.send(json.dumps(result).encode())
+        # Lives on until the helper has opened /proc/PID/ns: namespaces end with their last process or descriptor.
         helper.recv(1)
         status = 0
     finally:
@@ -363,6 +371,7 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         hint = "sysctl user.max_user_namespaces limits their number; a kernel without CONFIG_USER_NS has none"
         libc.unshare(CloneFlag.NEWUSER, hint)
         helper.send(b"{}")
+        # The helper is gone or gave up; without a mapping nothing further would work.
         if not helper.recv(MAX_PACKET_BYTES):
             os._exit(1)
         _become_root()
@@ -415,9 +424,13 @@ def sysctl_path(name: str, value: str, kinds: list[str]) -> tuple[str, str]:
     separator = next((character for character in name if character in "./"), ".")
     if separator == "/":
         dotted = name.translate(str.maketrans("./", "/."))
+    # The kernel ends a value at a NUL: another one than was checked would be written.
     if not value.isascii() or "\0" in value:
         raise InvalidArgument(f"sysctl {name!r}: the value {value!r} is not plain text")
+    # A part may hold a dot of its own, as that of a VLAN's interface (eth0.100), which the other notation writes as a
+    # slash.
     parts = [part.replace("/", ".") for part in dotted.split(".")]
+    # The parts become a path below /proc/sys, which nothing may lead out of.
     if len(parts) < 2 or any(part in {"", ".", ".."} or "\0" in part for part in parts):
         raise InvalidArgument(f"sysctl {name!r} is not a sysctl name")
     for kind, patterns in _SYSCTLS.items():

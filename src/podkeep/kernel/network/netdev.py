@@ -50,6 +50,7 @@ def parse(text: str) -> tuple[Interface, ...]:
     """
     found = []
     for line in lines(text)[2:]:
+        # From the right: an interface's name may hold a colon, the numbers behind it do not.
         name, separator, rest = line.rpartition(":")
         if name.strip(" ") == "lo":
             continue
@@ -59,6 +60,7 @@ def parse(text: str) -> tuple[Interface, ...]:
             raise Internal(f"/proc/net/dev has an unknown line: {line!r}") from error
         if not separator or len(values) < _COLUMNS:
             raise Internal(f"/proc/net/dev has an unknown line: {line!r}")
+        # A name that is no UTF-8 cannot be encoded in an answer, and would take the statistics of all pods with it.
         if not name.strip(" ").isprintable():
             continue
         found.append(
@@ -74,6 +76,7 @@ def parse(text: str) -> tuple[Interface, ...]:
                 tx_dropped=values[11],
             )
         )
+    # The pod's own goes first, so that the cut below never takes it, however many interfaces the pod makes.
     found.sort(key=lambda interface: interface.name != _POD_INTERFACE)
     return tuple(found[:MAX_INTERFACES])
 
@@ -112,6 +115,7 @@ def _own_table() -> str:
     finally:
         os.close(fd)
     whole = bytes(content)
+    # The last line may have been cut in the middle, and would be an error for the parser.
     if len(whole) >= MAX_TABLE_BYTES:
         whole = whole[: whole.rindex(b"\n") + 1]
     return os.fsdecode(whole)

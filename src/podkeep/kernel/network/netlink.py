@@ -101,6 +101,7 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
         try:
             _exchange(channel, _bridge_requests(name, gateways[0], owner))
         except KernelCallError as error:
+            # EXCL refused: it was there. Whose it is has to be looked at before anything of it is changed.
             if error.errno != errno.EEXIST:
                 raise
             link = _settled(channel, name)
@@ -342,6 +343,7 @@ def _mac(address: str) -> bytes:
 def _link_request(
     words: str, *attributes: bytes, kind: int = _RTM_NEWLINK, flags: int = 0, index: int = 0, up: bool = False
 ) -> _Request:
+    # Only the flags in the mask change; the others of the link stay.
     change = _IFF_UP if up else 0
     payload = _LINK.pack(socket.AF_UNSPEC, 0, index, change, change) + b"".join(attributes)
     return _Request(words=words, type=kind, payload=payload, flags=flags)
@@ -378,6 +380,7 @@ def _connected() -> socket.socket:
 
 def _exchange(channel: socket.socket, requests: Iterable[_Request]) -> None:
     """Send the requests together and wait for the answer to each; the first refusal is raised after the last answer."""
+    # The kernel works off a packet in order and answers each message, also behind one that failed.
     waiting = dict(enumerate(requests, start=1))
     _send(channel, b"".join(_encode(item, sequence, nlmsg.ACK) for sequence, item in waiting.items()))
     failure: KernelCallError | None = None

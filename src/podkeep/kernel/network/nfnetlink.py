@@ -187,6 +187,7 @@ class TableWatch:
             except BlockingIOError:
                 return found
             except OSError as error:
+                # The kernel dropped news for want of buffer: whatever they said, the rules have to be looked at.
                 if error.errno != errno.ENOBUFS:
                     raise KernelCallError("recv(nfnetlink)", error.errno or 0) from error
                 found = True

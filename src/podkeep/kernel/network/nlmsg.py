@@ -84,6 +84,7 @@ def receive(channel: socket.socket) -> list[Message]:
     data, _, flags, sender = channel.recvmsg(_RECEIVE_BYTES)
     if flags & socket.MSG_TRUNC:
         raise Internal(f"netlink answered with more than {_RECEIVE_BYTES} bytes")
+    # Any process may send to a netlink socket; only the kernel has port ID 0 (netlink(7)).
     return list(decode(data)) if sender[0] == 0 else []
 
 

@@ -23,6 +23,7 @@ def peer_has_closed(own: tuple[str, int], peer: tuple[str, int]) -> bool:
     :param own: address and port of our end, as getsockname(2) says them; ``peer``: as getpeername(2).
     """
     try:
+        # The peer's line, not ours: ours stays ESTABLISHED as long as the end is stuck behind unread bytes.
         wanted = (_written(*peer), _written(*own))
         table = read_text(_PROC_NET / ("tcp6" if ":" in own[0] else "tcp"))
     except (OSError, ValueError):

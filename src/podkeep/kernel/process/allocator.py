@@ -27,6 +27,7 @@ class _Option(IntEnum):
 def keep_buffers() -> None:
     """Have freed buffers used again, whichever thread asks. Other C libraries are left as they are."""
     for option, value in (
+        # One arena: a buffer that one thread freed is used again by another.
         (_Option.ARENA_MAX, 1),
         (_Option.MMAP_THRESHOLD, _LARGEST),
         (_Option.TRIM_THRESHOLD, _KEPT),

@@ -74,10 +74,12 @@ def enter_root(directory: str) -> None:
     """
     flag = libc.CloneFlag
     libc.unshare(flag.NEWNS | flag.NEWNET | flag.NEWIPC | flag.NEWUTS)
+    # pivot_root(2) refuses shared mounts, and unmounting the old root must not reach the machine's namespace.
     mounts.set_propagation("/", mounts.Propagation.PRIVATE, recursive=True)
     attributes = mounts.MountAttr.NOSUID | mounts.MountAttr.NODEV | mounts.MountAttr.NOEXEC
     fd = mounts.clone_tree(directory, attrs=attributes)
     mounts.attach(fd, directory)
+    # pivot_root(".", ".") goes by the working directory.
     os.fchdir(fd)
     os.close(fd)
     # pivot_root(".", "."), pivot_root(2): the old root lands on top of the new one and is then detached.
@@ -93,6 +95,7 @@ def drop_privileges(keep: Iterable[Capability]) -> None:
     :raises KernelCallError: if the kernel refuses.
     """
     kept = frozenset(keep)
+    # The bounding set first: dropping from it takes CAP_SETPCAP, which capset below takes away.
     for number in range(64):
         if number in kept:
             continue

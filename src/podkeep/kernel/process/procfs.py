@@ -138,6 +138,7 @@ def find_by_arguments(*texts: str) -> list[ProcessId]:
                 found.append(identify(int(entry)))
         except (OSError, NotFound):
             continue  # it ended while we looked
+    # The ID may have been used again between reading the arguments and the start time.
     return [process for process in found if alive(process)]
 
 
@@ -227,6 +228,7 @@ def executable(process: ProcessId) -> str:
         path = os.readlink(_PROC / str(process.pid) / "exe")
     except OSError:
         return ""
+    # Asked afterwards: the ID may have passed to another process before the link was read.
     return path if alive(process) else ""
 
 
@@ -295,6 +297,7 @@ def kill_family(leader: int) -> None:
     for ``leader``, so that the number is still its own.
     """
     stopped: set[ProcessId] = set()
+    # Stopped before any is killed: the children of a dead parent are adopted, and are no descendants any more.
     for _ in range(_MAX_PASSES):
         new = [process for process in find_family({leader}, {leader}) if process not in stopped]
         if not new:
@@ -344,6 +347,7 @@ def descriptors(pid: int, *, most: int = MAX_DESCRIPTORS) -> Descriptors:
                     sockets += os.readlink(entry.name, dir_fd=fd).startswith("socket:")
                 except OSError:
                     continue  # closed meanwhile
+        # Since Linux 6.2 the directory's size is the number of descriptors, without a list of them all.
         count = max(count, os.fstat(fd).st_size)
     except OSError:
         return Descriptors()  # it ended meanwhile

@@ -104,8 +104,10 @@ def _instructions(machine: _Machine) -> bytes:
     code: list[tuple[int, int, int, int]] = [
         (_LOAD, 0, 0, _ARCHITECTURE),
         (_EQUAL, 1, 0, machine.audit),
+        # Numbers mean other calls in another architecture's ABI (int 0x80): the list says nothing of them.
         (_RETURN, 0, 0, _KILL_PROCESS),
         (_LOAD, 0, 0, _NUMBER),
+        # x32 has the same AUDIT_ARCH as x86-64, and other meanings of the numbers from here on.
         (_AT_LEAST, refuse - 5, 0, machine.first_foreign),
         (_EQUAL, allow + 1 - 6, 0, machine.clone),
         *((_EQUAL, allow - position - 1, 0, number) for position, number in enumerate(numbers, 6)),

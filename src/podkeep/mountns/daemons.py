@@ -74,6 +74,8 @@ def find(proc: Path = PROC) -> list[Daemon]:
             comm = procfs.name(directory)
             if comm not in _OTHERS and comm != "podkeep" and not comm.startswith("python"):
                 continue
+            # Before anything else is read of it: what a process of a pod or of a user shows in /proc can be slow or
+            # wrong.
             if not procfs.is_machines(directory, _SAME_MACHINE) or _root_of(directory) != here:
                 continue
             name = comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
@@ -200,6 +202,7 @@ def unit_of(cgroup: str) -> str:
     """Return the systemd service that a process is in by its ``/proc/<pid>/cgroup``, or an empty text."""
     for line in lines(cgroup):
         number, controllers, path = line.split(":", 2)
+        # Version 1 has systemd's own named hierarchy, version 2 the one with number 0 (cgroups(7)).
         if (controllers == "name=systemd" or number == "0") and path.startswith("/system.slice/"):
             # Below the service there may be what it delegates.
             unit = path.split("/")[2]

@@ -110,11 +110,13 @@ def parse(part: Part) -> Iterator[tuple[str, str, str]]:
     A comment does not end a line that goes on; the backslash that continues a line becomes a space.
     """
     section, begun = "", ""
+    # The empty line at the end ends one that goes on. Not splitlines: it ends lines where systemd does not.
     for line in [*part.text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n"), ""]:
         if line.lstrip(_WHITESPACE).startswith(("#", ";")):
             continue
         whole = begun + line
         trailing = len(whole) - len(whole.rstrip("\\"))
+        # Of two backslashes the first escapes the second: the line does not go on.
         if trailing % 2:
             begun = whole[:-1] + " "
             continue
@@ -133,8 +135,11 @@ def read(name: str, parts: Sequence[Part]) -> Unit:
     settings: dict[tuple[str, str], tuple[str, ...]] = {}
     for section, key, value in (assignment for part in parts for assignment in parse(part)):
         if (section, key) == ("Service", "ExecStart"):
+            # An empty value takes back what was set before (systemd.service(5), ExecStart=).
             commands = [*commands, value] if value else []
         else:
+            # The empty value is kept, because some settings mean something by it (CapabilityBoundingSet=: no
+            # capability).
             settings[section, key] = (*settings.get((section, key), ()), value) if value else ("",)
     return Unit(name=name, commands=tuple(commands), settings=settings)
 
@@ -159,6 +164,7 @@ def enters(unit: Unit, pin: Path) -> bool:
 
     :raises FailedPrecondition: if it enters another one, so that wrapping would not help.
     """
+    # Only the specifiers in which the path of a pin may be written: %t is /run for the system's manager.
     words = [word.replace("%t/", "/run/").replace("%%", "%") for word in _words(command_of(unit))[1]]
     program = PurePath(_program(words[0])).name if words else ""
     of_kubens = program in _ENTERING_KUBENS or _takes_kubensmnt(unit, program)
@@ -205,6 +211,7 @@ def wrap(unit: Unit, entry: Entry) -> str:
             )
         # Entering a mount namespace leads to its root directory.
         text = f"{entry.env} {_directory_option(directory, expanded=':' not in prefix)} {text}"
+    # The name that `@` gives to the program would become nsenter's.
     kept = prefix.replace("@", "")
     return f"{kept}{entry.nsenter} --mount={pin} -- {text}"
 
@@ -276,6 +283,7 @@ def _refuse_what_is_lost(unit: Unit, prefix: str, program: str) -> None:
         raise FailedPrecondition(
             f"{unit.name} runs as user {user}, who may not enter a mount namespace", hint="leave this unit out"
         )
+    # With `+` systemd runs the command with full privileges, without the settings looked at below.
     if "+" in prefix:
         return
     if forbidding := [f"{key}={unit.last('Service', key)}" for key in _forbidding(unit.settings)]:

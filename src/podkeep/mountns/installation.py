@@ -118,6 +118,7 @@ def install(request: Request) -> Report:
     :raises OSError: if a file cannot be written.
     """
     _program(request.root, "systemctl", package="systemd", hint=_WITHOUT_SYSTEMD)
+    # All refusals come from here, before the first file is written.
     todo = plan(request)
     pending = [file for file in todo.files if not _is_there(request.root, file)]
     for file in pending:
@@ -152,6 +153,7 @@ def uninstall(root: Path = HOST) -> Report:
             notes.append(f"{path} was changed since it was written and is left: remove it by hand")
         if origin is not Origin.OURS:
             continue
+        # A unit that requires a service which is not there does not start any more (systemd.unit(5), Requires=).
         if path == _SERVICE and needed:
             notes.extend(needed)
             continue
@@ -190,6 +192,7 @@ def findings(root: Path = HOST) -> list[Finding]:
         if execstart.read(name, [*before, *after]).commands != (made_from,):
             message = f"{name} has another command now than when {path} was made from it, and starts with the old one"
             found.append(Finding(unit=name, message=message, hint=again))
+        # The last ExecStart= counts, so a drop-in that sorts behind ours takes the daemon out of the namespace.
         later = [part.path for part in after for _, key, _ in execstart.parse(part) if key == "ExecStart"]
         if later:
             message = (
@@ -276,6 +279,7 @@ def _drop_ins(request: Request, notes: list[str]) -> Iterator[tuple[PurePath, st
             if parts is not None:
                 notes.append(f"{name} is masked and left alone")
             continue
+        # Without our own drop-in: what it wraps already would be wrapped once more.
         text = units.drop_in(execstart.read(name, [part for part in parts if not _is_our_drop_in(part)]), entry)
         if not text:
             notes.append(f"{name} starts its daemon in the namespace as it is")
@@ -337,6 +341,7 @@ def _may_write(root: Path, path: PurePath, notes: list[str]) -> bool:
     :raises FailedPrecondition: if something else is where a drop-in must be.
     """
     here = unitfiles.inside(root, path)
+    # systemd takes a link to /dev/null for a mask: an administrator wants nothing there.
     if here == unitfiles.inside(root, PurePath(os.devnull)):
         notes.append(f"{path} is masked and left alone")
         return False

@@ -77,6 +77,7 @@ class Status:
 
 def resolved(pin: Path) -> Path:
     """Return ``pin`` with the path of its directory as /proc/self/mountinfo names it: /var/run is a link."""
+    # Not the last component: the pin itself is looked at without following a link.
     return Path(os.path.realpath(pin.parent)) / pin.name
 
 
@@ -135,11 +136,13 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     left = record.read(directory) or Record()
     done = (netns_directory.missing(), left.netns, *_netns_of_others())
     made = Record(on_demand=on_demand, netns=netns_directory.all_of(done))
+    # Before anything is made: whoever comes after a kill has to know what to undo.
     record.write(directory, made)
     failpoints.reach("mountns.recorded")
 
     def announce(inode: int) -> None:
         inherited = () if contents.follows_host(contents.own_propagation()) else sorted(set(contents.keys()))
+        # The inode is written before the namespace is pinned: from inside the pin is not seen, and this file is.
         record.write(directory, replace(made, inode=inode, inherited=tuple(inherited)))
 
     netns_directory.prepare()
@@ -294,6 +297,7 @@ def _lock(directory: Path, *, make: bool) -> tuple[int | None, bool]:
                     f"{directory}: another process makes or removes the mount namespace and does not end",
                     hint=f"`fuser -v {path}` names it",
                 )
+            # Its last holder unlinks the file: who waited for that one holds a lock that nobody else sees.
             if lockfile.is_at(fd, path):
                 undo.pop_all()
                 return fd, made
@@ -370,9 +374,11 @@ def _remove(pin: Path) -> None:
     directory = pin.parent
     known = record.read(directory)
     ours = known is not None or pinned(pin) is not None
+    # Several may be stacked at one path.
     while pinned(pin) is not None:
         mounts.unmount(pin, lazy=True, missing_ok=False)
         failpoints.reach("mountns.unpinned")
+    # Only what looks like a pin's file is removed: anything else at this path is somebody's own.
     if ours and pin.is_file() and not pin.stat().st_size:
         pin.unlink()
     if ours and directory.is_dir() and mountinfo.is_self_bind(directory):
@@ -384,6 +390,7 @@ def _remove(pin: Path) -> None:
         if not _pins():
             netns_directory.restore(known.netns)
         failpoints.reach("mountns.restored")
+        # Last: a kill before this point leaves a record, by which the next start or stop goes on.
         record.remove(directory)
     with suppress(OSError):
         (directory / LOCK_NAME).unlink(missing_ok=True)  # its holder is whoever calls this

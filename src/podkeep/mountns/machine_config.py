@@ -43,6 +43,7 @@ def render(role: str, entry: Entry, daemons: Mapping[str, str], *, keep: bool = 
         # The operator brings this one, and leaves it off.
         rendered.append({"name": service, "enabled": True})
     for name, printed in sorted(daemons.items()):
+        # A node that has the object already prints our drop-in, too: it would be wrapped once more.
         theirs = [part for part in execstart.split(printed, name) if not part.path.endswith(f"/{units.DROP_IN}")]
         text = units.drop_in(execstart.read(name, theirs), entry)
         if text:

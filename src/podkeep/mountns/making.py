@@ -67,6 +67,7 @@ def require_free(pin: Path) -> None:
 
 def _touch(pin: Path) -> None:
     try:
+        # Not opened if it is there: what is pinned cannot be touched.
         os.close(os.open(pin, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o444))
     except FileExistsError:
         require_free(pin)
@@ -87,11 +88,16 @@ def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:
             _unshare()
             with openat.closing(_here()) as inside:
                 inode = os.fstat(inside).st_ino
+                # Recorded first: a kill after the pin leaves a namespace that the next start knows.
                 announce(inode)
+                # The pin belongs on the mount of the namespace that this thread came from; the new one has a copy of
+                # it.
                 libc.setns(origin, CloneFlag.NEWNS)
                 try:
                     mounts.mount(f"/proc/self/fd/{inside}", pin, flags=MountFlag.BIND)
                 except KernelCallError as error:
+                    # EINVAL: the new namespace's ID is below that of this one. It ends with its descriptor, and the
+                    # next CPU is tried.
                     if error.errno != errno.EINVAL:
                         raise
                     refusal = error
@@ -127,6 +133,7 @@ def _unshare() -> None:
     libc.unshare(CloneFlag.NEWNS)
     failpoints.reach("mountns.unshared")
     # Before it is pinned: what a killed process leaves pinned is entered by the next one as it is.
+    # Slave of the host first, so that nothing gets out; then shared among those inside, daemons and containers.
     mounts.set_propagation("/", Propagation.SLAVE, recursive=True)
     mounts.set_propagation("/", Propagation.SHARED, recursive=True)
     failpoints.reach("mountns.separated")

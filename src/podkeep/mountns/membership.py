@@ -85,6 +85,7 @@ def _stay(pins: Sequence[Path]) -> Membership:
     for path in map(lifecycle.resolved, pins):
         inode, host = locate(path)
         host.close()
+        # From inside, the pin may not be seen at all, not even through PID 1: the record beside it still tells.
         if inode == here or lifecycle.is_inside(record.read(path.parent)):
             raise FailedPrecondition(
                 f"mountns.enabled is false, and this process is in the mount namespace pinned at {path}, {label(here)}",
@@ -100,6 +101,7 @@ def _enter_pinned(place: NamespaceRef, path: Path, to_mount: bool) -> Membership
         # The lock needs the directory.
         _located(place, path)[1].close()
     with ExitStack() as undo:
+        # Held until this process is inside: a release by the last one who leaves would otherwise remove it in between.
         with lifecycle.locked(path.parent, make=place.may_make):
             inode, host = _located(place, path)
             undo.callback(host.close)
@@ -110,6 +112,8 @@ def _enter_pinned(place: NamespaceRef, path: Path, to_mount: bool) -> Membership
             if inode == host.inode:
                 raise _refused(place, f"{path} is the host's mount namespace: nothing would be hidden")
             _go(place, path, host, inode, to_mount)
+            # Under the lock, after joining: somebody without the lock (umount, kubens.service) may have replaced it
+            # meanwhile.
             verify(place, inode, pinned(path, host))
         undo.pop_all()
     return Membership(inode=inode, place=place, host=host)
@@ -139,6 +143,7 @@ def _enter_process(place: NamespaceRef, pid: int, to_mount: bool) -> Membership:
         raise _refused(place, error.message) from error
     if inode is None:
         raise _refused(place, f"there is no process {pid}")
+    # Opened before joining: afterwards the host is not to be seen from here.
     host = HostRoot.of_init() if inode == own() else HostRoot.own()
     if host is None:
         raise _refused(
@@ -181,6 +186,7 @@ def _go(place: NamespaceRef, path: Path, host: HostRoot | None, inode: int, to_m
 
 def _join(namespace: int) -> None:
     try:
+        # Before setns(2), which moves the working directory to the root of the namespace.
         where = os.getcwd()
     except OSError as error:
         raise FailedPrecondition(f"the working directory is gone: {error.strerror}", hint="start it in /") from error
@@ -219,6 +225,7 @@ def follow(run: Path, place: NamespaceRef | None) -> Membership:
     else:
         membership = Membership(inode=own(), place=None, host=HostRoot.own())
     try:
+        # Once more after joining: the runtime may have been restarted elsewhere meanwhile.
         require_together(run, membership)
     except FailedPrecondition:
         membership.host.close()

@@ -75,6 +75,7 @@ def resolve(
         return NamespaceRef(pin=configured, may_make=configured != KUBENS_PIN, source="mountns.pin")
     if not is_pinned(KUBENS_PIN):
         return NamespaceRef(pin=DEFAULT_PIN, may_make=True, source="default")
+    # Not guessed: daemons that chose differently would mount volumes that the others do not see.
     if is_pinned(DEFAULT_PIN):
         raise FailedPrecondition(
             f"mount namespaces are pinned at {KUBENS_PIN} and at {DEFAULT_PIN}: daemons could end up in different ones",

@@ -113,6 +113,7 @@ def opened(path: Path, root: HostRoot | None = None) -> Iterator[int | None]:
     :raises KernelCallError: if it cannot be looked at.
     """
     try:
+        # Whatever is at a path that somebody named is looked at by O_PATH first; a FIFO or a device is not opened.
         fd = openat.open_named_regular(path if root is None else root.path(path))
     except OSError as error:
         if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ESRCH}:

@@ -67,5 +67,6 @@ def write(directory: Path, record: Record) -> None:
 
 def remove(directory: Path) -> None:
     """Remove the record, if there is one, and what a killed process wrote of another."""
+    # The temporary files of a write that was killed before its rename.
     for path in (directory / NAME, *directory.glob(f".{NAME}.*")):
         path.unlink(missing_ok=True)

@@ -143,10 +143,12 @@ def fix(situation: Situation) -> str:
 
     Pods go first: their mounts are in the namespace they were made in and do not come along.
     """
+    # The pin decides and not the runtime: whoever is started from now on joins what is pinned.
     target = situation.me.inode if situation.pin is None else situation.pinned
     outside = [item for item in (situation.me, *situation.kubelets) if item.inode != target]
     steps = ["remove the pods of this machine (drain the node)"]
     pin = situation.pin or Path(f"/proc/{situation.me.pid}/ns/mnt")
+    # A kubelet whose mounts reach ours is on the host: its unit does not enter the namespace yet.
     if any(item.unit and item.pid in situation.upstream for item in outside):
         steps.append("podkeep mountns install")
     units = [item.unit for item in outside if item.unit]

@@ -45,6 +45,7 @@ def inside(root: Path, path: PurePath) -> Path:
     while rest:
         name = rest.pop(0)
         if name == "..":
+            # `..` at the root stays there, as in a chroot.
             done = done.parent
             continue
         here = root / done.relative_to("/") / name
@@ -88,6 +89,8 @@ def _fragment(root: Path, name: str) -> tuple[Path, list[str]] | None:
     for candidate in names:
         for directory in _SEARCHED:
             named = root / directory[1:] / candidate
+            # A link counts also if it leads nowhere: a mask is one, and so is a link whose target is on the other
+            # machine only.
             if named.is_symlink() or named.is_file():
                 path = inside(root, PurePath(directory) / candidate)
                 alias = [path.name] if path.name.endswith(".service") and path.name not in names else []

@@ -74,6 +74,7 @@ def runtime_directory(pin: Path) -> PurePath:
 
     :raises InvalidArgument: if nothing can be pinned there by a unit.
     """
+    # The path stands in shell commands of the unit and of nsenterCmns, where nothing is quoted.
     if not _PLAIN_PATH.fullmatch(str(pin)) or ".." in pin.parts:
         raise InvalidArgument(
             f"mountns.pin: {str(pin)!r} cannot be used in a unit",

@@ -302,13 +302,11 @@ def encode(message: Request | Available | Event) -> bytes:
 
 
 def decode_request(line: bytes) -> Request:
-    """Return the request on a line."""
     request: Request = msgspec.json.decode(line, type=Request)
     return request
 
 
 def decode_answer(line: bytes) -> Available:
-    """Return the store's answer on a line."""
     return msgspec.json.decode(line, type=Available)
 
 

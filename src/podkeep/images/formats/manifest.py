@@ -123,12 +123,12 @@ def blob_name(digest: str) -> str:
 
 
 def digest_of(data: bytes, algorithm: str = "sha256") -> Digest:
-    """Return the digest of ``data``."""
     return Digest(f"{algorithm}:{hashlib.new(algorithm, data).hexdigest()}")
 
 
 def is_index(document: Mapping[str, Any], media_type: str) -> bool:
     """Tell an index (manifest list) from a manifest: by the declared type, else by what the document holds."""
+    # The document's own word goes before what a registry says of it: the digest is of the document.
     declared = document.get("mediaType") or media_type
     if declared in ACCEPTED:
         return declared in (OCI_INDEX, DOCKER_LIST)
@@ -201,6 +201,7 @@ def choose(document: Mapping[str, Any], architecture: str, what: str) -> Descrip
         system, machine = ((_string(wanted, name, place, texts.WORD)) for name in ("os", "architecture"))
         system, machine = system or "linux", machine or architecture
         variant = _string(wanted, "variant", place, texts.WORD)
+        # An entry that names this architecture goes before one that names none.
         rank = bool(wanted.get("architecture")), variant
         offered.append(f"{system}/{machine}" + (f"/{variant}" if variant else ""))
         if system == "linux" and machine == architecture and (best is None or rank > best[0]):
@@ -223,6 +224,7 @@ def parse_manifest(document: Mapping[str, Any], what: str) -> Manifest:
         )
     config = descriptor(document.get("config"), f"{what}: config")
     entries = _list(document, "layers", what)
+    # Refused before any layer is fetched: overlayfs could not mount them.
     if len(entries) > MAX_LAYERS:
         raise InvalidArgument(f"{what} has {len(entries)} layers, more than {MAX_LAYERS}")
     layers = tuple(descriptor(entry, f"{what}: layers[{number}]") for number, entry in enumerate(entries))
@@ -240,6 +242,7 @@ def embedded(described: Descriptor, what: str) -> bytes | None:
     """
     if described.data is None:
         return EMPTY_OBJECT if described.digest == digest_of(EMPTY_OBJECT) else None
+    # The size first: nothing is hashed that is not as long as it says.
     if len(described.data) != described.size:
         raise FailedPrecondition(f"{what}: expected {described.size} bytes, its data has {len(described.data)}")
     verify(described.data, described.digest, what)
@@ -305,6 +308,7 @@ def descriptor(entry: object, what: str) -> Descriptor:
     if not isinstance(entry, dict):
         raise InvalidArgument(f"{what} is missing or not an object")
     size = entry.get("size")
+    # JSON's true is an int to Python.
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= _MAX_SIZE:
         raise InvalidArgument(f"{what}.size is not a number of bytes")
     try:

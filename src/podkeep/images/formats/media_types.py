@@ -87,6 +87,7 @@ def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRul
     known = _archive(media_type)
     if annotations.get(ORAS_UNPACK) == "true":
         return known or "tar+gzip"
+    # ORAS gives this type to any file that it is not told another one for.
     if media_type == OCI_TAR and titled:
         return "auto"
     if known is None and not titled:
@@ -141,7 +142,6 @@ def artifact_rule(artifact_type: str, policy: Policy) -> ArtifactRule:
 
 
 def denied(media_type: str) -> FailedPrecondition:
-    """Return the error of a layer whose type is denied."""
     return FailedPrecondition(
         f"layers of type {media_type!r} are not allowed on this node",
         hint="the configuration says so, under [images.media_types]",
@@ -172,6 +172,7 @@ def wrong_title(title: str) -> str:
         return "is a directory"
     if "/" in title:
         return "has a '/': it is no name of a file"
+    # Titles are shown on terminals, and become names of files.
     if any(unicodedata.category(letter) in ("Cc", "Cs") for letter in title):
         return "has a control character"
     if len(title.encode()) > _MAX_TITLE:
@@ -199,6 +200,7 @@ def _archive_names() -> str:
 
 
 def _match(rules: Mapping[str, _Rule], name: str) -> _Rule | None:
+    # A type that is named as it is, whatever patterns stand before it.
     if name in rules:
         return rules[name]
     return next((rule for pattern, rule in rules.items() if fnmatchcase(name, pattern)), None)

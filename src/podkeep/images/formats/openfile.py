@@ -49,6 +49,7 @@ def open_again(file: OpenFile, flags: int) -> int:
             hint="the command must run in the PID namespace of the runtime",
         ) from error
     found = os.fstat(fd)
+    # In another PID namespace the same numbers are another process's.
     if (found.st_dev, found.st_ino) != (file.device, file.inode):
         os.close(fd)
         raise FailedPrecondition(
@@ -81,6 +82,7 @@ def remove_directory(fd: int) -> None:
     """
     from podkeep.kernel.files.removal import remove_entry  # nothing that a worker needs: its start-up time counts
 
+    # By descriptor: the directory may have been moved since, and another one may have its name.
     parent = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=fd)
     try:
         name = Path(os.readlink(f"/proc/self/fd/{fd}")).name

@@ -82,9 +82,11 @@ def check(text: str, limit: Text, field: str) -> str:
     :param field: what it is, for the error.
     :raises InvalidArgument: if it is longer than the limit, or has characters it may not have.
     """
+    # The length first: characters are looked at one by one only of what is short enough.
     size = len(text.encode(errors="surrogatepass"))
     if size > limit.most:
         raise InvalidArgument(f"{field} has {size} bytes, more than {limit.most}: {short(text)}")
+    # Nearly every text: this is done in C, the loop below is not.
     if text.isprintable():
         return text
     for letter in text:

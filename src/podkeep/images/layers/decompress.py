@@ -63,6 +63,7 @@ def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:
             if not pending and current.needs_input and not current.eof:
                 pending = read(CHUNK)
                 if not pending:
+                    # An empty stream is no member at all, and yields nothing.
                     if fresh:
                         return b""
                     raise CompressionError("the gzip stream ends too early")
@@ -97,6 +98,7 @@ def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
             return data
 
     factory = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
+    # Frames may follow each other in one layer; without this flag the first one would be all.
     reader = factory.stream_reader(Source(), read_across_frames=True)  # type: ignore[arg-type]
 
     def pull() -> bytes:
@@ -104,6 +106,7 @@ def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
             piece = reader.read(CHUNK)
         except zstandard.ZstdError as error:
             raise CompressionError(f"the zstd stream is damaged: {error}") from error
+        # The library takes the end of its input for the end of the data, also within a frame.
         if not piece and not watcher.between_frames:
             raise CompressionError("the zstd stream ends too early")
         return piece

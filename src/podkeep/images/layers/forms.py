@@ -115,7 +115,6 @@ _FORMS: dict[str, Form] = {DIRECTORIES: _Directories(), EROFS: _Erofs()}
 
 
 def form_of(driver: str) -> Form:
-    """Return the form of the layers that a driver keeps."""
     return _FORMS[driver]
 
 

@@ -214,6 +214,7 @@ def kept_xattrs(entry: Entry) -> dict[str, bytes]:
             _check_xattr(key, value, entry)
             total += len(key) + len(value)
             kept[key] = value
+        # Labels of security modules are passed over and not refused: they are the host's to give.
         elif not key.startswith("security."):
             raise TreeError(f"entry {shown(entry.name)}: extended attribute {key[:300]!r} is of no known namespace")
     if total > _MAX_XATTR_BYTES:

@@ -91,6 +91,8 @@ class Aside:
 
     def _run(self) -> None:
         while piece := self._pieces.get():
+            # After an error pieces are still taken, and dropped: whoever hands over the next one must not wait for
+            # ever.
             if self._error is None:
                 try:
                     self._take(piece)

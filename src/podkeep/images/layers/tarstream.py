@@ -100,7 +100,6 @@ class ByteSource:
 
     @property
     def position(self) -> int:
-        """Bytes read so far."""
         return self._before + self._at
 
     def some(self, most: int) -> memoryview:
@@ -150,7 +149,6 @@ class ByteSource:
         self._at += count
 
     def drain(self) -> None:
-        """Read to the end of the stream."""
         while self.some(1 << 20):
             pass
 
@@ -186,6 +184,7 @@ class TarReader:
         # What the special entries before a real one say of it, by their type.
         special: dict[bytes, bytes] = {}
         while True:
+            # What the caller left of the last entry's content.
             self._source.skip(self._left)
             # What only fills the last block, umoci and others leave out at the end of an archive.
             self._source.skip_if_there(self._padding)
@@ -349,6 +348,7 @@ class TarReader:
             if offset < end or length < 0 or offset + length > real:
                 raise TarError(f"entry {entry.name!r} has a sparse map that is out of order or beyond its size")
             end = offset + length
+        # Data that no part covers would be content that readers do not agree on.
         if sum(length for _, length in parts) != self._left:
             raise TarError(f"entry {entry.name!r} has a sparse map that does not match its data")
         entry.parts = [part for part in parts if part[1]]
@@ -401,6 +401,7 @@ def _number(field: bytes, what: str) -> int:
 
 def _decimal(text: bytes, what: str) -> int:
     digits = text[1:] if text[:1] == b"-" else text
+    # 19 digits are 64 bits; Python takes the square of time for longer numbers.
     if not digits.isdigit() or len(digits) > 19:
         raise TarError(f"{what} is not a decimal number")
     return int(text)
@@ -423,6 +424,7 @@ def _pax_records(data: bytes) -> dict[str, bytes]:
     sparse: list[bytes] = []
     position = 0
     while position < len(data):
+        # Bounded: a length of more digits is beyond what a header may have, and int() of it takes long.
         space = data.find(b" ", position, position + 12)
         digits = data[position:space] if space > 0 else b""
         if not digits.isdigit():
@@ -435,6 +437,7 @@ def _pax_records(data: bytes) -> dict[str, bytes]:
             raise TarError("a PAX header has a record with a wrong length")
         position = end
         key = raw_key.decode(errors="surrogateescape")
+        # Programs in C end a name at a NUL, others do not: an entry would have two names.
         if b"\0" in raw_key or (b"\0" in value and not key.startswith("SCHILY.xattr.")):
             raise TarError(f"a PAX header has a zero byte in {key[:100]!r}")
         if key in _SPARSE_PAIR:

@@ -45,7 +45,6 @@ class Leaf(NamedTuple):
 
     @property
     def is_link(self) -> bool:
-        """Whether it is a symbolic link."""
         return stat.S_ISLNK(self.mode)
 
     @property
@@ -312,6 +311,7 @@ class LayerTree(ABC, Generic[D, C]):
             if not isinstance(there, Leaf):
                 directory = there
                 continue
+            # The parts of the path itself count from its first link on: that walk is what a link makes necessary.
             if not links:
                 self._budget.link(len(parts))
             try:
@@ -340,9 +340,11 @@ class LayerTree(ABC, Generic[D, C]):
                 if links > _MAX_LINKS:
                     raise OSError(errno.ELOOP, "")
                 target = self._target(directory, name, there)
+                # A target from the root leads out of the layer, which docs/images-internals.md refuses.
                 if target.startswith(b"/"):
                     raise OSError(errno.EXDEV, "")
                 further = target.split(b"/")
+                # Before they are walked: forty links of 4095 bytes each would be 80,000 look-ups for one name.
                 self._budget.link(len(further))
                 waiting.extend(reversed(further))
             name = b""

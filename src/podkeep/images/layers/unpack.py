@@ -92,6 +92,7 @@ def _request_line() -> tuple[bytes, bytes]:
 
 
 def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
+    # Before enter_root: afterwards no library can be found any more.
     decompress.preload(request.compression)
     form = form_of(request.driver)
     hashing = hashlib.new(request.algorithm)
@@ -99,6 +100,7 @@ def _unpack(request: UnpackRequest, rest: bytes) -> Unpacked:
     record = form.open_record(request.root)
     _limit_resources(request.max_bytes)
     confine.enter_root(request.root)
+    # In this order: entering the root takes CAP_SYS_ADMIN, and the filter allows neither mounts nor namespaces.
     confine.drop_privileges(_KEPT)
     os.umask(0)
     seccomp.allow_files_only()

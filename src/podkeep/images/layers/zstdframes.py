@@ -76,8 +76,10 @@ class FrameWatcher:
             last = 0
             while not last:
                 block = int.from_bytes((yield -3), "little")
+                # An RLE block holds one byte, however many it stands for.
                 last, size = block & 1, 1 if block >> 1 & 3 == _RLE else block >> 3
                 if size:
                     yield size
+            # The checksum of the content.
             if descriptor >> 2 & 1:
                 yield 4

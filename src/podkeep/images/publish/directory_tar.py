@@ -108,6 +108,7 @@ def _opened(at: int, root: Path, path: str, flags: int = 0) -> int:
     """Open what is below ``at`` at a path without symbolic links, which somebody may just have put there."""
     how = Resolve.BENEATH | Resolve.NO_SYMLINKS
     try:
+        # O_NONBLOCK: a FIFO in the place of a file would wait for its writer.
         return openat2(at, os.fsencode(path), os.O_RDONLY | os.O_NONBLOCK | flags, how)
     except KernelCallError as error:
         if error.errno in _SWAPPED:
@@ -135,6 +136,7 @@ def _file(fd: int, shown: str, name: str, mtime: int, count: Count) -> Iterator[
             left -= len(piece)
             count(len(piece))
             yield piece
+        # The header was sent before the content: only afterwards it is known whether the two belong together.
         if not same(before, os.fstat(fd)):
             raise changed(shown)
     finally:
@@ -145,6 +147,7 @@ def _file(fd: int, shown: str, name: str, mtime: int, count: Count) -> Iterator[
 def _header(name: str, status: os.stat_result, mtime: int, kind: bytes, *, link: str = "", size: int = 0) -> bytes:
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.size, info.mtime = kind, link, size, mtime
+    # Owner and group stay those of a new TarInfo, so that the archive depends on the content only.
     info.mode = status.st_mode & 0o777
     try:
         return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")

@@ -70,10 +70,12 @@ class Blob:
             if not piece:
                 raise changed(self.shown)
             hashing.update(piece)
+            # What is before the start is read all the same: the digest is of the whole file.
             fresh = piece[max(0, start - position) :]
             position += len(piece)
             if held:
                 yield held
+            # Kept back by one: the registry must not get the last piece of a blob whose digest turns out wrong.
             held = fresh
         if f"sha256:{hashing.hexdigest()}" != self.digest:
             raise changed(self.shown)
@@ -91,6 +93,7 @@ def parse_source(text: str) -> Source:
     :raises NotFound: if there is nothing at the path.
     """
     path, colon, media_type = text.rpartition(":")
+    # A file's name may end like a media type; what exists is meant.
     if not os.path.lexists(text) and colon and is_media_type(media_type):
         source = Source(path=Path(path), media_type=media_type)
     else:

@@ -170,6 +170,7 @@ def _list_by_tag(registry: Registry, artifact: Artifact, digest: Digest, size: i
     for _ in range(_ATTEMPTS):
         index = referrers.tagged_index(registry, subject) or {"schemaVersion": 2, "mediaType": manifest.OCI_INDEX}
         what = f"{registry}:{referrers.tag_of(subject)}"
+        # The list as it is now: of the one that was written here, another client's may have taken the place.
         if any(item.digest == digest for item in referrers.referrers_in(index, what)):
             return
         index["manifests"] = [*(index.get("manifests") or ()), entry]
@@ -194,6 +195,7 @@ def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
         try:
             way.attempt()
         except (RegistryUnavailable, Unavailable):
+            # Bytes that arrived make up for failures: a slow line may break often and still come to an end.
             failures = failures + 1 if way.arrived <= before else 1
             if failures == _ATTEMPTS:
                 raise
@@ -228,6 +230,7 @@ class _Upload:
         if blob.size > _AT_ONCE and start < blob.size:
             self._send("PATCH", self._location, start, (202, 201, 204))
             start = blob.size
+        # The location may have a query of its own, with the state of the upload (distribution-spec, "Pushing a blob").
         url = f"{self._location}{'&' if '?' in self._location else '?'}{urlencode({'digest': blob.digest})}"
         answer = self._send("PUT", url, start, (201, 200, 204))
         _cross_check(self._registry, answer, blob.digest, blob.shown)
@@ -244,6 +247,7 @@ class _Upload:
         if answer.status in _LOST:
             self._location = ""
             # What it has of the blob may be something else than it said; the next try begins anew.
+            # 400 of a first try is about the bytes, not about an upload that was lost.
             if begun or answer.status != 400:
                 self.arrived = 0
                 raise Unavailable(f"{self._what}: the registry lost what it had of it ({answer.status})")

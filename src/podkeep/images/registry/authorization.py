@@ -60,6 +60,7 @@ class Authorizer:
         self._who = who
         self._scope = scope
         self._credentials = tuple(credentials) or (Credentials(),)
+        # Before any request: what is remembered is cut out of errors and of the log.
         for item in self._credentials:
             remember(item.password, item.identity_token, item.registry_token)
         self._client = client
@@ -123,6 +124,7 @@ class Authorizer:
             return False
 
     def _answer(self, who: Credentials, how: Challenge, registry: Url) -> str:
+        # A token of the caller's own goes as it is: the registry's challenge has no say in it.
         if who.registry_token:
             return f"Bearer {_sendable(who.registry_token, 'registry token')}"
         if how.scheme == "bearer":
@@ -136,6 +138,7 @@ class Authorizer:
             realm = parse_url(fields.get("realm", ""))
         except FailedPrecondition as error:
             raise FailedPrecondition(f"{self._who}: the realm of its tokens is refused: {error.message}") from error
+        # A registry chooses its realm: over plain HTTP the password would be read on the way.
         if realm.scheme != "https" and registry.scheme == "https":
             raise FailedPrecondition(
                 f"{self._who}: the registry speaks TLS and sends credentials to {realm}, which is refused"

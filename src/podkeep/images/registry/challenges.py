@@ -51,6 +51,7 @@ def parse(headers: Iterable[str]) -> list[Challenge]:
             else:
                 quoted = match["quoted"]
                 value = match["plain"] if quoted is None else re.sub(r"\\(.)", r"\1", quoted)
+                # Of a parameter that is there twice the first counts.
                 parameters.setdefault(match["name"].lower(), value)
     return found[:_MAX_CHALLENGES]
 

@@ -70,6 +70,7 @@ def parse_url(text: str) -> Url:
         scheme, host, port, parts = "", "", None, urlsplit("")
     if scheme not in _PORTS or not _HOST.fullmatch(host) or port == 0 or len(text) > _MAX_URL:
         raise FailedPrecondition(f"{text.partition('?')[0][:200]!r} is not an http or https URL")
+    # They would be in every message that names the URL.
     if "@" in parts.netloc:
         raise FailedPrecondition(f"a URL of {host} has credentials in it, which is refused")
     # What is not allowed in a request's first line is escaped, as browsers do.
@@ -109,6 +110,7 @@ class Client:
         :raises TransferError: if there is no answer.
         :raises FailedPrecondition: if the address may not be connected to.
         """
+        # identity: a blob's digest is of the bytes as they are sent.
         sent = {"Host": url.netloc, "User-Agent": f"podkeep/{__version__}", "Accept-Encoding": "identity", **headers}
         if authorization:
             remember(authorization.partition(" ")[2])
@@ -117,6 +119,8 @@ class Client:
             connection, proxied = self._connection(url)
             whole = sent | ({"Proxy-Authorization": proxied} if proxied else {})
             target = url.target if proxied is None else f"{url.scheme}://{url.netloc}{url.target}"
+            # A kept connection may have been closed by its server meanwhile; nothing else is sent twice, it might be
+            # done twice.
             again = connection.used and method in ("GET", "HEAD")
             try:
                 return self._kept(connection.exchange(method, target, whole, body), url, connection, proxied)
@@ -152,6 +156,7 @@ class Client:
                 method,
                 here,
                 headers,
+                # Storage that a registry redirects to has signatures in its URLs, and no business with the login.
                 authorization=authorization if here.origin == owner else "",
                 body=body() if body else b"",
             )
@@ -199,6 +204,7 @@ class Client:
             ),
         )
         if home:
+            # A registry on this machine may refer to others here, as its own token server.
             self._home_is_here = dialed.loopback
         return dialed.connection, dialed.proxied
 

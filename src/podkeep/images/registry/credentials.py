@@ -84,10 +84,12 @@ class NodeCredentials:
                 equipped.append(endpoint)
                 continue
             mirrored = "/".join(part for part in (endpoint.host, endpoint.prefix, name.repository) if part)
+            # A mirror is asked for under its own host: it must not see what is meant for the registry.
             found = self.find(name.name if endpoint.own else mirrored)
             given = tuple(RegistryAuth(**asdict(item)) for item in found.credentials)
             equipped.append(structs.replace(endpoint, credentials=given))
             problems += found.problems
+        # Logged and not raised: the image may be public, or another source may have credentials.
         for problem in problems:
             log.warning("%s", problem)
         return tuple(equipped), tuple(dict.fromkeys(problems))

@@ -140,6 +140,7 @@ class Dialer:
                     hint=f"check {scheme.upper()}_PROXY and NO_PROXY in the runtime's environment",
                 ) from error
         try:
+            # Asked of the connection itself: the name may have several addresses.
             loopback = proxy is None and bool(forbidden(_peer(sock), Allowed(loopback=False, link_local=True)))
             if scheme == "https":
                 if proxy is not None:
@@ -223,6 +224,7 @@ def _connect(host: str, port: int, allowed: Allowed) -> socket.socket:
     refused = ""
     for family, kind, protocol, _, address in found[:_MAX_ADDRESSES]:
         shown = netloc.join(str(address[0]), port)
+        # Of the address that is connected to next, so that no second look-up can give another one.
         if why := forbidden(_numeric(address), allowed):
             refused = f"{shown} is {why}"
             continue

@@ -87,6 +87,7 @@ def for_worker(
             endpoint,
             other_tls=_tls_settings(registries),
             progress_timeout=progress_timeout,
+            # A request's credentials are the registry's; a mirror is another party.
             credentials=credentials if endpoint.own else (),
         )
         for endpoint in endpoints_of(reference, registries)

@@ -72,6 +72,7 @@ class _Source:
             raise self._stalled()
         start = time.monotonic()
         try:
+            # What is left of the whole time: a peer that sends a byte now and then gains nothing by it.
             self._sock.settimeout(left)
             data = self._sock.recv(most)
         except TimeoutError as error:
@@ -166,6 +167,7 @@ class Answer:
         self._closed = True
         surplus, _ = self._parser.trailing_data
         # Done, in h11's words, is a request that was sent whole, if neither side wants the connection closed.
+        # Bytes behind the answer would be taken for the beginning of the next one.
         if self._ended and self.delimited and self._parser.our_state is h11.DONE and not surplus:
             self._connection.release()
         else:
@@ -194,6 +196,7 @@ class Answer:
                 raise BrokenOff(
                     "the connection was closed in the middle of an answer" if self._source.received else _CLOSED
                 )
+            # The first bytes tell another protocol; h11 would complain of a line that nobody wrote as one.
             if self._source.received == len(data) and data[: len(_FIRST)] != _FIRST[: len(data)]:
                 raise BadAnswer(f"it does not speak HTTP/1: it begins with {data[:40]!r}")
             self._parser.receive_data(data)
@@ -283,5 +286,4 @@ class Connection:
             self.on_release()
 
     def close(self) -> None:
-        """Close it."""
         self._sock.close()

@@ -60,6 +60,7 @@ def proxy_for(scheme: str, host: str, port: int, environ: Mapping[str, str]) -> 
 def _direct(host: str, port: int, no_proxy: str) -> bool:
     host = host.lower().rstrip(".")
     address = address_of(host)
+    # As httpproxy of Go: this machine is never asked through a proxy.
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
     return any(_covers(entry.strip().lower(), host, port, address) for entry in no_proxy.split(",") if entry.strip())

@@ -193,6 +193,7 @@ def _pages(registry: Registry, subject: Digest, artifact_type: str, what: str) -
             most=manifest.MAX_MANIFEST_BYTES,
         )
         reply = ask(registry, call)
+        # Anything but an index is no answer of the API (distribution-spec, "Listing Referrers"): the tag is asked then.
         if len(seen) == 1 and (reply.status != 200 or reply.media_type != manifest.OCI_INDEX):
             if index := tagged_index(registry, subject):
                 yield index
@@ -201,6 +202,7 @@ def _pages(registry: Registry, subject: Digest, artifact_type: str, what: str) -
             raise NotFound(f"{what}: a page of the list is gone", hint="try again")
         size += len(reply.data)
         path = _following(path, reply.headers.get("link", ""), what)
+        # A registry chooses where the next page is: it may lead in a circle, or on for ever.
         if path in seen or len(seen) >= _MAX_PAGES or size > _MAX_BYTES:
             raise _endless(what)
         yield manifest.parse_document(reply.data, what)

@@ -82,7 +82,6 @@ class Registry:
         return f"{self._host}/{self._repository}"
 
     def close(self) -> None:
-        """Close the connections that are kept for the next request."""
         self._client.close()
 
     def fetch_manifest(self, target: str) -> tuple[bytes, str]:
@@ -134,6 +133,7 @@ class Registry:
                 if breaks >= _BREAKS:
                     said = f"blob {digest} broke off after {done} of {size} bytes: {error}"
                     raise self._down(said, hint=error.hint) from error
+                # A server that does wrong with ranges is asked for the whole blob, whose beginning is dropped here.
                 ranges = ranges and not isinstance(error, BadAnswer)
                 self.on_break(digest, done, size)
                 if done == before:
@@ -155,6 +155,7 @@ class Registry:
                 raise BadAnswer("it refuses a part of the blob (416)")
             if answer.status == 206:
                 position = _range_start(answer, digest, size, str(self))
+                # An earlier start is fine: what is here already is cut off below.
                 if not partial or position > start:
                     raise BadAnswer(f"it sends a part of the blob that nobody asked for, from byte {position}")
             while piece := answer.piece():
@@ -164,6 +165,7 @@ class Registry:
                     raise FailedPrecondition(f"{self}: blob {digest} has more than the {size} bytes its manifest says")
                 if fresh:
                     yield fresh
+            # Without a length the end of a body and a broken connection look the same.
             if position < size and not answer.delimited:
                 raise BrokenOff("the connection was closed early")
         finally:
@@ -196,6 +198,7 @@ class Registry:
         while True:
             attempt += 1
             answer, grant = self._send(method, path, headers, body, dropped)
+            # 403 as well: some registries answer so where other credentials would do.
             while answer.status in (401, 403) and logins < self._authorizer.most:
                 logins += 1
                 if not self._renew(answer, grant):
@@ -256,6 +259,7 @@ class Registry:
                     method, url, headers, authorization=grant.header, owner=owner.origin, body=body
                 )
             except TransferError as error:
+                # As long as the scheme is not settled, a failure may only mean that it is the other one.
                 if dropped and len(self._schemes) == 1:
                     raise
                 failures.setdefault(str(error), scheme)
@@ -331,8 +335,10 @@ def _decoded(data: bytes, coding: str, most: int, what: str) -> bytes:
         return data
     if coding not in ("gzip", "x-gzip"):
         raise FailedPrecondition(f"{what} came with the Content-Encoding {coding[:40]!r}, which nobody asked for")
+    # 31: gzip's header and trailer (16), with the largest window (15).
     unzip = zlib.decompressobj(31)
     try:
+        # Bounded: a few KiB can decompress to gibibytes.
         plain = unzip.decompress(data, most + 1)
     except zlib.error as error:
         raise FailedPrecondition(f"{what} is damaged: {error}") from error

@@ -52,6 +52,7 @@ class RetryPolicy:
             return None
         asked = answer.headers.get("Retry-After", "")
         seconds = float(asked) if asked.isascii() and asked.isdecimal() and len(asked) < 9 else pause(attempt)
+        # The random part keeps nodes that were told the same time from coming back together.
         return seconds + random.random() * 0.1 if seconds <= _LONGEST_WAIT else None
 
 

@@ -36,6 +36,7 @@ class DirectoriesDriver(LayerDirectories):
 
         :raises Internal: if it cannot be moved, or is not what is made of a layer.
         """
+        # The record first: once the tree is in place the layer counts, and recover removes a record without a layer.
         record = _beside(unpacked)
         with suppress(FileNotFoundError):
             # The process that made it is not to be trusted: whoever reads it must not follow a link, or wait.
@@ -50,6 +51,7 @@ class DirectoriesDriver(LayerDirectories):
         staged.mkdir(mode=0o755)
         staged.chmod(0o755)  # whatever the umask
         os.link(file, staged / title, follow_symlinks=False)
+        # As keep_file makes it: the registry knows no times.
         os.utime(staged, (0, 0))
         record = os.open(_beside(staged), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -59,7 +61,6 @@ class DirectoriesDriver(LayerDirectories):
         return ""
 
     def has(self, layer: Digest) -> bool:
-        """Tell whether the layer is kept."""
         return self.path(layer).is_dir()
 
     def retire(self, layer: Digest) -> Path:
@@ -69,7 +70,6 @@ class DirectoriesDriver(LayerDirectories):
         return doomed
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
-        """Remove what no record knows; return the known layers that are gone."""
         names = {self._record(layer).name for layer in known}
         for left in self._records.iterdir():
             if left.name not in names:
@@ -85,7 +85,6 @@ class DirectoriesDriver(LayerDirectories):
         return ""
 
     def inodes(self, layer: Digest) -> int | None:
-        """Return how many inodes the layer has on disk."""
         size = tree_size.measure(str(self.path(layer)))
         return (size.inodes if size else 0) + self._record(layer).exists()
 

@@ -44,6 +44,7 @@ class ErofsDriver(LayerDirectories):
         :raises Internal: if it cannot be moved, or is not what is made of a layer.
         """
         try:
+            # After the process that made it has ended: nobody can change it any more.
             keeping.check(unpacked)
         except (OSError, ValueError) as error:
             raise Internal(f"layer {layer}: what was made of it is no layer: {error}") from error
@@ -58,7 +59,6 @@ class ErofsDriver(LayerDirectories):
         return metadata_digest(staged)
 
     def has(self, layer: Digest) -> bool:
-        """Tell whether the layer is kept."""
         here = self.path(layer)
         return (here / METADATA).is_file() and keeping.content(here).is_file()
 
@@ -103,7 +103,6 @@ class ErofsDriver(LayerDirectories):
         return None
 
     def release(self, keep: frozenset[Digest]) -> None:
-        """Unmount the layers that are not in ``keep``."""
         if self._mounts:
             self._mounts.unmount(self._mounts.names() - {file_name(layer) for layer in keep})
 
@@ -129,8 +128,10 @@ def probe(root: Path) -> str:
 
     Tried by doing: a layer with one file is made, mounted, cloned and read.
     """
+    # In the store's own file system: whether EROFS takes files of it is what is asked.
     with tempfile.TemporaryDirectory(prefix="probe-", dir=root) as name:
         directory = Path(name)
+        # A block and a byte, so that the filler of the last block is tried, too.
         content = os.urandom(layout.BLOCK + 1)
         (directory / keeping.FILE).write_bytes(content.ljust(2 * layout.BLOCK, b"\0"))
         keeping.write_file_image(str(directory / METADATA), "file", len(content))

@@ -43,15 +43,12 @@ class LayerDirectories(ABC):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def path(self, layer: Digest) -> Path:
-        """Return where a layer is, or would be."""
         return self.layers / file_name(layer)
 
     def stage(self) -> Path:
-        """Return a new, empty staging directory."""
         return Path(tempfile.mkdtemp(dir=self._staging))
 
     def discard(self, doomed: Path) -> None:
-        """Remove what :meth:`stage` or :meth:`retire` returned, and what is in it."""
         remove_tree(doomed)
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
@@ -65,23 +62,23 @@ class LayerDirectories(ABC):
         try:
             os.rename(unpacked, target)
         except OSError as error:
+            # rename(2) replaces no directory that has something in it: two pulls may bring the same layer.
             if not target.is_dir():
                 raise Internal(f"cannot move layer {layer} from {unpacked} to {target}: {error.strerror}") from error
             remove_tree(unpacked)
 
     def kept(self) -> frozenset[Digest]:
-        """Return every layer that is on disk."""
         return frozenset(Digest(entry.name.replace("-", ":", 1)) for entry in self.layers.iterdir())
 
     def retire(self, layer: Digest) -> Path:
         """Take the layer away in one step; return what is to be removed."""
+        # One rename takes it away; removing the files may take long, and is the caller's to do later.
         doomed = Path(tempfile.mkdtemp(dir=self._trash))
         with suppress(FileNotFoundError):
             os.rename(self.path(layer), doomed / "layer")
         return doomed
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:
-        """Remove what no record knows; return the known layers that are gone."""
         for directory in (self._staging, self._trash):
             for leftover in directory.iterdir():
                 remove_tree(leftover)

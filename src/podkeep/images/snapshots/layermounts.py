@@ -31,6 +31,7 @@ class LayerMounts:
         self._mounted.clear()
         self._ready = False
         for entry in mountinfo.under(self._directory):
+            # Lazily: clones of containers keep the file system, and whoever works in one is not disturbed.
             mounts.unmount(entry.mount_point, lazy=True)
         with suppress(FileNotFoundError):
             for left in self._directory.iterdir():
@@ -73,7 +74,6 @@ class LayerMounts:
             self.clear()
 
     def names(self) -> frozenset[str]:
-        """Return which layers are mounted."""
         return frozenset(self._mounted)
 
     def _prepare(self) -> None:
@@ -81,6 +81,7 @@ class LayerMounts:
             return
         # Closed to other users: set-user-ID programs of images must not be reachable from the host's file tree.
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Only a mount can be unbindable, so the directory is bound onto itself.
         mounts.bind(self._directory, self._directory)
         try:
             mounts.set_propagation(self._directory, Propagation.UNBINDABLE)

@@ -231,6 +231,7 @@ def _is_opaque(fd: int) -> bool:
 
 def visible(lowers: list[int]) -> list[int]:
     """Return the layers down to the first whose root is opaque, top first, and close the others."""
+    # overlayfs ignores that a lower layer's root is opaque.
     for number, fd in enumerate(lowers):
         if _is_opaque(fd):
             for hidden in lowers[number + 1 :]:
@@ -255,7 +256,6 @@ class Merging:
             os.rename(f"{staged}{SUFFIX}", self._list(layer))
 
     def forget(self, layer: Digest) -> None:
-        """Remove the list of a layer."""
         self._list(layer).unlink(missing_ok=True)
 
     def keep_lists(self, layers: Iterable[Digest]) -> None:
@@ -315,7 +315,6 @@ class Merging:
             at.touch(mode=0o600)  # a file says that there need not be one
 
     def put(self, made: Path, layers: tuple[Digest, ...]) -> None:
-        """Take over a tree."""
         os.rename(made, self._tree(layers))
 
     def top(self, layers: tuple[Digest, ...], userns: int | None) -> list[int]:
@@ -395,6 +394,7 @@ def _write(top: Path, views: Sequence[LayerView]) -> bool:
                 os.mkdir(above, 0o700, dir_fd=root)
                 times[above] = 0
             describe(path, about)
+        # Directories above those of the lists were made here as well, and must not hide what the layers say of them.
         for path, about in settled(_in_order(times.keys() - described), views):
             describe(path, about)
         for path in times.keys() - described:

@@ -59,7 +59,6 @@ class Catalog:
 
     @property
     def layers(self) -> Mapping[Digest, LayerRecord]:
-        """Every layer."""
         return self._now.layers
 
     def refresh(self, *, pinned: Sequence[str] | None = None) -> None:
@@ -73,6 +72,7 @@ class Catalog:
                 blobs.setdefault(blob.digest, []).append(blob)
             images = {record.id: self._image(record, layers) for record in self.database.images()}
             names = {name: image.id for image in images.values() for name in (*image.repo_tags, *image.repo_digests)}
+            # One assignment: readers without the lock see the old maps or the new ones, never parts of both.
             self._now = _Maps(images=images, names=names, layers=layers, blobs=blobs)
 
     def _image(self, record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
@@ -148,6 +148,7 @@ class Catalog:
         if wanted.layer:
             record = self.layers.get(wanted.layer)
             return wanted.layer if record is not None and record.kind == wanted.kind else None
+        # What was found to be a plain tar by its content is what "none" asks for.
         ways = ("auto", "none") if wanted.compression == "none" else (wanted.compression,)
         found = self.of_blob(wanted.digest, ways)
         return next((layer.id for layer in found if layer.kind == "tar" or layer.title == wanted.title), None)

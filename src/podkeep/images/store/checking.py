@@ -84,6 +84,7 @@ class Checking:
         :param everything: these are all images; layers that none has, and what has no record, are looked at, too.
         """
         wanted = [layer for image in images for layer in image.layers]
+        # Held while they are read: a removal in between would look like damage.
         held = await asyncio.to_thread(self._store.hold, self._store.records()[1] if everything else wanted)
         _, layers = self._store.records()
         summary = Summary(images=len(images))
@@ -109,6 +110,7 @@ class Checking:
             if repair:
                 damages = [await self._repaired(damage) for damage in damages]
         finally:
+            # Shielded: a cancelled verification must not keep its layers for ever.
             await asyncio.shield(asyncio.to_thread(self._store.release, held))
         if everything:
             damages += await asyncio.to_thread(self._check_strays, repair)

@@ -139,6 +139,7 @@ class _Reserve:
             return
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
+            # Allocated and not written: a file with a hole in it would keep no space.
             os.posix_fallocate(fd, 0, _RESERVE_BYTES)
         except OSError:  # somebody else was faster, or this file system cannot
             with suppress(FileNotFoundError):
@@ -168,6 +169,8 @@ class ImageDatabase:
         self._path = path
         self._lock = threading.RLock()
         self._reserve = _Reserve(path.with_name(f"{path.name}-reserve"))
+        # No thread is checked because the lock is ours; with isolation_level None transactions begin where they are
+        # written.
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
             with self._translated():
@@ -189,6 +192,7 @@ class ImageDatabase:
             )
         if version < _VERSION:
             script = "".join(_MIGRATIONS[version:])
+            # Tables and version in one transaction: a kill leaves the old version whole.
             self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {_VERSION}; COMMIT;")
         (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
         if verdict != "ok":
@@ -223,7 +227,6 @@ class ImageDatabase:
                 raise
 
     def images(self) -> list[ImageRecord]:
-        """Return every image."""
         with self._translated() as connection:
             layers: dict[str, list[Digest]] = {}
             for image_id, layer in connection.execute(
@@ -268,7 +271,6 @@ class ImageDatabase:
             return dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
 
     def layers(self) -> dict[Digest, LayerRecord]:
-        """Return every layer."""
         with self._translated() as connection:
             rows = connection.execute(
                 "SELECT id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata, implied"
@@ -292,7 +294,6 @@ class ImageDatabase:
             }
 
     def blobs(self) -> list[BlobRecord]:
-        """Return which blobs became which layers."""
         with self._translated() as connection:
             rows = connection.execute("SELECT digest, compression, layer_id FROM blobs")
             return [BlobRecord(digest=row[0], compression=row[1], layer=row[2]) for row in rows]
@@ -399,6 +400,5 @@ class ImageDatabase:
                 connection.execute("PRAGMA synchronous = NORMAL")
 
     def close(self) -> None:
-        """Close the file."""
         with self._lock:
             self._connection.close()

@@ -41,6 +41,7 @@ class Durability:
             if self._closed or self._timer is not None or not unsynced:
                 return
             self._timer = threading.Timer(_DELAY, self._sync_in_time)
+            # The end of the process does not wait for it: what was not synced is doubtful only after a loss of power.
             self._timer.daemon = True
             self._timer.start()
 
@@ -51,6 +52,7 @@ class Durability:
         :raises ResourceExhausted: if the disk has no space for the record of it.
         """
         with self._catalog.changing:
+            # Chosen before the sync: a layer that comes meanwhile may not be on the disk after it.
             layers = [layer.id for layer in self._catalog.layers.values() if layer.boot_id]
         fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -58,6 +60,7 @@ class Durability:
         finally:
             os.close(fd)
         with self._catalog.changing:
+            # The store may have closed its database while this waited for the disk.
             if not self._closed:
                 self._catalog.database.mark_synced(layers)
                 self._catalog.refresh()

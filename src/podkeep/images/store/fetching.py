@@ -110,6 +110,8 @@ class Fetching:
         try:
             # Helpers of one registry that hang take no threads from the others.
             with working_for(("registry", wanted.host)):
+                # The credentials are part of the key: who has none must not get an image by joining a pull of somebody
+                # who has.
                 return await self._flights.do(
                     (key, auth, tenant), lambda: self._pull(key, source, referrers, known, tenant)
                 )
@@ -184,6 +186,7 @@ class Fetching:
             lambda settings: Load(path=str(archive), file=file, settings=settings),
             progress or (lambda _: None),
         )
+        # The archive may be gone by the next boot, so that a load is answered only when it is on the disk.
         await _whole(self._durability.sync)
         return images
 
@@ -210,6 +213,8 @@ class Fetching:
         async def handle(event: Event) -> Available | None:
             match event:
                 case Wanted():
+                    # To its end also if the caller is cancelled: `leased` must have what is leased before it is
+                    # released.
                     return await _whole(lambda: self._layers.lease(event.layers, leased))
                 case Progress():
                     tell(
@@ -254,6 +259,7 @@ class Fetching:
     def _take(self, fetched: Sequence[FetchedImage], staging: Path) -> list[Image]:
         reach("images-before-commit")
         for image in fetched:
+            # Before the lock is taken: reading the lists takes its time, and their layers are leased or staged.
             self._layers.check(image)
         with self._catalog.changing:
             fresh: dict[Digest, LayerRecord] = {}
@@ -266,12 +272,16 @@ class Fetching:
             reach("images-before-record")
             now = time.time_ns()
             new = [_new_image(image, now) for image in fetched]
+            # After every layer is in place: a kill before this line leaves files without a record, which the next start
+            # removes.
             self._catalog.database.add(new, fresh.values(), blobs)
             self._catalog.refresh()
             self._durability.sync_later()
             return [_named_first(self._catalog.images[image.id], *image.tags) for image in new]
 
     def _finish(self, staging: Path, leased: list[Digest]) -> None:
+        # Layers that were leased for an image that did not come to its end may have no other user: collect looks at
+        # them.
         self._layers.release(leased)
         self._layers.driver.discard(staging)
         self._layers.collect()

@@ -159,6 +159,7 @@ class LayerStore:
             )
         else:
             raise Internal(f"layer {layer.layer}: the image worker made nothing, and its content is not here")
+        # The list goes first: once its layer is in place it may be used.
         self._merging.commit(path, taken.id)
         self._drivers[taken.driver].commit(path, taken.id)
         return taken
@@ -176,12 +177,14 @@ class LayerStore:
             if not doomed:
                 return
             keepers = {layer: self._drivers[catalog.layers[layer].driver] for layer in doomed}
+            # The record goes before the files: a kill in between leaves files, which the next start removes.
             catalog.database.remove_layers(doomed)
             catalog.refresh()
             for layer in doomed:
                 self._merging.forget(layer)
             trees = self._merging.retire_trees((image.layers for image in catalog.images.values()), self.driver.stage)
             retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
+        # Outside the lock, as removing the files may take long; nobody finds them any more.
         if trees is not None:
             self.driver.discard(trees)
         for driver, tree in retired:
@@ -206,6 +209,7 @@ class LayerStore:
                     self._make_top(layers)
             finally:
                 self.release(held)
+                # It was removed while its layers were held here: nobody else comes to collect them.
                 if image.id not in self._catalog.images:
                     self.collect()
 
@@ -214,6 +218,7 @@ class LayerStore:
         with self._catalog.changing:
             if not self._merging.lacks(layers):
                 return
+            # Without the pod's user namespace: the tree is made for all pods, with the owners as they are on disk.
             fds = self._stored_lowers(layers, None, 1)
         try:
             staging = self.driver.stage()
@@ -295,7 +300,6 @@ class LayerStore:
         return found
 
     def close(self) -> None:
-        """Unmount everything."""
         for driver in self._drivers.values():
             driver.close()
 

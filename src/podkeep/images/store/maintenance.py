@@ -151,6 +151,7 @@ class Maintenance:
             if untagged:
                 return Removed(untagged=(spare,), image=None, reclaimed=0)
             image = self.find(text)  # meanwhile it has no other, or is gone
+        # On the event loop, without an await before withdraw's first step: no container can be made of it in between.
         in_use = self._in_use(image)
         if in_use:
             raise FailedPrecondition(f"image {text} is in use {in_use}", hint="remove the pod or the container first")
@@ -165,6 +166,7 @@ class Maintenance:
         doomed = prune.choose(records[0].values(), used=self._users(), tagged=tagged, pulled_before=pulled_before)
         described = self._described(doomed)
         if not dry_run:
+            # Some may stay: what was pulled once more, or was given a name, since they were chosen.
             gone = {image.id for image in await self._store.withdraw(doomed)}
             described = [found for found in described if found.image.id in gone]
         doomed_ids = {found.image.id for found in described}

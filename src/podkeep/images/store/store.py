@@ -253,7 +253,6 @@ class ImageStore:
 
     @property
     def root(self) -> Path:
-        """The directory of the store."""
         return self._root
 
     def records(self) -> tuple[Mapping[ImageID, Image], Mapping[Digest, LayerRecord]]:
@@ -310,8 +309,10 @@ class ImageStore:
             if self._closed:
                 return
             self._closed = True
+            # The lock is held, so that a sync that runs writes no more to a database that is closed.
             self._durability.close()
             self._layers.close()
             self._catalog.database.close()
             os.close(self._lock_fd)
+        # Without the lock, which the sync that is waited for takes at its end.
         self._durability.join()

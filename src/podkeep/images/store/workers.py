@@ -107,6 +107,7 @@ class _Gates(Generic[Key]):
         finally:
             self._asking[key] -= 1
             if not self._asking[key]:
+                # Registries' names come from requests, and there is no end of them.
                 del self._asking[key], self._gates[key]
 
 
@@ -124,7 +125,9 @@ async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             limit=_MAX_LINE,
+            # A process group of its own: one signal ends the worker with all that it started.
             start_new_session=True,
+            # A store that is killed leaves its lock with the workers: the next store must not write beside them.
             pass_fds=(lock,),
         )
     )
@@ -190,6 +193,7 @@ async def _tail(process: asyncio.subprocess.Process) -> str:
 
 
 def _error(failed: Failed) -> PodkeepError:
+    # The name comes from a process that reads what is hostile: only error classes whose constructor is known are made.
     kind = getattr(errors, failed.error, Internal)
     if not (isinstance(kind, type) and issubclass(kind, PodkeepError)) or kind in (
         errors.KernelCallError,

@@ -62,7 +62,6 @@ class DirectoryFiles:
         self._root = root
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a file, or None."""
         try:
             with closing(self._open(name)) as fd:
                 return os.fstat(fd).st_size
@@ -70,7 +69,6 @@ class DirectoryFiles:
             return None
 
     def pieces(self, name: str) -> Iterator[bytes]:
-        """Yield a file's content."""
         with closing(self._open(name)) as fd:
             left = os.fstat(fd).st_size  # it may grow while it is read
             while left > 0 and (piece := os.read(fd, min(left, _PIECE))):
@@ -79,6 +77,7 @@ class DirectoryFiles:
 
     def _open(self, name: str) -> int:
         try:
+            # Names come from documents of the archive, and links from whoever filled the directory.
             fd = open_regular(self._root, name, rules=Resolve.BENEATH | Resolve.NO_MAGICLINKS)
         except KernelCallError as error:
             raise OSError(error.errno, os.strerror(error.errno), name) from error
@@ -97,7 +96,6 @@ class TarFiles:
         self._index()
 
     def size(self, name: str) -> int | None:
-        """Return the bytes of a member, or None."""
         member = self._find(name)
         return member[1] if member else None
 
@@ -137,6 +135,7 @@ class TarFiles:
             elif entry.kind in (EntryKind.SYMLINK, EntryKind.HARDLINK):
                 if not entry.link:
                     raise TarError(f"entry {shown(entry.name)}: no target")
+                # A hard link's target is named from the root of the archive, a symbolic link's from its directory.
                 above = os.path.dirname(name) if entry.kind is EntryKind.SYMLINK else ""
                 self._links[name] = os.path.normpath(os.path.join(above, os.fsdecode(entry.link)))
 
@@ -171,7 +170,6 @@ class ArchiveSource:
         self._names = names
 
     def blob(self, digest: Digest, size: int) -> Iterator[bytes]:
-        """Yield the content of a layer's file."""
         try:
             yield from self._files.pieces(self._names[digest])
         except OSError as error:
@@ -246,6 +244,7 @@ def sniff(start: bytes) -> str:
 
 def _plain(source: int, start: bytes, kind: str, settings: LayerSettings) -> BinaryIO:
     """Write what comes after ``start``, decompressed, to a file without a name on the file system of the layers."""
+    # Nameless: it is gone with the process, however that ends.
     fd = os.open(settings.staging, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
     plain = os.fdopen(fd, "w+b")
     pull = decompress.decompressor(kind, decompress.reader(source, start))
@@ -316,6 +315,7 @@ class _Loader:
     def docker(self) -> list[FetchedImage]:
         """Load what ``docker save`` wrote."""
         what = f"{self._path}: manifest.json"
+        # docker's manifest.json is a list, and parse_document takes objects only.
         wrapped = b'{"images":' + self._read("manifest.json", manifest.MAX_MANIFEST_BYTES) + b"}"
         entries = manifest.parse_document(wrapped, what)["images"]
         if not isinstance(entries, list) or not entries:
@@ -357,6 +357,7 @@ class _Loader:
         size = self._files.size(name)
         if size is None:
             raise NotFound(f"{self._path}: layer {name} is not in the archive")
+        # What docker writes there says nothing of compression: the content has to.
         start = next(self._files.pieces(name), b"")
         return LayerJob(layer=diff_id, compression=sniff(start[:4]), digest=None, size=size)
 
@@ -369,6 +370,7 @@ class _Loader:
         size = self._files.size(name)
         if size is None:
             raise NotFound(f"{self._path}: {name} is not in the archive")
+        # Before it is read: an archive's documents may be as large as it likes.
         if size > most:
             raise InvalidArgument(f"{self._path}: {name} has {size} bytes, more than {most}")
         data = b"".join(self._files.pieces(name))

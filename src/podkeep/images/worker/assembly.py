@@ -119,6 +119,7 @@ class Assembly:
             if not isinstance(outcome, PodkeepError):
                 results[task.job] = outcome
                 continue
+            # A layer that breaks a rule: any other source has the same bytes under this digest.
             if not isinstance(outcome, ELSEWHERE):
                 raise outcome
             failures.setdefault(task.job, []).append(outcome)
@@ -164,6 +165,7 @@ class Assembly:
     def _staged(self, task: _Task, made: Made) -> NewLayer:
         """Finish and measure what was staged."""
         path = made.path
+        # Here and not in the unpack process: trusted attributes take CAP_SYS_ADMIN, which that has given up.
         mark_opaque(path, made.opaque)
         implied = merging.write_list(path, made.implied) if made.implied else ""
         size = tree_size.measure(str(path))
@@ -184,6 +186,7 @@ class Assembly:
         return task.job.made(made.layer, made.kind, staged)
 
     def _begin(self, job: LayerJob, source: int) -> None:
+        # A new directory for each attempt: what a failed one left is never mixed with the next.
         self._attempts += 1
         root = Path(self.settings.staging) / str(self._attempts)
         root.mkdir(mode=0o755)

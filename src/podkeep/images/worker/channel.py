@@ -38,13 +38,13 @@ class Channel:
         return request
 
     def emit(self, event: Event) -> None:
-        """Send one line."""
         line = messages.encode(event)
         with self._lock:
             write_all(1, line)
 
     def ask(self, question: Wanted) -> Available:
         """Send one line and return the store's answer to it."""
+        # One question at a time: answers have no number.
         with self._asking:
             self.emit(question)
             return self._answers.get()
@@ -52,6 +52,7 @@ class Channel:
     def progress(self, digest: str, phase: str, done: int, total: int) -> None:
         """Report progress of a layer, dropping reports that follow too soon on the one before."""
         now = time.monotonic()
+        # The first and the last report of a phase always go out.
         if phase in _CONTINUAL and 0 < done != total and now - self._told.get(digest, 0.0) < _PROGRESS_INTERVAL:
             return
         self._told[digest] = now

@@ -73,7 +73,6 @@ class LayerJob(msgspec.Struct, frozen=True, kw_only=True):
         return (self.shown, self.kind, self.compression)
 
     def as_file(self) -> LayerJob:
-        """Return the same as a file."""
         return msgspec.structs.replace(self, kind="file", layer=file_layer_id(self.shown, self.title))
 
     def wanted(self) -> WantedLayer:
@@ -131,6 +130,8 @@ class UnpackProcess:
 
         :param lock: descriptor of the store's lock, held as long as something may be written.
         """
+        # It holds for the next child, not for this process itself (unshare(2)); a second child would not be the first
+        # in it.
         libc.unshare(libc.CloneFlag.NEWPID)
         self._process = subprocess.Popen(
             own_command("podkeep.images.layers.unpack"),
@@ -156,6 +157,7 @@ class UnpackProcess:
             done += len(piece)
             if accepted and not self._write(piece):
                 accepted = False
+            # Read on if it is not much: the digest tells a damaged blob, which the next source may have whole.
             if not accepted and job.size - done > _MAX_DRAIN:
                 break
             channel.progress(job.shown, "downloading", done, job.size)
@@ -266,6 +268,7 @@ def mark_opaque(root: Path, directories: Sequence[bytes]) -> None:
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         for directory in directories:
+            # The paths are from the report of a process that read the layer: BENEATH keeps them in its tree.
             fd = openat2(top, directory or b".", os.O_RDONLY | os.O_DIRECTORY, Resolve.BENEATH | Resolve.NO_MAGICLINKS)
             try:
                 os.setxattr(fd, "trusted.overlay.opaque", b"y")

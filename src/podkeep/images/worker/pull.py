@@ -60,6 +60,8 @@ class _Pull:
         top, documents, document = self._manifest()
         what = str(self._name)
         if subjects:
+            # A list of referrers is the registry's word, or under a tag anybody's; the artifact's own manifest has the
+            # last one.
             referrers.check_subject(documents[0][1], subjects, what)
         parsed = manifest.parse_manifest(document, what)
         config = manifest.embedded(parsed.config, f"{what}: configuration")
@@ -101,6 +103,7 @@ class _Pull:
         def ask(registry: Registry) -> tuple[bytes, dict[str, Any], bool]:
             data, media_type = registry.fetch_manifest(target)
             if digest is not None:
+                # Before it is parsed: nothing is looked at whose digest is not right.
                 manifest.verify(data, digest, f"{registry}: manifest")
             document = manifest.parse_document(data, what)
             manifest.check_kind(document, media_type, what)

@@ -48,6 +48,7 @@ def save(request: Save, channel: Channel) -> None:
     flags = os.O_RDONLY | os.O_DIRECTORY if request.directory else os.O_WRONLY
     fd = open_again(request.target, flags)
     known = {layer.id: layer for image in request.images for layer in image.layers}
+    # Read once only for the sizes: the header of a tar's member comes before its content, and the target may be a pipe.
     sizes = {key: sum(map(len, layers.pieces(layer))) for key, layer in known.items()}
     what = plan(request.images, sizes)
     done = 0
@@ -191,7 +192,6 @@ class TarTarget:
         self._written = 0
 
     def add(self, name: str, size: int, pieces: Iterator[bytes]) -> None:
-        """Write one member."""
         info = tarfile.TarInfo(name)
         info.size, info.mode = size, 0o644
         self._write(info.tobuf(tarfile.PAX_FORMAT))
@@ -200,7 +200,6 @@ class TarTarget:
         self._write(bytes(-size % _BLOCK))
 
     def finish(self) -> None:
-        """Write the end of the archive."""
         self._write(bytes(2 * _BLOCK))
         self._write(bytes(-self._written % _RECORD))
 

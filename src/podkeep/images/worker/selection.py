@@ -136,6 +136,7 @@ def fetch_missing(
         elif available.same_file:
             retitled.append(job)
     missing = [job for job in dict.fromkeys(jobs) if job not in have and job not in retitled]
+    # Of jobs with one content the first stands for all: reversed, its entry is the last that is written.
     first = {job.content: job for job in reversed(missing)}
     made = assembly.run(list(first.values())[::-1], sources)
     have |= {job: layer.layer for job, layer in made.items()}

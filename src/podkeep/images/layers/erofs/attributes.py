@@ -54,6 +54,7 @@ def changed_mode(xattrs: Mapping[str, bytes], mode: int) -> dict[str, bytes]:
     if ACCESS_ACL not in xattrs:
         return dict(xattrs)
     acl = _parse_acl(xattrs[ACCESS_ACL])
+    # With a mask, the group bits of the mode are the mask's (acl(5)).
     group = _MASK if any(tag == _MASK for tag, _, _ in acl) else _GROUP_OBJ
     permissions = {_USER_OBJ: mode >> 6 & 7, group: mode >> 3 & 7, _OTHER: mode & 7}
     return dict(xattrs) | {ACCESS_ACL: _packed_acl([(tag, permissions.get(tag, old), who) for tag, old, who in acl])}
@@ -85,6 +86,7 @@ def _set_acl(kept: dict[str, bytes], name: str, value: bytes, mode: int, *, dire
     acl = _parse_acl(value)
     if name == DEFAULT_ACL and not directory:
         if acl:
+            # As the kernel: only a directory has a default list, but any file may be told that it has none.
             raise OSError(errno.EACCES, os.strerror(errno.EACCES))
         return mode
     if not acl:

@@ -86,6 +86,8 @@ class DataFile:
         if written < _UNIT or too_slow(self._passed, self._seconds):
             self._give_up_direct(buffer[written:])
         elif self._passed >= _TRIAL:
+            # Counted anew each time: an average over the whole file would hide for long that a volume's burst is used
+            # up.
             self._seconds, self._passed = 0.0, 0
 
     def _begin_direct(self) -> None:
@@ -93,6 +95,7 @@ class DataFile:
             fcntl.fcntl(self._fd, fcntl.F_SETFL, fcntl.fcntl(self._fd, fcntl.F_GETFL) | os.O_DIRECT)
         except OSError:
             return  # not every file system can; through the cache it goes everywhere
+        # O_DIRECT wants aligned memory; a mapping begins at a page.
         self._buffer = memoryview(mmap.mmap(-1, _UNIT))
 
     def _give_up_direct(self, rest: memoryview) -> None:

@@ -38,6 +38,7 @@ class _Plan:
         blocks, tail = _extent(_sorted_names(directory))
         extra = len(attributes.encoded(directory.xattrs)) if directory.xattrs else 0
         need = layout.INODE + extra
+        # An inode never crosses a block, nor do entries that follow it.
         together = layout.INODE
         inline = not blocks and need + tail <= layout.BLOCK
         if inline:

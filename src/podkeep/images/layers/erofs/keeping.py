@@ -129,6 +129,7 @@ def _tree_of(source: ByteSource, bounds: Bounds) -> Tree | None:
     try:
         for entry in TarReader(source):
             tree.apply(entry, source.position)
+    # The tar is read on to its end all the same: it is stored, and unpacked from there.
     except TooLarge:
         return None
     return tree

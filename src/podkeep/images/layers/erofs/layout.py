@@ -117,6 +117,7 @@ def check_superblock(head: bytes, *, image_bytes: int, data_bytes: int) -> None:
         metadata_block=FIRST_INODE_OFFSET // BLOCK,
         data_bytes=data_bytes - filler,
     )
+    # Byte for byte: whatever else the format allows would reach the kernel's driver as root.
     if head != wanted or not 0 <= filler < BLOCK:
         raise ValueError("its superblock is not one that this program writes")
 
@@ -146,6 +147,7 @@ def inode(
     count = (xattrs - 12) // 4 + 1 if xattrs else 0
     seconds, nanoseconds = mtime
     return _INODE.pack(
+        # Bit 0: an extended inode.
         1 | data_layout << 1,
         count,
         mode,
@@ -161,7 +163,6 @@ def inode(
 
 
 def size_of(inode_bytes: bytes | bytearray) -> int:
-    """Return the size in an inode."""
     return int.from_bytes(inode_bytes[8:16], "little")
 
 

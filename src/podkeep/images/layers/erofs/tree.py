@@ -75,6 +75,7 @@ class Tree(LayerTree[Directory, int]):
         :raises TooLarge: if it does not fit.
         """
         super().apply(entry, content)
+        # An estimate by measured costs: asking the allocator for each entry would cost more than the entry.
         if self._names + len(self.area) > self._max_memory:
             raise TooLarge(f"{self._budget.entries} entries need more than {self._max_memory} bytes of memory")
 
@@ -178,6 +179,7 @@ class Tree(LayerTree[Directory, int]):
         """Append an inode and what follows it; the first ``together`` bytes stay within a block."""
         area = self.area
         position = len(area)
+        # Most inodes: 64 bytes at a multiple of 64 never cross a block of 512.
         if not position % layout.INODE and together == layout.INODE:
             area += record
             return position // layout.UNIT
@@ -200,6 +202,7 @@ class Tree(LayerTree[Directory, int]):
         self._names += _ENTRY_BYTES + len(name)
 
     def _remove(self, parent: Directory, name: bytes, there: Directory | Leaf) -> None:
+        # Not recursive: a layer may be deeper than Python's stack.
         doomed = [parent.entries.pop(name)]
         while doomed:
             one = doomed.pop()
@@ -262,6 +265,7 @@ def _chunked(entry: Entry, position: int) -> tuple[int, list[int | None]]:
     blocks: list[int | None] = [None] * -(-entry.size // size)
     for offset, length in parts:
         end = offset + length
+        # A chunk names a block of the tar: a part of the file can begin and end only where blocks do.
         if offset % size or position % layout.BLOCK or (end % size and end != entry.size):
             raise TooLarge(f"{shown(entry.name)} is sparse at odd places")
         for number in range(offset // size, -(-end // size)):

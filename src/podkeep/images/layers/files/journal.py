@@ -34,6 +34,7 @@ class Journal:
     def __init__(self, root: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self._fd = os.open(_NAME, flags, 0o600, dir_fd=root)
+        # Nameless from here on: no entry can open it, and a kill leaves nothing in the tree.
         os.unlink(_NAME, dir_fd=root)
         self._pending = bytearray()
         self.any_acl = False
@@ -70,7 +71,6 @@ class Journal:
             del data[:position]
 
     def close(self) -> None:
-        """Let go of the file."""
         os.close(self._fd)
 
     def _flush(self) -> None:

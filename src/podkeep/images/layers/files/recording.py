@@ -75,6 +75,7 @@ class Recorder:
         if self._possible:
             write_all(self._fd, self._compressor.flush())
         else:
+            # Empty says that the tar cannot be put together again; half of a record would say damage.
             os.ftruncate(self._fd, 0)
 
     def _literal(self, end: int) -> None:
@@ -131,6 +132,7 @@ def _steps(steps: IO[bytes], top: int) -> Iterator[bytes]:
         if literal:
             yield _exactly(steps, literal)
         if path_bytes:
+            # The record was written by a process that a layer may have taken over: its paths may be any.
             fd = openat2(top, _exactly(steps, path_bytes), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, _BENEATH)
             try:
                 yield from _part(fd, offset, length)

@@ -46,7 +46,6 @@ class FileDirectory(Directory):
         self.path = path
 
     def below(self, name: bytes) -> bytes:
-        """Return the path of ``name`` in it."""
         return self.path + b"/" + name if self.path else name
 
 
@@ -161,6 +160,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
                 kept = rules.kept_xattrs(entry)
                 default_acl = kept.get(_DEFAULT_ACL, b"")
                 _set_xattrs(fd, kept, entry)
+                # Attributes of earlier entries stay with a directory, so that their sum has to be looked at.
                 if not fresh:
                     keys = [key for key in os.listxattr(fd) if key.startswith(("user.", "system.")) or key in kept]
                     rules.check_directory({key: os.getxattr(fd, key) for key in keys}, entry)
@@ -187,6 +187,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
         else:
             os.mknod(name, stat.S_IFCHR | (entry.mode & 0o777), os.makedev(entry.major, entry.minor), dir_fd=fd)
         os.chown(name, entry.uid, entry.gid, dir_fd=fd, follow_symlinks=False)
+        # After chown, which clears set-user-ID and set-group-ID bits.
         if entry.kind is not EntryKind.SYMLINK and entry.mode & 0o7000:
             os.chmod(name, entry.mode, dir_fd=fd)
         mtime = rules.modification_time(entry)
@@ -227,6 +228,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
                 self._recorder.give_up()
         else:
             self._recorder.give_up()
+            # What is below the directory: "0" is the character behind "/".
             first, last = (bisect.bisect_left(self.opaque, there.path + after) for after in (b"/", b"0"))
             del self.opaque[first:last]
             where = bisect.bisect_left(self.opaque, there.path)
@@ -250,6 +252,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
 
     def _keep(self, path: bytes, fd: int) -> None:
         if len(self._open) >= _MAX_OPEN:
+            # The one that was used longest ago: a use puts a descriptor at the end.
             os.close(self._open.pop(next(iter(self._open))))
         self._open[path] = fd
 
@@ -260,6 +263,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
 
 
 def _write_sparse(fd: int, entry: Entry, content: Iterable[memoryview]) -> None:
+    # The size first: what no part covers stays a hole.
     os.ftruncate(fd, entry.size)
     pieces = iter(content)
     piece = memoryview(b"")

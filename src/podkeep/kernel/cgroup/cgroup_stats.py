@@ -111,9 +111,7 @@ class StatsReader(Protocol):
         """
         ...
 
-    def close(self) -> None:
-        """Close the descriptors."""
-        ...
+    def close(self) -> None: ...
 
 
 def open_reader(layout: CgroupLayout) -> StatsReader:

@@ -102,7 +102,6 @@ class Cgroups:
         return any(os.path.isdir(root + below) for root in self._roots)
 
     def has(self, path: str, name: str) -> bool:
-        """Say whether the cgroup has a file ``name``."""
         return self._find(path, name) is not None
 
     def _find(self, path: str, name: str) -> str | None:

@@ -307,7 +307,6 @@ def unpin(path: Path) -> None:
 
 
 def is_pinned(path: Path) -> bool:
-    """Return whether a namespace is pinned at ``path``."""
     try:
         # A pin that lost its mount (after a boot) is an ordinary file, for which the ioctl fails.
         with path.open("rb") as file:

@@ -172,7 +172,6 @@ class TableWatch:
         return self._socket.fileno()
 
     def close(self) -> None:
-        """End the watch."""
         self._socket.close()
 
     def was_removed(self, *tables: tuple[int, str]) -> bool:

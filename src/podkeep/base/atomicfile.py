@@ -13,17 +13,21 @@ def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     :param mode: permission bits of the new file.
     :raises OSError: if the directory is missing, read-only or full; the old file is then untouched.
     """
+    # In the same directory: rename(2) replaces a file only within one file system.
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(fd, "wb") as file:
             file.write(data)
             os.fchmod(file.fileno(), mode)
             file.flush()
+            # Before the rename: some file systems write the new name to the disk before the content, and a crash leaves
+            # it empty.
             os.fsync(file.fileno())
         os.rename(temporary, path)
     except BaseException:
         os.unlink(temporary)
         raise
+    # The rename itself is on the disk only with its directory (fsync(2), NOTES).
     sync_directory(path.parent)
 
 

@@ -30,6 +30,7 @@ class Backoff:
             self._next = self._first
         self._last = now
         wait, self._next = self._next, min(self._next * 2, self._most)
+        # The random part keeps those that failed together from coming back together.
         return wait * (1 + random.random() * self._jitter)
 
 

@@ -710,6 +710,7 @@ def attributed(
     :param found_with: the problems that there are with other settings.
     """
     message = problem.message.replace('"', "").replace("'", "")
+    # The last one first: of two settings of a key the later one counts.
     for setting in reversed(settings):
         key = setting.partition("=")[0].strip().replace('"', "").replace("'", "")
         # A table that is unknown as a whole is named, not what a setting puts into it.
@@ -753,7 +754,9 @@ def _fitting(tables: dict[str, Any], problems: list[InvalidArgument]) -> dict[st
     while said := _problem(tables):
         text, hint = misfit.explain(tables, said, _problem, Config)
         problems.append(InvalidArgument(text, hint=hint or _ALL_KEYS))
+        # The decoder tells one problem at a time: what it told of is left out, and it is asked again.
         left = misfit.without(tables, said, _problem)
+        # Nothing could be left out: asking once more would never end.
         if left == tables:
             return {}
         tables = left
@@ -784,6 +787,7 @@ def parse_setting(text: str) -> dict[str, Any]:
     except tomllib.TOMLDecodeError:
         pass
     try:
+        # A string of JSON is one of TOML.
         return tomllib.loads(f"{key} = {msgspec.json.encode(value).decode()}")
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgument(f"setting {text!r}: {error}", hint="write it like mountns.enabled=false") from error
@@ -834,6 +838,8 @@ def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
 
     def real(key: str, text: str, default: str) -> str:
         if os.path.isabs(text):
+            # The kernel's table of mounts has no links: a path with one would match nothing, and nothing would be
+            # unmounted.
             return os.path.realpath(text)
         problems.append(InvalidArgument(f"{key}: {text!r} is not an absolute path", hint="begin it with /"))
         return default
@@ -883,6 +889,7 @@ def _directory_problems(config: Config) -> Iterator[InvalidArgument]:
     for (one, first), (other, second) in combinations(directories.items(), 2):
         if first == second:
             yield InvalidArgument(f"{one} and {other} are the same directory, {first}", hint=hint)
+        # It is removed when the runtime ends, with all that is in it.
         elif one == "runtime.run" and os.path.commonpath((first, second)) in {first, second}:
             yield InvalidArgument(f"{one} and {other} are one inside the other: {first}, {second}", hint=hint)
 

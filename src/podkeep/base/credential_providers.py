@@ -139,6 +139,7 @@ def _read(path: Path, directory: str, settings: Settings) -> list[Provider]:
 
 
 def _provider(item: _Provider, directory: str, where: str, settings: Settings) -> Provider:
+    # As a kubelet: the name becomes a path below the directory of the plugins.
     if not item.name or item.name in (".", "..") or set(item.name) & set("/ \0"):
         raise InvalidArgument(f"{where}: the name must be that of a file in {settings.directory}")
     if item.api_version not in _API_VERSIONS:
@@ -219,6 +220,7 @@ class Providers:
     def _kept(self, provider: Provider, image: str) -> tuple[Entry, ...] | None:
         now = time.monotonic()
         with self._lock:
+            # As a kubelet: an answer for the image goes before one for its registry, and that before one for all.
             for kind, key in _keys(image).items():
                 until, entries = self._cached.get((provider.name, kind, key), (0.0, ()))
                 if until > now:
@@ -248,6 +250,7 @@ class Providers:
         now = time.monotonic()
         with self._lock:
             self._cached = {other: kept for other, kept in self._cached.items() if kept[0] > now}
+            # Names of images come from pods: the cache must not grow with them.
             if len(self._cached) >= _MAX_CACHED:
                 self._cached.clear()
             self._cached[key] = (now + seconds, entries)

@@ -58,6 +58,7 @@ def decode(data: bytes) -> Any:
     """
     try:
         document = json.loads(data)
+        # Here and not when it is sent: an error there would be no fault of whoever wrote the file.
         json.dumps(document, ensure_ascii=False).encode()
     except UnicodeEncodeError:
         raise InvalidArgument("it has half of a surrogate pair") from None  # the error has all of the text
@@ -124,6 +125,7 @@ class Keyring:
         host, _, path = name.partition("/")
         found = [
             credentials
+            # In reverse order a longer entry comes before the one that it begins with.
             for key in sorted(self._by_key, reverse=True)
             if _matches(key, host, path)
             for credentials in self._by_key[key]
@@ -148,6 +150,7 @@ def _matches(key: str, host: str, path: str) -> bool:
     wanted_name, wanted_port = _split_port(wanted_host)
     name, port = _split_port(host)
     patterns, parts = wanted_name.split("."), name.split(".")
+    # `*` stands for one part of a host, as with a kubelet: *.example is not a.b.example.
     if wanted_port != port or len(patterns) != len(parts) or not path.startswith(wanted_path):
         return False
     # Go, whose matching Kubernetes users know, negates a class with a caret.

@@ -43,7 +43,6 @@ class Fork:
 
     @property
     def pid(self) -> int:
-        """Its process ID."""
         assert self._process.pid is not None
         return self._process.pid
 
@@ -80,6 +79,7 @@ def start(main: Callable[[], None], *, stderr: int, env: Mapping[str, str]) -> F
 
 
 def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> None:
+    # The descriptor is the event loop's of the process that was copied: a signal here would wake that one.
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
@@ -88,6 +88,7 @@ def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> Non
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     os.dup2(null, 1)
+    # Among them the lock of this process and its sockets, which would stay open for as long as the daemon runs.
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir("/")
     os.environ.clear()

@@ -28,6 +28,7 @@ _POD_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 def new_id() -> str:
     """Return 64 random hex characters, the form of every sandbox and container ID."""
+    # Not secrets.token_hex: every image worker would pay for what that module imports.
     return os.urandom(32).hex()
 
 

@@ -40,6 +40,7 @@ def take(fd: int, timeout_s: float) -> bool:
     deadline = time.monotonic() + timeout_s
     while True:
         try:
+            # Not a blocking call, which nothing but a signal ends.
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() >= deadline:
@@ -64,6 +65,7 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
+        # Shared, so that two that only look do not take each other for the holder.
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

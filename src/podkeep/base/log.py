@@ -42,6 +42,7 @@ class _Plain(logging.Formatter):
         line = f"{_timestamp(record)} {record.levelname} {record.name}{request} {record.getMessage()}"
         if record.exc_info:
             line = f"{line}\n{self.formatException(record.exc_info)}"
+        # A text of others with a newline in it must not look like a record of its own.
         return printable_lines(redacted(line)).replace("\n", "\n    ")
 
 

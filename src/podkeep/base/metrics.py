@@ -40,12 +40,10 @@ class Metric:
 
 
 def counter(name: str, text: str, *labels: str, aliases: tuple[str, ...] = ()) -> Metric:
-    """Return a metric that only grows."""
     return Metric(kind=Kind.COUNTER, name=name, text=text, labels=labels, aliases=aliases)
 
 
 def gauge(name: str, text: str, *labels: str) -> Metric:
-    """Return a metric that is set."""
     return Metric(kind=Kind.GAUGE, name=name, text=text, labels=labels)
 
 
@@ -56,7 +54,6 @@ def histogram(
     buckets: Sequence[float] = DEFAULT_BUCKETS,
     aliases: tuple[str, ...] = (),
 ) -> Metric:
-    """Return a metric of observed values."""
     return Metric(kind=Kind.HISTOGRAM, name=name, text=text, labels=labels, buckets=tuple(buckets), aliases=aliases)
 
 
@@ -111,7 +108,6 @@ class Metrics:
         values[labels] = values.get(labels, 0.0) + amount
 
     def set(self, metric: Metric, value: float, *labels: str) -> None:
-        """Set a gauge."""
         self._values.setdefault(metric, {})[labels] = value
 
     def replace(self, metric: Metric, values: Mapping[Labels, float]) -> None:
@@ -119,11 +115,11 @@ class Metrics:
         self._values[metric] = dict(values)
 
     def observe(self, metric: Metric, value: float, *labels: str) -> None:
-        """Add a value to a histogram."""
         found = self._observed.setdefault(metric, {})
         observed = found.get(labels)
         if observed is None:
             observed = found[labels] = _Observed([0] * (len(metric.buckets) + 1))
+        # `le` includes the bound itself.
         observed.counts[bisect.bisect_left(metric.buckets, value)] += 1
         observed.total += value
 
@@ -162,7 +158,6 @@ class Metrics:
 
 
 def text_of(families: Iterable[Family]) -> str:
-    """Return families in the text format."""
     return "".join(line for item in families for line in _lines(item.metric.name, item.metric, item.samples))
 
 
@@ -210,4 +205,5 @@ def _number(value: float) -> str:
         return "+Inf" if value > 0 else "-Inf"
     if math.isnan(value):
         return "NaN"
+    # From 2^53 on not every integer is a float.
     return str(int(value)) if value == int(value) and abs(value) < 1 << 53 else repr(float(value))

@@ -98,6 +98,7 @@ def _located(
             break
         chosen = name
         if own:
+            # msgspec writes [...] for a key of a dictionary, so each is tried alone.
             chosen = next((key for key in value if decoded(_only([*keys, key], value[key])) == said), "")
         if chosen not in value:
             break

@@ -27,7 +27,6 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return ``text`` with each of its lines made printable."""
     return "\n".join(map(printable, text.split("\n")))
 
 

@@ -31,7 +31,6 @@ def text() -> str:
 
 
 def start_time() -> str:
-    """Return when the process was started."""
     return text_of([Family(START_TIME, [Sample((), _started())])])
 
 

@@ -28,6 +28,7 @@ _SUFFIXES = {
     "Ei": Decimal(2) ** 60,
 }
 _QUANTITY = re.compile(
+    # Bounded: arithmetic with the digits of a text of any length would take as long as a client likes.
     r"([+-]?(?:[0-9]{1,60}\.?[0-9]{0,60}|\.[0-9]{1,60}))"
     r"(?:([numkMGTPE]|[KMGTPE]i)|[eE]([+-]?[0-9]{1,2}))?"
 )

@@ -52,6 +52,7 @@ class _Known:
                 self.short = (*self.short, text)
                 return
             fresh = {text[start : start + _GRAM] for start in range(len(text) - _GRAM + 1)}
+            # Beyond the limit a long secret is not recognized: what is remembered takes bounded memory.
             if len(self.grams) + len(fresh) <= _MOST_GRAMS:
                 self.grams |= fresh
 

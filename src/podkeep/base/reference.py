@@ -106,6 +106,7 @@ def parse(text: str) -> Reference:
 
     :raises InvalidArgument: naming the part that is wrong.
     """
+    # First of all: a name of 8 MiB took 1.18 GB and 6 s in the expressions below.
     if len(text) > _MAX_TEXT:
         raise _invalid(text, f"it is longer than {_MAX_TEXT} characters", "shorten it")
     rest, mark, condition = text.partition("?")
@@ -140,6 +141,7 @@ def _split_host(name: str) -> tuple[str, str]:
         host, repository = first, rest
     else:
         host, repository = DEFAULT_HOST, name
+    # Docker's old name for the same registry.
     if host == "index.docker.io":
         host = DEFAULT_HOST
     if host == DEFAULT_HOST and repository and "/" not in repository:

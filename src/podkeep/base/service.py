@@ -49,6 +49,7 @@ def watchdog_seconds() -> float | None:
     microseconds = os.environ.get(_WATCHDOG, "")
     if not microseconds.isdecimal() or int(microseconds) == 0:
         return None
+    # The variables may have been inherited: they are for the process that systemd started (sd_watchdog_enabled(3)).
     if os.environ.get(_WATCHDOG_PID, str(os.getpid())) != str(os.getpid()):
         return None
     return int(microseconds) / 2_000_000
@@ -61,6 +62,7 @@ def parse(datagram: bytes) -> dict[str, str]:
 
 
 def _line(text: str) -> str:
+    # A newline would begin another variable of the datagram.
     return text.replace("\n", " ")
 
 
@@ -68,6 +70,7 @@ def _notify(message: str) -> None:
     address = os.environ.get(_SOCKET, "")
     if not address.startswith(("/", "@")):
         return
+    # An abstract socket, whose name begins with a NUL (unix(7)).
     if address.startswith("@"):
         address = f"\0{address[1:]}"
     try:

@@ -36,6 +36,7 @@ class SingleFlight(Generic[Result]):
             task.add_done_callback(lambda ended: self._end(key, ended))
         self._callers[key] += 1
         try:
+            # Shielded: the end of one caller must not cancel the operation of the others.
             return await asyncio.shield(task)
         finally:
             self._callers[key] -= 1

@@ -238,6 +238,7 @@ def run_foreign(
 def _collect(pid: int, outputs: tuple[int, int], deadline: float, limit: int) -> tuple[bytes, bytes]:
     """Return what a process prints until it ends."""
     found = {fd: bytearray() for fd in outputs}
+    # The end of the program, not of its outputs, which processes that it left may keep open.
     end = os.pidfd_open(pid)
     try:
         poll, waiting = select.poll(), set(outputs)
@@ -251,6 +252,8 @@ def _collect(pid: int, outputs: tuple[int, int], deadline: float, limit: int) ->
             if not ready:
                 raise DeadlineExceeded("the program did not finish in time and was killed")
             ended = end in ready
+            # Once it has ended, what is in the pipes is read, and no more is waited for: a process it left may hold
+            # them open.
             for fd in [fd for fd in waiting if ended or fd in ready]:
                 if not _drain(fd, found[fd], limit):
                     poll.unregister(fd)

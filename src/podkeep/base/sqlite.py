@@ -46,6 +46,7 @@ def _code(error: Exception) -> int:
 @contextmanager
 def transaction(database: sqlite3.Connection) -> Iterator[None]:
     """Commit what is done inside, or nothing of it; the connection is in autocommit mode (``isolation_level=None``)."""
+    # IMMEDIATE: a deferred transaction that has read may fail with SQLITE_BUSY at its first write.
     database.execute("BEGIN IMMEDIATE")
     try:
         yield

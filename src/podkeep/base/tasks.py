@@ -24,6 +24,7 @@ async def finished(work: asyncio.Future[Any]) -> None:
     cancelled: asyncio.CancelledError | None = None
     while not work.done():
         try:
+            # wait() leaves the work alone if the waiting task is cancelled, where `await work` would cancel it.
             await asyncio.wait({work})
         except asyncio.CancelledError as error:
             cancelled = error
@@ -49,7 +50,6 @@ class Tasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __len__(self) -> int:
-        """Return how many run."""
         return len(self._tasks)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -66,6 +66,7 @@ class Tasks:
 
     async def close(self) -> None:
         """Cancel all of them and wait until they have ended."""
+        # Again, until there are none: a task may start another one while it ends.
         while self._tasks:
             for task in self._tasks:
                 task.cancel()

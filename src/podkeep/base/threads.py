@@ -65,6 +65,7 @@ class SharedThreads(ThreadPoolExecutor):
             raise
 
     def _work(self, owner: Hashable, step: Callable[[], None] | None) -> None:
+        # The thread goes on with its owner's next step, so that a share is never counted twice.
         while step is not None:
             step()
             step = self._next(owner)
@@ -78,6 +79,7 @@ class SharedThreads(ThreadPoolExecutor):
                 return None
             step = queue.popleft()
             if not queue:
+                # Owners are pods, which come and go: nothing of one may stay.
                 del self._queues[owner]
             return step
 
@@ -88,6 +90,7 @@ class SharedThreads(ThreadPoolExecutor):
 
 
 def _run(future: Future[Any], step: Callable[[], Any]) -> None:
+    # The waiting task was cancelled before its turn came.
     if not future.set_running_or_notify_cancel():
         return
     try:

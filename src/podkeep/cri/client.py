@@ -209,6 +209,7 @@ class _Translating:
             return self._timeout
         if request.timeout <= 0 and method in _UNLIMITED_AT_ZERO:
             return None
+        # The runtime has the work's own time, and beyond it the usual one to answer.
         return min(self._timeout + max(int(request.timeout), 0), MAX_TIMEOUT)
 
     def _error(self, method: str, error: grpc.aio.AioRpcError, limit: float | None) -> PodkeepError:

@@ -111,6 +111,7 @@ def _require_free(socket: Path) -> None:
     with socket_module.socket(socket_module.AF_UNIX, socket_module.SOCK_STREAM) as probe:
         try:
             probe.connect(str(socket))
+        # A socket file without a listener is what a dead process leaves.
         except ConnectionRefusedError:
             return
     raise FailedPrecondition(
@@ -153,6 +154,7 @@ class _Rpc:
             raise InvalidArgument(f"the request of {self.name} is not a {self.request.__name__}: {error}") from error
 
     def encode(self, answer: Message) -> bytes:
+        # Serialized it would be decoded as another message, with fields that nobody set.
         if type(answer) is not self.response:
             raise TypeError(f"the handler of {self.name} answered with {type(answer).__name__}")
         if (size := answer.ByteSize()) > transport.MAX_MESSAGE_BYTES:
@@ -257,6 +259,7 @@ def _unimplemented(rpc: _Rpc) -> Any:
 def _cancelled(rpc: _Rpc, error: asyncio.CancelledError, started: float) -> PodkeepError:
     """Log a cancellation; re-raise it when it came from the caller, else return the error to answer with."""
     task = asyncio.current_task()
+    # cancelling() counts requests to cancel this very task, which only gRPC makes.
     if task is not None and task.cancelling():
         _log_given_up(rpc, started)
         raise error

@@ -106,6 +106,7 @@ def error_of(code: grpc.StatusCode, details: str) -> PodkeepError:
     """
     message, _, hint = details.partition(_HINT)
     named = code is grpc.StatusCode.UNKNOWN and message.startswith(RegistryUnavailable.__name__)
+    # UNKNOWN is also what other runtimes answer for any error: only the text tells that it is about a registry.
     kind = RegistryUnavailable if named else _CLASSES.get(code, Internal)
     return kind(message or f"no details, only {code.name}", hint=hint)
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from podkeep.base.errors import KernelCallError
 
+# use_errno: ctypes keeps each thread's errno aside, which the interpreter's own calls would overwrite.
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 # Numbers shared by every architecture (calls added since Linux 5.0, include/uapi/asm-generic/unistd.h). They are called

@@ -21,6 +21,7 @@ BUS = Path("/run/dbus/system_bus_socket")
 TIMEOUT_S = 30.0
 SUFFIX = ".slice"
 _MANAGER = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
+# LC_ALL: what systemd's programs say is compared with English words below.
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 

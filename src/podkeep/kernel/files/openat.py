@@ -379,6 +379,7 @@ class _Walk(msgspec.Struct):
                 self.length += len(name) + 1
                 before = len(self.levels)
                 yield from self._directory(level.base, os.path.join(level.path, os.fsencode(name)))
+                # There was nothing in it to go into, so that no level takes its name away later.
                 if len(self.levels) == before:
                     self.length -= len(self.above.pop()) + 1
         finally:
@@ -409,6 +410,7 @@ class _Walk(msgspec.Struct):
             yield from self._entries(fd, level)
             if level.names:
                 self.levels.append(level)
+                # Below a far directory paths begin at its descriptor, which the level closes when it is left.
                 kept = far
         finally:
             if not kept:
@@ -434,6 +436,7 @@ class _Walk(msgspec.Struct):
         weight = len(name) + _NAME_BYTES
         self.waiting += weight
         level.weight += weight
+        # Whoever fills a volume may make millions of directories beside each other.
         if self.waiting > _MAX_WAITING:
             raise ResourceExhausted("there are too many directories beside each other")
         if len(self.above) < MAX_DEPTH and self.length + len(name) <= _MAX_PATH:

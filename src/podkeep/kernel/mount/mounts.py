@@ -213,6 +213,7 @@ def clone_tree(
     :raises KernelCallError: if the kernel refuses; nothing is left behind. For a file system that cannot be idmapped
         the hint is the text that KEP-127 quotes.
     """
+    # Detached while it is changed: a mount that was attached once cannot be idmapped any more (mount_setattr(2)).
     fd = open_tree(source, clone=True, recursive=recursive)
     try:
         mount_setattr(fd, set_=attrs, propagation=propagation, userns=idmap_userns, recursive=recursive)

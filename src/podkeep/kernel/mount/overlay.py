@@ -152,6 +152,7 @@ def _mount_by_descriptor(wanted: _Overlay, target: Path) -> bool:
 
 def _mount_by_path(wanted: _Overlay, target: Path) -> None:
     with ExitStack() as undo:
+        # Short names: the paths of all layers have to fit into one page of options.
         top = Path(undo.enter_context(tempfile.TemporaryDirectory(prefix="lo")))
         mounts.tmpfs(top, "size=1m,mode=0700")
         undo.callback(mounts.unmount, top, lazy=True)

@@ -117,9 +117,11 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
                     hint=f"set another name as network.bridge, or `ip link delete {name}` if nothing needs it",
                 ) from error
         index = _index(name)
+        # Before it is up: nothing can have been advertised until then.
         _ignore_router_advertisements(name)
         _enable_ipv6(name, gateways)
         addresses = [_address_request(name, index, gateway) for gateway in gateways]
+        # Up last: no frame is taken before the bridge knows what not to learn from.
         _exchange(channel, [_learn_less(name, index), *addresses, _up_request(name, index)])
 
 
@@ -186,6 +188,7 @@ def delete_bridge(name: str, owner: str) -> bool:
             return True
         if (link.kind, link.alias) != ("bridge", owner):
             return False
+        # By the index that was looked at: the name may be another link's by now.
         _delete(channel, _link_request(f"delete bridge {name}", kind=_RTM_DELLINK, index=link.index))
     return True
 
@@ -204,6 +207,7 @@ def _delete(channel: socket.socket, request: _Request) -> None:
     try:
         _exchange(channel, [request])
     except KernelCallError as error:
+        # Gone already: one end of a veth pair goes with the other, and with its namespace.
         if error.errno != errno.ENODEV:
             raise
 
@@ -286,8 +290,10 @@ def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) 
 
     def body() -> None:
         index = _index(ifname)
+        # Before it is up: nothing can have been advertised until then.
         _ignore_router_advertisements(ifname)
         _enable_ipv6(ifname, [endpoint.address for endpoint in endpoints])
+        # Up first: the kernel takes no route over a link that is down.
         requests = [_up_request(ifname, index)]
         for endpoint in endpoints:
             requests.append(_address_request(ifname, index, endpoint.address))

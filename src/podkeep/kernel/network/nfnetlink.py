@@ -93,6 +93,7 @@ class Sets:
         for kind, element in changes:
             flags = nlmsg.REQUEST | nlmsg.ACK | (nlmsg.CREATE if kind == _NFT_MSG_NEWSETELEM else 0)
             packet += self._message(kind, flags, _element(self._family, self._table, element))
+        # The message that begins the batch, first + 1, is not acknowledged, nor is the one that ends it.
         waiting = set(range(first + 2, self._sequence + 1))
         packet += self._message(_NFNL_MSG_BATCH_END, nlmsg.REQUEST, _BATCH)
         try:

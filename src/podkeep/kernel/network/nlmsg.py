@@ -126,6 +126,7 @@ def attributes(data: bytes) -> dict[int, bytes]:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
         if not _ATTRIBUTE.size <= length <= len(data) - offset:
             raise Internal(f"netlink answered with an attribute of {length} bytes in {len(data) - offset}")
+        # Without the flags for nested attributes and for byte order, which the kernel sets on some (netlink(7)).
         found[kind & _KIND_MASK] = data[offset + _ATTRIBUTE.size : offset + length]
         offset += -(-length // 4) * 4
     return found

@@ -123,6 +123,7 @@ def _route(answer: nlmsg.Message) -> Route | None:
     family, prefix, _, _, table, _, _, kind, _ = _ROUTE.unpack_from(message)
     attributes = nlmsg.attributes(message[_ROUTE.size :])
     destination = attributes.get(_RTA_DST, b"")
+    # The table that was asked for is a wish: without NETLINK_GET_STRICT_CHK the kernel lists those of all tables.
     if table != _RT_TABLE_MAIN or kind != _RTN_UNICAST or not prefix or len(destination) != _BYTES.get(family):
         return None
     link = ""

@@ -117,6 +117,7 @@ def checked_name(name: bytes, which: str, entry: Entry) -> bytes:
     if not parts and not name:
         raise TreeError("an entry has no name" if name is entry.name else f"entry {shown(entry.name)}: no {which[4:]}")
     path = b"/".join(parts)
+    # Only then a part of it can be too long: nearly every name is looked at no further.
     if len(path) > MAX_NAME:
         longest = max(len(part) for part in parts)
         if longest > MAX_NAME:
@@ -142,6 +143,7 @@ def is_ignored(path: bytes, entry: Entry) -> bool:
 
     :raises TreeError: if it is below a name that is a whiteout's.
     """
+    # Nearly every name, which then need not be taken apart.
     if WHITEOUT not in path:
         return False
     *above, last = path.split(b"/")

@@ -142,6 +142,7 @@ class LayerTree(ABC, Generic[D, C]):
             if found is None:
                 return
             parent, name = found
+        # Before it is made: what is beyond a limit never comes to the disk.
         self._budget.entry(entry.size)
         if parent.length + len(name) > rules.MAX_PATH:
             rules.check_path(parent.length + len(name), entry)
@@ -174,6 +175,7 @@ class LayerTree(ABC, Generic[D, C]):
         parent = self._parent(above, entry)
         written, _, last = entry.name.rpartition(b"/")
         if last == name and len(written) <= rules.MAX_PATH:  # and not empty, as after a slash at the end
+            # Under the name as it is written, so that the next entry beside this one needs no look at its path.
             self._remember(written, parent)
         if name.startswith(rules.WHITEOUT):
             self._hide(entry, parent, name)
@@ -244,6 +246,7 @@ class LayerTree(ABC, Generic[D, C]):
         if there is None:
             return
         if not isinstance(there, Leaf) or there.is_link:
+            # Remembered names may lead into the directory, or over the link.
             self._parents.clear()
         self._remove(parent, name, there)
 

@@ -98,6 +98,7 @@ def newest(referrers: Sequence[Referrer], what: str) -> Referrer:
     if len(referrers) == 1:
         return referrers[0]
     dated = sorted(((item.created, item) for item in referrers if item.created), key=lambda pair: pair[0])
+    # One without a date may be the newest, and of two with the same date either.
     if len(dated) < len(referrers) or dated[-1][0] == dated[-2][0]:
         raise FailedPrecondition(
             f"{what}: {len(referrers)} artifacts match, and {CREATED} does not tell which one is the newest: "

@@ -167,6 +167,7 @@ class Checking:
                         raise unexpected(event)
             await reader
         finally:
+            # Whoever reads the events may stop in the middle: the worker ends with them.
             reader.cancel()
             await asyncio.gather(reader, return_exceptions=True)
 

@@ -182,7 +182,10 @@ class ImageDatabase:
 
     def _prepare(self) -> None:
         self._connection.execute("PRAGMA journal_mode = WAL")
+        # With WAL a loss of power may take the last transactions, and leaves the file whole (SQLite, PRAGMA
+        # synchronous).
         self._connection.execute("PRAGMA synchronous = NORMAL")
+        # SQLite does not enforce them by itself, nor does it cascade what is deleted.
         self._connection.execute("PRAGMA foreign_keys = ON")
         (version,) = self._connection.execute("PRAGMA user_version").fetchone()
         if version > _VERSION:

@@ -182,8 +182,10 @@ class Maintenance:
         """Remove the files of forgotten images, and return what they take on disk. ``before``: the records then."""
         images, _ = before
         trees = {image.layers for image in images.values() if image.id in gone}
+        # Images with the same layers have one tree together.
         trees -= {image.layers for image in images.values() if image.id not in gone}
         try:
+            # Measured before they go, which is in the finally block.
             return prune.reclaimed(*before, gone) + self._store.merging_bytes(prune.only_in(images, gone), trees)
         finally:
             if not dry_run:
@@ -201,6 +203,7 @@ class Maintenance:
         :raises FailedPrecondition: if the target cannot be written.
         """
         images = self.chosen(names)
+        # Open until the end: what is removed after a failure is this directory, wherever it is by then.
         directory = open_directory(target)
         held = await asyncio.to_thread(self._store.hold, [layer for image in images for layer in image.layers])
         _, layers = self._store.records()

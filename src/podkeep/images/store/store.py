@@ -197,6 +197,7 @@ class ImageStore:
         From the first step on nobody finds these images: none can be made of them meanwhile.
         """
         leaving = Counter(image.id for image in images)
+        # Before the first await: what the caller saw of containers is still so.
         self._catalog.leaving += leaving
         work = asyncio.ensure_future(asyncio.to_thread(self.forget_images, images))
         try:

@@ -219,6 +219,7 @@ class DirectoryTarget:
         """Write one file; ``size`` comes with the content."""
         try:
             self._make_parents(name)
+            # Never what is there already, a link to another file of the machine above all.
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(name, flags, 0o644, dir_fd=self._root)
         except OSError as error:

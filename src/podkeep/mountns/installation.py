@@ -246,6 +246,7 @@ def origin_of(text: str) -> Origin:
     head, body = _split_interpreter(text)
     match = _MARKED.match(body)
     if match is None:
+        # Our mark at another place: somebody wrote above it.
         return Origin.CHANGED if _MARKED.search(text) else Origin.FOREIGN
     return Origin.OURS if match[1] == _digest(head + body[match.end() :]) else Origin.CHANGED
 

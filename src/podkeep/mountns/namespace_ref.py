@@ -72,6 +72,7 @@ def resolve(
         return NamespaceRef(pin=_absolute(KUBENSMNT, Path(environ[KUBENSMNT])), source=KUBENSMNT)
     if config.pin:
         configured = _absolute("mountns.pin", Path(config.pin))
+        # kubens.service makes and removes its own.
         return NamespaceRef(pin=configured, may_make=configured != KUBENS_PIN, source="mountns.pin")
     if not is_pinned(KUBENS_PIN):
         return NamespaceRef(pin=DEFAULT_PIN, may_make=True, source="default")

@@ -76,6 +76,7 @@ class HostRoot:
         for fd in (self._root, self._namespace):
             if fd >= 0:
                 os.close(fd)
+        # A second call must not close a descriptor that has been given the number since.
         self._root = self._namespace = -1
 
     def __enter__(self) -> HostRoot:
@@ -116,6 +117,7 @@ def opened(path: Path, root: HostRoot | None = None) -> Iterator[int | None]:
         # Whatever is at a path that somebody named is looked at by O_PATH first; a FIFO or a device is not opened.
         fd = openat.open_named_regular(path if root is None else root.path(path))
     except OSError as error:
+        # ESRCH: the path is /proc/PID/ns/mnt of a process that has ended.
         if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ESRCH}:
             raise KernelCallError(f"open({str(path)!r})", error.errno or 0) from error
         fd = None
@@ -149,6 +151,7 @@ def locate(path: Path) -> tuple[int | None, HostRoot]:
     """
     if found := _seen(path, HostRoot.own()):
         return found
+    # In the same namespace PID 1 sees what was looked at already.
     init = HostRoot.of_init() if of_init() != own() else None
     return (init and _seen(path, init)) or (None, HostRoot.own())
 

@@ -131,6 +131,7 @@ def drop_in(unit: Unit, entry: Entry) -> str:
     """
     service_name = service_of(entry.pin)
     inside = execstart.enters(unit, entry.pin)
+    # Entering is not enough: without both the daemon may be started before the namespace is there.
     if inside and service_name in unit.names("Requires") & unit.names("After"):
         return ""
     text = f"[Unit]\nRequires={service_name}\nAfter={service_name}\n"

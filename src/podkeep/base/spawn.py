@@ -92,6 +92,7 @@ def _executable(argv: Sequence[str], env: Mapping[str, str] | None) -> str:
     """
     if os.sep in argv[0]:
         return argv[0]
+    # Popen would look in directories of PATH that are not absolute, the working directory among them.
     found = find(argv[0], (os.environ if env is None else env).get("PATH"))
     if found is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])

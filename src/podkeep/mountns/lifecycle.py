@@ -145,6 +145,7 @@ def _make(pin: Path, *, on_demand: bool) -> int:
         # The inode is written before the namespace is pinned: from inside the pin is not seen, and this file is.
         record.write(directory, replace(made, inode=inode, inherited=tuple(inherited)))
 
+    # Before the namespace is made: a first `ip netns add` would later mount over what is pinned in it.
     netns_directory.prepare()
     failpoints.reach("mountns.netns")
     return making.make(pin, announce)

@@ -70,6 +70,7 @@ def enter(
         directory.
     :raises KernelCallError: if the kernel refuses.
     """
+    # The kernel refuses it to a process whose threads share root and working directory (setns(2)), with EINVAL alone.
     if len(os.listdir("/proc/self/task")) > 1:
         raise FailedPrecondition("a process with threads cannot change its mount namespace")
     if place is None:

@@ -93,10 +93,12 @@ class ImageStore:
         try:
             database = ImageDatabase(root / "images.db")
             try:
+                # Every driver, whichever is chosen for new layers: a store goes on using those that it has.
                 drivers = choice.open_drivers(root, mounted or root / "mounted")
                 try:
                     chosen = choice.choose(root, config.snapshot_driver)
                     store = cls(root, lock, database, drivers, chosen.driver, config, registries)
+                    # Before anything is pulled: what is staged now is a killed process's.
                     store._layers.recover(store._durability.boot_id)
                     store._durability.sync_later()
                 except BaseException:

@@ -78,6 +78,7 @@ class Workers:
                 finally:
                     self._served.discard(key)
             else:
+                # The tenant's gate first: who waits there holds nothing of what all have in common.
                 async with self._tenants.passed(tenant), self._common:
                     yield
 

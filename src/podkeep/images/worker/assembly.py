@@ -102,6 +102,7 @@ class Assembly:
         :raises PodkeepError: the first error no other source could fix; the process is expected to end then.
         """
         self._sources = sources
+        # All of them at once: whoever shows a sum needs every layer from the start.
         for job in dict.fromkeys(jobs):
             self._channel.progress(job.shown, "waiting", 0, job.size)
         waiting = [(job, 0) for job in reversed(dict.fromkeys(jobs))]

@@ -39,6 +39,7 @@ class Channel:
 
     def emit(self, event: Event) -> None:
         line = messages.encode(event)
+        # Each layer has a thread: lines must not mix.
         with self._lock:
             write_all(1, line)
 

@@ -144,6 +144,7 @@ def fetch_missing(
         source = first[job.content]
         if made[source].kind == "tar":
             have[job] = have[source]
+        # One content under several titles is fetched once; the store links it to the others.
         elif job is not source:
             retitled.append(job)
     files = {job: job.retitled() for job in retitled}

@@ -160,6 +160,7 @@ def finish(process: subprocess.Popen[bytes], *, stdin: bytes = b"", timeout: flo
     try:
         stdout, stderr = process.communicate(stdin, timeout=timeout)
     except BaseException as error:
+        # Also if the waiting itself is broken off: nobody else knows of the program.
         kill(process)
         if isinstance(error, subprocess.TimeoutExpired):
             raise DeadlineExceeded(f"`{command}` did not finish within {timeout:g} s and was killed") from error

@@ -47,6 +47,7 @@ def detect(root: Path = DEFAULT_ROOT) -> CgroupLayout:
 
     :raises FailedPrecondition: if nothing is.
     """
+    # Every cgroup of version 2 has this file; on a hybrid machine that hierarchy is not mounted right at the root.
     if (root / "cgroup.controllers").exists():
         return CgroupLayout(version=2, hierarchies=(root,))
     by_hierarchy: dict[str, Path] = {}

@@ -90,8 +90,7 @@ def _unshare_pinned(pin: Path, announce: Callable[[int], None]) -> int:
                 inode = os.fstat(inside).st_ino
                 # Recorded first: a kill after the pin leaves a namespace that the next start knows.
                 announce(inode)
-                # The pin belongs on the mount of the namespace that this thread came from; the new one has a copy of
-                # it.
+                # Back first: within itself a namespace cannot be pinned.
                 libc.setns(origin, CloneFlag.NEWNS)
                 try:
                     mounts.mount(f"/proc/self/fd/{inside}", pin, flags=MountFlag.BIND)

@@ -116,7 +116,7 @@ class Cgroups:
 
     def _places(self, name: str) -> list[str]:
         """Return the hierarchies that may have a file; a controller, whose name its files begin with, is in one."""
-        # Version 1 has a dozen hierarchies: looking for each file in all of them costs most of the time.
+        # Version 1 has a dozen hierarchies, and dozens of files are looked for with each container.
         known = self._controllers.get(name.partition(".")[0])
         return self._roots if known is None else [known]
 

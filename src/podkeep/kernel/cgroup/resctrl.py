@@ -196,7 +196,7 @@ class Resctrl:
             with self._command(f"rename({source}, {target})"):
                 source.rename(target)
         except ResctrlError as error:
-            # Linux before 6.5 refuses renames in resctrl; the caller then moves the threads one by one.
+            # Linux before 6.5 refuses renames in resctrl: the caller has to do without the counts there were.
             if error.errno in {errno.EPERM, errno.ENOSYS, errno.EXDEV, errno.EACCES}:
                 return None
             raise

@@ -117,7 +117,7 @@ def opened(path: Path, root: HostRoot | None = None) -> Iterator[int | None]:
         # Whatever is at a path that somebody named is looked at by O_PATH first; a FIFO or a device is not opened.
         fd = openat.open_named_regular(path if root is None else root.path(path))
     except OSError as error:
-        # ESRCH: the path is /proc/PID/ns/mnt of a process that has ended.
+        # ESRCH: the path is /proc/PID/ns/mnt, and the process ended while it was looked up.
         if error.errno not in {errno.ENOENT, errno.ENOTDIR, errno.ESRCH}:
             raise KernelCallError(f"open({str(path)!r})", error.errno or 0) from error
         fd = None

@@ -20,10 +20,21 @@ PART = (
     "tests/conformance/test_conformance_mounts.py",
     "tests/conformance/test_conformance_container.py",
     "tests/conformance/test_conformance_agent.py",
-    "tests/integration/agent/test_run_pods.py",
     "tests/integration/runtime/test_locked_mounts.py",
+    *(
+        f"tests/integration/agent/test_run_pods.py::test_{name}"
+        for name in (
+            "users_groups_and_files_of_a_pod_with_a_user_namespace",
+            "init_containers_sidecars_and_output",
+            "environment_command_and_hosts",
+            "sub_paths_and_read_only_mounts",
+            "a_volume_is_mounted_inside_another_that_is_read_only",
+            "files_and_directories_of_volumes_are_mounted_inside_another_that_is_read_only",
+            "kept_pods_stay_until_they_are_removed",
+        )
+    ),
 )
-"""Mounts of every kind, in user namespaces as well, the life of a container, and pods of ``podkeep run``."""
+"""Mounts of every kind, in user namespaces as well, the life of a container, and pods of ``podkeep run`` with files."""
 TIMEOUT_S = 600.0
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from typing import Any
 
 from agent.manifests import FOREVER, mount, pod, shell
 
+from podkeep.base import rfc3339
 from support.running_node import RunningNode
 
 ONCE = "[ -e /v/again ] || {{ touch /v/again; exit {code}; }}; {then}"
@@ -107,8 +109,11 @@ def test_a_container_that_crashes_waits_and_says_so(node: RunningNode, image: st
     main, uid = by_name(found)["main"], found["metadata"]["uid"]
     said = f"back-off 10s restarting failed container=main pod=web_default({uid})"
     assert main["state"]["waiting"]["message"] == said
-    assert (main["restartCount"], main["lastState"]["terminated"]["exitCode"]) == (1, 3)
+    ended = main["lastState"]["terminated"]
+    assert (main["restartCount"], ended["exitCode"]) == (1, 3)
     assert found["status"]["phase"] == "Running"
+    # While it waits, not when it is about to be started again.
+    assert time.time() - rfc3339.seconds(ended["finishedAt"]) < 10
     events = node.until(lambda: [item for item in node.events("web") if item["reason"] == "BackOff"], "its event")
     (event,) = events
     assert event["message"] == f"Back-off restarting failed container main in pod web_default({uid})"

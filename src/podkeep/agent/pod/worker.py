@@ -360,7 +360,9 @@ class PodWorker:
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
                 said = decision.why
-            await self._note_crash_loops(decision)
+            if await self._note_crash_loops(decision):
+                # Nobody may look again before the back-off is over.
+                await self._report(observed)
             await self._act(decision, observed, admitted)
 
     async def _take_last_decision(self, admitted: Admitted) -> None:
@@ -583,9 +585,10 @@ class PodWorker:
         if self._admitted is not None:
             await self._waiting.note(self.pod, self._admitted.directory.path, container, waiting)
 
-    async def _note_crash_loops(self, decision: Decision) -> None:
-        """Say so when a container waits for its next attempt."""
+    async def _note_crash_loops(self, decision: Decision) -> bool:
+        """Say so when a container waits for its next attempt; return whether one does that did not before."""
         pod = full_name(self.pod)
+        is_news = False
         for name in decision.backing_off:
             if name in self._waiting.reasons:
                 continue
@@ -593,6 +596,8 @@ class PodWorker:
             self._listener.event(Event(type="Warning", reason=backoff.EVENT, message=message, container=name))
             text = backoff.waiting_message(self._back_off.delay(name), name, pod)
             await self._wait_for(name, Waiting(reason=backoff.CRASH_LOOP, message=text))
+            is_news = True
+        return is_news
 
     # ------------------------------------------------------------------------------------------------- the way out
 

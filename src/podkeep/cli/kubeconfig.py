@@ -79,6 +79,12 @@ def command(
         click.echo(text, nl=False)
         return
     try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if not _is_replaceable(file):
+            raise FailedPrecondition(
+                f"{file} is there and holds something else",
+                hint="write to another file, and name both to kubectl: KUBECONFIG=FILE:OTHER",
+            )
         atomicfile.write(file, text.encode())
     except OSError as error:
         raise FailedPrecondition(f"{file} cannot be written: {error.strerror}") from error
@@ -98,3 +104,21 @@ def _url(endpoint: tuple[str, int] | None) -> str:
             hint="name its URL with --server, or set api.address",
         )
     return server_url(*endpoint)
+
+
+def _is_replaceable(file: Path) -> bool:
+    """Return whether nothing is lost with the file: it is absent, empty, or has this API's cluster alone."""
+    import msgspec
+
+    from podkeep.apiserver.server import kubeconfig
+
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return True
+    if not data.strip():
+        return True
+    try:
+        return kubeconfig.is_own(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return False

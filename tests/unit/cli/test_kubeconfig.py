@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import time
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from podkeep.apiserver.server import certificates
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cli.core.invocation import Invocation
 from podkeep.cli.kubeconfig import command
+
+CONFIG = {"apiVersion": "v1", "kind": "Config"}
 
 
 @pytest.fixture(scope="module")
@@ -82,3 +85,58 @@ def test_what_it_cannot_do(
     result = run(root, *arguments, settings=settings)
     assert isinstance(result.exception, error)
     assert message in str(result.exception)
+
+
+def test_the_directory_of_the_file_is_made(root: Path, tmp_path: Path) -> None:
+    """A machine on which kubectl was never used has no ~/.kube; kubectl makes it, too."""
+    file = tmp_path / "home/.kube/config"
+    assert run(root, "--file", str(file)).exit_code == 0
+    assert read(file.read_text())[1] == "kubernetes-admin"
+
+
+@pytest.mark.parametrize(
+    "there", ["", "\n", "apiVersion: v1\nclusters: null\ncontexts: []\nkind: Config\nusers: null\n"]
+)
+def test_an_empty_file_is_replaced(root: Path, tmp_path: Path, there: str) -> None:
+    """As `kubectl config unset` leaves it."""
+    file = tmp_path / "config"
+    file.write_text(there)
+    assert run(root, "--file", str(file)).exit_code == 0
+    assert read(file.read_text())[1] == "kubernetes-admin"
+
+
+def test_a_file_of_its_own_is_replaced(root: Path, tmp_path: Path) -> None:
+    """Also for another user, and after kubectl noted a namespace in it."""
+    file = tmp_path / "config"
+    assert run(root, "--file", str(file)).exit_code == 0
+    value: Any = msgspec.yaml.decode(file.read_text())
+    value["contexts"][0]["context"]["namespace"] = "shop"
+    file.write_bytes(msgspec.yaml.encode(value))
+    assert run(root, "--user", "ann", "--file", str(file)).exit_code == 0
+    assert read(file.read_text())[1] == "ann"
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        CONFIG | {"clusters": [{"name": "work", "cluster": {"server": "https://work:6443"}}]},
+        CONFIG | {"clusters": [{"name": "podkeep"}, {"name": "work"}]},
+        CONFIG | {"users": [{"name": "me"}]},
+        CONFIG | {"contexts": [{"name": "me@work", "context": {"cluster": "work", "user": "me"}}]},
+        CONFIG | {"clusters": "none"},
+        {"apiVersion": "v1", "kind": "Pod"},
+        ["no", "kubeconfig"],
+        "a text",
+        {"when": datetime.date(2026, 1, 1)},
+    ],
+)
+def test_the_access_to_other_clusters_is_not_lost(root: Path, tmp_path: Path, there: Any) -> None:
+    """A kubeconfig of others, or a file that is none, is left as it is."""
+    file = tmp_path / "config"
+    file.write_bytes(msgspec.yaml.encode(there))
+    before = file.read_bytes()
+    result = run(root, "--file", str(file))
+    assert isinstance(result.exception, FailedPrecondition)
+    assert "is there and holds something else" in str(result.exception)
+    assert "KUBECONFIG" in result.exception.hint
+    assert file.read_bytes() == before

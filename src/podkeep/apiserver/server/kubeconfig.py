@@ -49,6 +49,44 @@ def kubeconfig(server: str, authority: str, user: str, pair: Pair | tuple[str, s
     return msgspec.yaml.encode(value).decode()
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _UseOf(msgspec.Struct):
+    cluster: str = ""
+    user: str = ""
+
+
+class _Context(msgspec.Struct):
+    name: str
+    context: _UseOf
+
+
+class _Content(msgspec.Struct):
+    kind: str = ""
+    clusters: list[_Named] | None = None
+    contexts: list[_Context] | None = None
+    users: list[_Named] | None = None
+
+
+def is_own(data: bytes) -> bool:
+    """Return whether a file is a kubeconfig as :func:`kubeconfig` makes it, of whichever user, or an empty one.
+
+    :raises msgspec.MsgspecError: if it is no kubeconfig.
+    """
+    content = msgspec.yaml.decode(data, type=_Content)
+    clusters, contexts, users = content.clusters or [], content.contexts or [], content.users or []
+    if content.kind != "Config" or len(users) > 1:
+        return False
+    known = {f"{user.name}@{CLUSTER}" for user in users}
+    return (
+        all(cluster.name == CLUSTER for cluster in clusters)
+        and all(context.name in known and context.context.cluster == CLUSTER for context in contexts)
+        and bool(contexts) == bool(users)
+    )
+
+
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
 

@@ -119,6 +119,43 @@ def test_a_container_that_crashes_waits_and_says_so(node: RunningNode, image: st
     assert event["message"] == f"Back-off restarting failed container main in pod web_default({uid})"
 
 
+def test_an_image_that_is_put_right_is_not_waited_for(node: RunningNode, image: str) -> None:
+    """The back-off is that of the wrong image, as a kubelet counts it."""
+    main = shell(image, FOREVER, imagePullPolicy="IfNotPresent") | {"image": f"{image}-wrong"}
+    node.apply(pod(main, restartPolicy="Always"))
+
+    def is_backing_off(found: dict[str, Any]) -> bool:
+        waiting = by_name(found).get("main", {}).get("state", {}).get("waiting", {})
+        return bool(waiting.get("reason") == "ImagePullBackOff")
+
+    node.pod("web", is_backing_off, "in back-off")
+    corrected = time.time()
+    node.patch("web", {"spec": {"containers": [{"name": "main", "image": image}]}})
+    started = by_name(node.running("web"))["main"]["state"]["running"]["startedAt"]
+    assert rfc3339.seconds(started) - corrected < 8
+
+
+def test_a_container_that_crashed_with_another_image_is_not_waited_for(node: RunningNode, image: str) -> None:
+    """Its crashes were those of the image before."""
+    node.apply(pod(shell(image, "exit 3"), restartPolicy="Always"))
+
+    def waits(found: dict[str, Any]) -> bool:
+        waiting = by_name(found).get("main", {}).get("state", {}).get("waiting", {})
+        return bool(waiting.get("reason") == "CrashLoopBackOff")
+
+    other = by_name(node.pod("web", waits, "in back-off"))["main"]["imageID"]
+    corrected = time.time()
+    node.patch("web", {"spec": {"containers": [{"name": "main", "image": other}]}})
+
+    def ran_again(found: dict[str, Any]) -> bool:
+        main = by_name(found)["main"]
+        return bool(main["restartCount"] == 2 and (main["state"].get("terminated") or waits(found)))
+
+    main = by_name(node.pod("web", ran_again, "started again"))["main"]
+    last = main["state"].get("terminated") or main["lastState"]["terminated"]
+    assert rfc3339.seconds(last["startedAt"]) - corrected < 8
+
+
 def test_a_readiness_gate_keeps_a_pod_from_being_ready(node: RunningNode, image: str) -> None:
     """Ready follows the condition that somebody else sets, which the node keeps."""
     node.apply(pod(shell(image, FOREVER), readinessGates=[{"conditionType": "example.com/gate"}]))

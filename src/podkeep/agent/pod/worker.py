@@ -216,6 +216,11 @@ class PodWorker:
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
         if shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec):
             self._stale = self._changed = True
+            for name in _with_another_image(self.pod, pod):
+                # What failed was another one (kubelet: keys of back-offs have the image in them).
+                self._not_before.pop(name, None)
+                self._back_off.succeeded(name)
+                self._back_off.succeeded(f"start/{name}")
         is_news = tells_anew(self.pod, pod)
         self.pod = pod
         self._starter.update(pod)
@@ -735,6 +740,16 @@ class PodWorker:
             runtime=self._node.runtime_name,
         )
         return pod_status(self.pod, observed, facts)
+
+
+def _with_another_image(before: Pod, now: Pod) -> list[str]:
+    """Return the containers whose image is not what it was."""
+    images = {item.name: item.image for item in (*before.spec.init_containers, *before.spec.containers)}
+    return [
+        item.name
+        for item in (*now.spec.init_containers, *now.spec.containers)
+        if images.get(item.name, item.image) != item.image
+    ]
 
 
 def _is_outage(failure: PodkeepError) -> bool:

@@ -199,6 +199,24 @@ def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> 
     node.until(lambda: node.podkeep("describe", "pod", "bad").startswith(first), first)
 
 
+def test_exec_says_why_there_is_nothing_to_run_it_in(node: Node, image: str) -> None:
+    """In a container between two attempts, and in a pod that has failed before its containers started."""
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("bad", image, "exit 3"))
+    late = json.loads(manifest("late", image, "true", "Never"))
+    late["spec"]["initContainers"] = [{"name": "first", "image": image, "command": ["sh", "-c", "exit 3"]}]
+    node.podkeep("apply", "-f", "-", stdin=json.dumps(late))
+    waits = r'podkeep: container "main" in pod "bad" is waiting to start: CrashLoopBackOff: back-off \d+s restarting'
+    node.until(lambda: re.match(waits, said := node.podkeep("exec", "bad", "id", status=1)) and said, "it waits")
+    assert node.podkeep("exec", "bad", "id", status=1).endswith(
+        "hint: `podkeep logs bad -c main` shows what it wrote\n"
+    )
+    node.podkeep("wait", "pod/late", "--for=jsonpath={.status.phase}=Failed", "--timeout", "1m")
+    for verb in (["logs", "late"], ["exec", "late", "id"]):
+        said = 'podkeep: pod "late" does not run: container first: exit status 3\n'
+        assert node.podkeep(*verb, status=1) == f"{said}hint: `podkeep describe pod late` says more\n"
+
+
 def test_a_broken_static_manifest_is_told_where_people_look(node: Node, image: str) -> None:
     """In the status of the node, in an event, and in a metric; until it is right."""
     manifests = node.daemon.base / "manifests"

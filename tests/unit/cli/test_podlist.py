@@ -186,6 +186,18 @@ def test_choose_container_asks_which_when_there_are_several() -> None:
         targets.choose_container([], "web", None)
 
 
+def test_choose_container_leaves_ephemeral_containers_out() -> None:
+    """After `kubectl debug` there is still one container that is meant when none is named; a debugger can be named."""
+    told = Containers(init=("setup",), main=("a",), followed=True)
+    three = [container("a"), container("debugger-x"), container("setup")]
+    assert targets.choose_container(three, "web", None, told).metadata.name == "a"
+    assert targets.choose_container(three, "web", "debugger-x", told).metadata.name == "debugger-x"
+    told = Containers(main=("b", "a"), followed=True)
+    with pytest.raises(InvalidArgument, match="containers a, b, debugger-x") as caught:
+        targets.choose_container([*three[:2], container("b")], "web", None, told)
+    assert caught.value.hint == "choose one with -c b"
+
+
 def test_choose_container_takes_the_newest_attempt() -> None:
     attempts = [container("a", attempt=2), container("a", attempt=11), container("a", attempt=1)]
     assert targets.choose_container(attempts, "web", None).metadata.attempt == 11

@@ -32,7 +32,7 @@ def command(invocation: Invocation, target: Target, stdin: bool, tty: bool) -> N
         from podkeep.cli.pods.terminal import converse
         from podkeep.cri.v1 import api_pb2
 
-        found = await find_target(client, invocation.config, target)
+        found = await find_target(client, invocation.config, target, running=True)
         terminal = tty
         if tty and await _has_no_terminal(client, found.id):
             # Keys that would interrupt us would go to a container where they mean nothing.

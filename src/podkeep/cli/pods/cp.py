@@ -103,7 +103,7 @@ class _Container:
 
     async def _identity(self) -> str:
         if not self._id:
-            self._id = (await find_target(self._client, self._invocation.config, self._target)).id
+            self._id = (await find_target(self._client, self._invocation.config, self._target, running=True)).id
         return self._id
 
     async def is_directory(self, path: PurePosixPath) -> bool:

@@ -104,7 +104,7 @@ def command(
     async def collect(client: CriClient) -> api_pb2.ExecSyncResponse:
         from podkeep.cri.v1 import api_pb2
 
-        found = await find_target(client, invocation.config, target)
+        found = await find_target(client, invocation.config, target, running=True)
         request = api_pb2.ExecSyncRequest(container_id=found.id, cmd=argv, timeout=timeout)
         return await client.runtime.ExecSync(request)
 
@@ -113,7 +113,7 @@ def command(
         from podkeep.cli.pods.terminal import converse
         from podkeep.cri.v1 import api_pb2
 
-        found = await find_target(client, invocation.config, target)
+        found = await find_target(client, invocation.config, target, running=True)
         request = api_pb2.ExecRequest(
             container_id=found.id, cmd=argv, stdin=stdin, stdout=True, stderr=not tty, tty=tty
         )

@@ -50,20 +50,37 @@ class NodeApi:
         :raises ApiError: if the API refuses.
         :raises Unavailable: if it does not answer.
         """
-        if self._client is None:
+        pod = await self._pod(name, namespace)
+        if pod is None:
             return ""
-        try:
-            pod = await self._client.get(PODS, name, namespace)
-        except ApiError as error:
-            if error.not_found:
-                return ""
-            raise
         found = verdict(pod)
-        phase = (pod.get("status") or {}).get("phase") or "Pending"
+        phase = _phase(pod)
         if phase == "Running":
             return f'pod "{name}" does not run here: it is on node {pod["spec"].get("nodeName", "")}'
         does = "is waiting to start" if phase == "Pending" else "does not run"
         return f'pod "{name}" {does}: {found.why or found.state}'
+
+    async def why_ended(self, name: str, namespace: str) -> str:
+        """Return how a pod ended, in one line; empty if it has not, or the API does not know it.
+
+        :raises ApiError: if the API refuses.
+        :raises Unavailable: if it does not answer.
+        """
+        pod = await self._pod(name, namespace)
+        if pod is None or _phase(pod) not in {"Failed", "Succeeded"}:
+            return ""
+        found = verdict(pod)
+        return f'pod "{name}" does not run: {found.why or found.state}'
+
+    async def _pod(self, name: str, namespace: str) -> Mapping[str, Any] | None:
+        if self._client is None:
+            return None
+        try:
+            return await self._client.get(PODS, name, namespace)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
 
     async def delete(self, name: str, namespace: str, grace: int | None) -> bool:
         """Delete a pod and wait until it is gone; return whether there was one.
@@ -105,3 +122,7 @@ class NodeApi:
     ) -> None:
         if self._client is not None:
             await self._client.close()
+
+
+def _phase(pod: Mapping[str, Any]) -> str:
+    return (pod.get("status") or {}).get("phase") or "Pending"

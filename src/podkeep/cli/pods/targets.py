@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -24,6 +24,7 @@ from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
+    from podkeep.cli.pods.node_api import NodeApi
     from podkeep.cri.client import CriClient
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -78,15 +79,59 @@ def target_arguments(*, running: bool) -> Callable[[Callable[..., Any]], Callabl
     return decorate
 
 
-async def find_target(client: CriClient, config: Config, target: Target) -> api_pb2.Container:
+async def find_target(client: CriClient, config: Config, target: Target, *, running: bool = False) -> api_pb2.Container:
     """Return the newest attempt of the container that is meant.
 
+    :param running: whether it is to run: of one that will be started again it is said what it waits for.
     :raises NotFound: if there is no such pod or container.
-    :raises FailedPrecondition: if it has not started yet.
+    :raises FailedPrecondition: if it has not started yet, or will not any more.
     :raises InvalidArgument: if no container is named and there are several.
     """
     sandbox = await find_pod(client, config, target.pod, target.namespace)
-    return choose_container(await _containers(client, sandbox), target.pod, target.container, told(config, sandbox))
+    known = told(config, sandbox)
+    try:
+        found = choose_container(await _containers(client, sandbox), target.pod, target.container, known)
+    except FailedPrecondition as error:
+        raise await _never_started(config, error, target) from error
+    name = found.metadata.name
+    reason = known.waiting.get(name)
+    if running and reason is not None and found.state == api_pb2.CONTAINER_EXITED:
+        raise FailedPrecondition(
+            _waiting_to_start(name, target.pod, reason),
+            hint=f"`podkeep logs {target.pod} -c {name}{_option(target.namespace)}` shows what it wrote",
+        )
+    return found
+
+
+def _waiting_to_start(container: str, pod: str, reason: WaitingReason) -> str:
+    return f'container "{container}" in pod "{pod}" is waiting to start: {_text(reason)}'
+
+
+def _option(namespace: str) -> str:
+    """Return what a command needs to name a namespace."""
+    return "" if namespace == "default" else f" -n {namespace}"
+
+
+async def _never_started(config: Config, error: PodkeepError, target: Target) -> PodkeepError:
+    """Return what to say of a container that has not run: that it never will, if this node's API knows it."""
+    said = await _ask_api(config, lambda api: api.why_ended(target.pod, target.namespace))
+    if not said:
+        return error
+    return FailedPrecondition(said, hint=_describe(target.pod, target.namespace))
+
+
+async def _ask_api(config: Config, ask: Callable[[NodeApi], Awaitable[str]]) -> str:
+    """Return what this node's API answers; nothing if there is none, or it does not answer."""
+    from podkeep.cli.pods.node_api import NodeApi
+
+    with contextlib.suppress(PodkeepError):
+        async with NodeApi(config) as api:
+            return await ask(api)
+    return ""
+
+
+def _describe(pod: str, namespace: str) -> str:
+    return f"`podkeep describe pod {pod}{_option(namespace)}` says more"
 
 
 def told(config: Config, sandbox: api_pb2.PodSandbox) -> Containers:
@@ -101,16 +146,8 @@ async def absent(config: Config, error: NotFound, name: str, namespace: str) -> 
     """Return what to say of a pod that the runtime does not have: why, if its agent or this node's API knows it."""
     if reason := _before_sandbox(config, name, namespace):
         return FailedPrecondition(f'pod "{name}" is waiting to start: {reason}', hint=_STARTS)
-    from podkeep.cli.pods.node_api import NodeApi
-
-    said = ""
-    with contextlib.suppress(PodkeepError):  # an API that does not answer knows no pod
-        async with NodeApi(config) as api:
-            said = await api.why_not_here(name, namespace)
-    if not said:
-        return error
-    option = "" if namespace == "default" else f" -n {namespace}"
-    return FailedPrecondition(said, hint=f"`podkeep describe pod {name}{option}` says more")
+    said = await _ask_api(config, lambda api: api.why_not_here(name, namespace))
+    return FailedPrecondition(said, hint=_describe(name, namespace)) if said else error
 
 
 def _before_sandbox(config: Config, name: str, namespace: str) -> str:
@@ -187,8 +224,8 @@ def choose_container(
 ) -> api_pb2.Container:
     """Return the container meant by ``name`` (see :func:`find_container`).
 
-    :param told: what the pod's agent says: init containers are not counted when one is chosen, and others may be still
-        to come.
+    :param told: what the pod's agent says: init and ephemeral containers are not counted when one is chosen, and
+        others may be still to come.
     :raises NotFound: if there is none.
     :raises FailedPrecondition: if it has not started yet.
     :raises InvalidArgument: if ``name`` is ``None`` and there are several.
@@ -198,9 +235,10 @@ def choose_container(
     if not names:
         raise NotFound(f"pod {pod} has no container")
     if name is None:
-        candidates = [item for item in names if item not in told.init]
+        # Whoever debugs a pod, by an ephemeral container, means the same as before.
+        candidates = sorted(told.main) or [item for item in names if item not in told.init]
         if len(candidates) > 1:
-            hint = f"choose one with -c {candidates[0]}"
+            hint = f"choose one with -c {told.main[0] if told.main else candidates[0]}"
             raise InvalidArgument(f"pod {pod} has containers {', '.join(names)}", hint=hint)
         name = candidates[0]
     matching = [container for container in attempts if container.metadata.name == name]
@@ -212,4 +250,4 @@ def choose_container(
         text = f'container "{name}" in pod "{pod}" has not run, and nobody starts it'
         raise FailedPrecondition(text, hint=f"what ran the pod has ended; `podkeep rm {pod}` removes it")
     reason = told.waiting.get(name, WaitingReason(reason=told.first_wait(()), message=""))
-    raise FailedPrecondition(f'container "{name}" in pod "{pod}" is waiting to start: {_text(reason)}', hint=_STARTS)
+    raise FailedPrecondition(_waiting_to_start(name, pod, reason), hint=_STARTS)

@@ -17,7 +17,7 @@ REPEATED = timedelta(minutes=5)
 """When an event is told again of what is as before."""
 MAX_MESSAGE = 1024
 """Characters of an event's message (pkg/apis/core/validation: ``NoteLengthLimit``)."""
-_MAX_BASE = 236
+_MAX_BASE = 220
 """Characters of the object's name that are kept in that of the event."""
 
 
@@ -75,7 +75,14 @@ def is_due(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) 
 
 
 def name_of(value: Mapping[str, Any], told: Told) -> str:
-    """Return the name of an event, the same for all that say the same of an object."""
+    """Return the name of an event, the same for all that say the same of an object.
+
+    It begins as that of an event of a kubelet would (client-go: ``makeEvent``) at the moment when the object was made.
+    Lists are in the order of names, and clients that sort by times in whole seconds keep it: what led to the object's
+    being on a node comes before what became of it there.
+    """
     metadata = value["metadata"]
     said = f"{metadata['uid']}\n{told.reason}\n{told.message[:MAX_MESSAGE]}"
-    return f"{metadata['name'][:_MAX_BASE].rstrip('-.')}.{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+    made = int(rfc3339.seconds(metadata["creationTimestamp"])) * 10**9
+    what = hashlib.sha256(said.encode()).hexdigest()[:16]
+    return f"{metadata['name'][:_MAX_BASE].rstrip('-.')}.{made:x}{what}"

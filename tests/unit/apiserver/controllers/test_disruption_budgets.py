@@ -19,7 +19,14 @@ SELECTOR = {"matchLabels": {"app": "web"}}
 
 
 def budget(status: dict[str, Any] | None = None, **spec: Any) -> tuple[str, dict[str, Any]]:
-    metadata = {"name": "b", "namespace": "default", "uid": "b", "resourceVersion": "3", "generation": 2}
+    metadata = {
+        "name": "b",
+        "namespace": "default",
+        "uid": "b",
+        "resourceVersion": "3",
+        "generation": 2,
+        "creationTimestamp": "2026-11-23T05:00:00Z",
+    }
     begun = dict.fromkeys(("currentHealthy", "desiredHealthy", "expectedPods", "disruptionsAllowed"), 0)
     return BUDGETS, {"metadata": metadata, "spec": {"selector": SELECTOR} | spec, "status": begun | (status or {})}
 
@@ -31,6 +38,7 @@ def pod(name: str, owner: tuple[str, str, str] | None = None, *, ready: bool = T
         "namespace": "default",
         "uid": name,
         "resourceVersion": "7",
+        "creationTimestamp": "2026-11-23T05:00:00Z",
         "labels": {"app": "web"},
     }
     if owner is not None:

@@ -41,6 +41,7 @@ def pod(name: str = "p", *, labels: dict[str, str] | None = None, requests: Any 
             "namespace": "default",
             "uid": f"uid-{name}",
             "resourceVersion": "7",
+            "creationTimestamp": TIME,
             "labels": labels or {},
         },
         "spec": {"containers": [container]} | spec,
@@ -394,6 +395,30 @@ def test_a_pod_is_bound_and_that_is_told() -> None:
             "count": 1,
         },
     )
+
+
+def test_the_event_of_a_binding_is_listed_before_those_of_the_kubelet() -> None:
+    """Its name is: lists are in the order of names, and kubectl sorts them by times in whole seconds."""
+    world = World()
+    world.put("nodes", node())
+    names = []
+    for item in "abcdefgh":
+        world.put("pods", pod(item))
+        (told,) = world.plan(item).then
+        assert isinstance(told, Create)
+        names.append(told.value["metadata"]["name"])
+    soon = int((NOW + timedelta(milliseconds=1)).timestamp() * 1e9)  # as events of the kubelet are named
+    assert [name for name in names if name >= f"{name[0]}.{soon:x}"] == []
+
+
+def test_the_name_of_an_event_of_a_pod_with_a_long_name_is_not_too_long() -> None:
+    world = World()
+    world.put("nodes", node())
+    long = "a" * 253
+    world.put("pods", pod(long))
+    (told,) = world.plan(long).then
+    assert isinstance(told, Create)
+    assert len(told.value["metadata"]["name"]) <= 253
 
 
 @pytest.mark.parametrize(

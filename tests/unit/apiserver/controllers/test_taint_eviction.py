@@ -26,6 +26,7 @@ def node(*taints: dict[str, str]) -> tuple[str, dict[str, Any]]:
 
 def pod(*tolerations: dict[str, Any], deleting: bool = False) -> tuple[str, dict[str, Any]]:
     metadata = {"name": "p", "namespace": "default", "uid": "u", "resourceVersion": "7"}
+    metadata["creationTimestamp"] = "2026-11-23T05:00:00Z"
     if deleting:
         metadata["deletionTimestamp"] = "2026-11-23T05:00:00Z"
     return "pods", {"metadata": metadata, "spec": {"nodeName": "n", "tolerations": list(tolerations)}, "status": {}}

@@ -52,7 +52,7 @@ class Api:
     def __init__(self, *objects: Found) -> None:
         self.objects = [(resource, copy.deepcopy(value)) for resource, value in objects]
         for _, value in self.objects:
-            value["metadata"]["resourceVersion"] = "1"
+            value["metadata"] |= {"resourceVersion": "1", "creationTimestamp": "2026-11-23T06:00:00Z"}
         self.controller = VolumeBinder()
         self.writes = 0
 

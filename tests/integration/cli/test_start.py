@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -135,6 +136,7 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(
     try:
         done = stopped.run(verb, *([str(pod(tmp_path / "one.json"))] if verb == "run" else []))
         report = json.loads(stopped.run("doctor", "-o", "json").stdout)
+        checked = stopped.run("config", "check")
     finally:
         mounts.unmount(top)
     assert done.returncode == 1
@@ -144,6 +146,11 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(
     assert hint.startswith(f"hint: set runtime.{key} to a directory that can be written")
     (found,) = [item for item in report if item["name"] == f"runtime.{key}"]
     assert (found["level"], found["detail"]) == ("missing", f"{top}/d/{key}: cannot be written")
+    assert checked.returncode == 1
+    assert re.search(rf"^missing +runtime\.{key} +{top}/d/{key}: cannot be written$", checked.stdout, re.MULTILINE)
+    assert checked.stderr.startswith(
+        f"podkeep: {stopped.config}: what it names is not there, or cannot be used: runtime.{key}\n"
+    )
 
 
 @pytest.mark.parametrize("verb", ["run", "agent"])
@@ -157,11 +164,14 @@ def test_a_directory_of_pods_that_cannot_be_written_is_no_defect(
     try:
         arguments = [str(pod(tmp_path / "one.json"))] if verb == "run" else []
         done = stopped.run("--set", f"agent.{key}={top}/agent", verb, *arguments)
+        checked = stopped.run("--set", f"agent.{key}={top}/agent", "config", "check")
     finally:
         mounts.unmount(top)
     assert done.returncode == 1
     assert done.stderr.splitlines()[0] == f"podkeep: agent.{key}: {top}/agent cannot be written: Read-only file system"
     assert not stopped.layout.run.exists(), "no runtime was started for it"
+    assert checked.returncode == 1
+    assert re.search(rf"^missing +agent\.{key} +{top}/agent: cannot be written$", checked.stdout, re.MULTILINE)
 
 
 def corrupt(daemon: Daemon) -> None:

@@ -33,7 +33,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
     from podkeep.base.config import DEFAULT_PATH, attributed, read
-    from podkeep.cli.diagnosis import class_resources, finding, programs
+    from podkeep.cli.diagnosis import class_resources, finding, machine, programs
 
     path = invocation.config_path or DEFAULT_PATH
     config, problems = read(invocation.config_path, invocation.settings)
@@ -48,6 +48,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     findings = [
         *programs.examine(config, holes=False),
         *programs.examine_files(config),
+        *machine.unwritable(config),
         # Whoever looks for what is named there takes it for granted that it can be understood.
         *([] if any("class_resources" in problem.message for problem in found) else class_resources.examine(config)),
     ]
@@ -58,7 +59,9 @@ def check(invocation: Invocation, file: Path | None) -> None:
     missing = [item.name for item in findings if item.level is finding.Level.MISSING]
     if missing:
         names = ", ".join(missing)
-        raise FailedPrecondition(f"{path}: what it names is not there: {names}", hint="see the lines above")
+        raise FailedPrecondition(
+            f"{path}: what it names is not there, or cannot be used: {names}", hint="see the lines above"
+        )
     there = "in order" if path.exists() else "absent; every key has its default"
     click.echo(f"{path}: {there}")
 

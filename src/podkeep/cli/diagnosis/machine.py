@@ -67,16 +67,29 @@ def _directories(config: Config) -> dict[str, str]:
 
 def directory(name: str, path: Path) -> Finding:
     """Judge whether a pod's root, a user without privileges outside, can reach into ``path``."""
-    existing = next(parent for parent in (path, *path.parents) if parent.exists())
-    if os.geteuid() == 0 and not os.access(existing, os.W_OK):
-        fix = f"set {name} to a directory that can be written; findmnt --target {existing}"
-        return finding.missing(name, f"{path}: cannot be written", why="what pods need is made there", fix=fix)
+    if (found := _unwritable(name, path)) is not None:
+        return found
     closed = [parent for parent in (*reversed(path.parents), path) if parent.is_dir() and not _is_open(parent)]
     if not closed:
         return finding.ok(name, str(path))
     why = "the OCI runtime works there as the pod's root, whom the machine takes for a user without privileges"
     fix = f"chmod o+x {' '.join(str(parent) for parent in closed)}"
     return finding.missing(name, f"{path}: closed to other users", why=why, fix=fix)
+
+
+def unwritable(config: Config) -> list[Finding]:
+    """Return the directories without which no daemon serves, and in which nothing can be made; none if not root."""
+    wanted = _directories(config) | {"agent.pod_logs": config.agent.pod_logs}
+    found = (_unwritable(name, Path(path)) for name, path in wanted.items())
+    return [item for item in found if item is not None]
+
+
+def _unwritable(name: str, path: Path) -> Finding | None:
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if os.geteuid() != 0 or os.access(existing, os.W_OK):
+        return None
+    fix = f"set {name} to a directory that can be written; findmnt --target {existing}"
+    return finding.missing(name, f"{path}: cannot be written", why="what pods need is made there", fix=fix)
 
 
 def beside_kubelets(config: Config, found: Sequence[Kubelet]) -> list[Finding]:

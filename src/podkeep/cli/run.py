@@ -119,9 +119,11 @@ def command(
     manifest = assigned(_read(files, gates), for_containers, for_pods, gates)
     if not manifest.pods:
         raise InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it")
+    from podkeep.agent import kubelets
     from podkeep.cli.core.background import claim, require_writable
     from podkeep.mountns import membership
 
+    kubelets.require_apart(config)  # asked again for each pod; here, before anything is made
     require_writable("agent.root", Path(config.agent.root))
     require_writable("agent.pod_logs", Path(config.agent.pod_logs), 0o755)
     claimed = claim(config, invocation.global_options())

@@ -54,6 +54,7 @@ def test_a_directory_of_a_running_kubelet_is_refused(
         "default)\n"
     )
     assert own_runner.pods() == []
+    assert [path.name for path in (daemon.base / "kubelet", daemon.base / "logs") if path.exists()] == []
     assert own_runner.run(pod(shell(image, "true"))).returncode == 0
 
 

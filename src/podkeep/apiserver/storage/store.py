@@ -223,6 +223,7 @@ class Store:
         self._database = Database(path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="storage")
         self._tasks = Tasks("storage")
+        self._reading = asyncio.Lock()
         self._revision = self._assigned = self._database.revision()
         self._compacted = self._database.compacted()
         # How far that has come is not on the disk: who watched these before a restart lists them again.
@@ -261,6 +262,11 @@ class Store:
         future = asyncio.get_running_loop().run_in_executor(self._thread, work)
         await finished(future)
         return future.result()
+
+    async def _read(self, work: Callable[[], _Result]) -> _Result:
+        # One at a time: a write waits for the one that is under way, not for all that clients ask for.
+        async with self._reading:
+            return await self._on_thread(work)
 
     # reads
 
@@ -333,7 +339,7 @@ class Store:
         """
         self._require_kept(resource, revision)
         query = partial(self._database.snapshot, resource, namespace, revision, after, limit)
-        found, more = await self._on_thread(query)
+        found, more = await self._read(query)
         self._require_kept(resource, revision)
         return Page(found, revision, more)
 
@@ -342,7 +348,7 @@ class Store:
 
         :raises Compacted: if ``revision``, which is that of the page, is not kept any more.
         """
-        found = await self._on_thread(partial(self._database.values, written))
+        found = await self._read(partial(self._database.values, written))
         self._require_kept(resource, revision)
         if len(found) < len(written):
             raise Compacted(f"too old resource version: {revision}")
@@ -475,7 +481,7 @@ class Store:
         if after >= self._history_start or after >= upto:
             recent = (event for event in self._history if after < event.stored.revision <= upto)
             return [event for event in recent if event.stored.key.resource == resource], None
-        past = await self._on_thread(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
+        past = await self._read(partial(self._database.events, resource, after, upto, _DISK_EVENTS))
         self._require_kept(resource, after)
         return past
 

@@ -413,6 +413,27 @@ def test_pages_are_of_one_revision(tmp_path: Path) -> None:
     run(tmp_path / "db", steps)
 
 
+def test_a_write_does_not_wait_for_all_who_read_the_past(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        first = await store.put(key("a"), value("a"), None)
+        second = await store.put(key("b"), value("b"), None)
+        ended: list[str] = []
+
+        async def ends(name: str, work: Awaitable[object]) -> None:
+            await work
+            ended.append(name)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(ends("page", store.page("pods", "", first.revision, ("", ""), 10)))
+                group.create_task(ends("values", store.values("pods", first.revision, [first.revision])))
+            group.create_task(ends("write", store.put(key("b"), value("b"), second)))
+        assert len(ended) == 41
+        assert ended.index("write") < 5
+
+    run(tmp_path / "db", steps)
+
+
 def test_compaction_keeps_what_can_still_be_asked_for(tmp_path: Path) -> None:
     path = tmp_path / "db"
 

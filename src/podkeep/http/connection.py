@@ -308,13 +308,17 @@ class HttpConnection:
 
         async def write() -> None:
             async for data in chunks:
-                if data:
-                    await self._write(framed(data) if self._sends_chunks else self._h11.send(h11.Data(data=data)))
+                # Of what is large, only a piece is copied for a client that takes its time.
+                for start in range(0, len(data), PIECE_BYTES):
+                    await self._write_data(data[start : start + PIECE_BYTES])
 
         try:
             await self._while_there(write())
         finally:
             self._sends_chunks = False
+
+    async def _write_data(self, data: bytes) -> None:
+        await self._write(framed(data) if self._sends_chunks else self._h11.send(h11.Data(data=data)))
 
     async def _while_there(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         gone = asyncio.Event()

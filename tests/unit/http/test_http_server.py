@@ -673,8 +673,10 @@ def test_chunks_are_sent_as_they_are_made(run: Any) -> None:
             assert (headers["transfer-encoding"], headers["content-type"]) == ("chunked", "x/y")
             for chunk in (b"one", b"2" * 100_000):
                 go_on.put_nowait(chunk)
-                assert await client.reader.readline() == b"%x\r\n" % len(chunk)
-                assert await client.reader.readexactly(len(chunk) + 2) == chunk + b"\r\n"
+                for start in range(0, len(chunk), PIECE_BYTES):
+                    part = chunk[start : start + PIECE_BYTES]
+                    assert await client.reader.readline() == b"%x\r\n" % len(part)
+                    assert await client.reader.readexactly(len(part) + 2) == part + b"\r\n"
             go_on.put_nowait(b"")
             assert await client.reader.readexactly(5) == b"0\r\n\r\n"
             go_on.put_nowait(b"")

@@ -11,6 +11,7 @@ from podkeep.apiserver.auth.interfaces import Authorizer, Decision, RequestAttri
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.endpoints import bodies, media_types
+from podkeep.apiserver.endpoints.limits import Room
 from podkeep.apiserver.endpoints.media_types import JSON, PLAIN, Form
 from podkeep.apiserver.endpoints.output import written
 from podkeep.apiserver.endpoints.query import Query
@@ -35,6 +36,8 @@ class Call:
     """Who asks as ``user``; None: that is who asks."""
     warnings: list[str] = field(default_factory=list)
     audit_id: str = ""
+    room: Room = field(default_factory=Room)
+    """For what is kept of its answer."""
     authorizer: Authorizer | None = None
     """Asked about what a request turns out to do beyond its verb; None: nobody may do that."""
 

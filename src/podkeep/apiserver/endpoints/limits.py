@@ -8,17 +8,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 from podkeep.apiserver.auth.user import MASTERS, User
 from podkeep.apiserver.endpoints.request_info import READ_ONLY, RequestInfo
-from podkeep.apiserver.meta.status import too_many_requests
+from podkeep.apiserver.meta.status import StatusError, too_many_requests
+from podkeep.base.errors import ResourceExhausted
 
 MAX_READS = 400
 MAX_WRITES = 200
 MAX_STREAMS = 4096
 """Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
+ROOM_BYTES = 64 << 20
+"""Of what is made or read of large objects for clients of their own, who take their time."""
+OWN_BYTES = 64 << 10
+"""Of these, what each answer may have anyway."""
 SEAT_CHARACTERS = 512
 """Of selectors, for which a request takes another seat: an open watch keeps them, in some 30 times as many bytes."""
 
@@ -56,11 +61,45 @@ class Slots:
             del self.users[user]
 
 
+class NoRoom(ResourceExhausted):
+    """Too much is kept for the clients of one user, or for all."""
+
+    def __init__(self) -> None:
+        super().__init__("too many large objects are being sent", hint="ask again, or for fewer at a time")
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may be kept for one answer while its client takes it; ``slots`` are bytes, None: as much as it likes."""
+
+    slots: Slots | None = None
+    user: str = ""
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Keep so many bytes.
+
+        :raises NoRoom: if they are many, and others of the same user's, or of all users, are.
+        """
+        with ExitStack() as held:
+            if self.slots is not None and size > OWN_BYTES:
+                try:
+                    held.enter_context(self.slots.taken(self.user, size))
+                except StatusError:
+                    raise NoRoom from None
+            yield
+
+
 class InFlight:
     """The requests that are being answered. Administrators' are not counted."""
 
     def __init__(self, reads: int = MAX_READS, writes: int = MAX_WRITES, streams: int = MAX_STREAMS) -> None:
         self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams)
+        self.kept = Slots(ROOM_BYTES)
+
+    def room(self, user: User) -> Room:
+        """Return what answers to a user have room for."""
+        return Room() if MASTERS in user.groups else Room(self.kept, user.name)
 
     @contextmanager
     def counted(self, info: RequestInfo, user: User, selectors: int = 0) -> Iterator[None]:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from podkeep.apiserver.endpoints.facts import Facts
+from podkeep.apiserver.endpoints.limits import Room
 from podkeep.apiserver.endpoints.options import EXACT, ListOptions
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.status import StatusError, bad_request, expired
@@ -36,8 +37,9 @@ TURN = 200
 """Objects that selectors are held against in one turn of the event loop: some 2 ms if none was read before."""
 TURN_BYTES = 8 << 20
 """Of these objects, if they are large: they are read for it, and what was read of all of them is not kept."""
-KEPT_BYTES = 1 << 20
-"""Of the objects of a list, at once, that are kept for a client: it can take its time, and others change them."""
+KEPT_BYTES = 64 << 10
+"""Of the objects of a list, at once, that are kept for a client: it can take its time, and others change them. One is
+read if it is larger."""
 
 
 class Token(NamedTuple):
@@ -137,20 +139,25 @@ class Objects:
         """Return which they are."""
         return [item.key for item in self._items]
 
-    async def pages(self) -> AsyncGenerator[Sequence[Stored], None]:
+    async def pages(self, room: Room) -> AsyncGenerator[Sequence[Stored], None]:
         """Yield them, in portions of which each is worked on in one turn of the event loop.
 
         :raises Compacted: if the revision is not kept any more.
+        :raises NoRoom: if there is none for what comes from the disk.
         """
         for items in turns(self._items, KEPT_BYTES):
-            yield await self._read(items)
+            found = [self._in_memory(item) for item in items]
+            with room.taken(sum(_size(item) for item, stored in zip(items, found, strict=True) if stored is None)):
+                yield await self._read(items, found)
+            del found
             await asyncio.sleep(0)
 
-    async def _read(self, items: Sequence[Stored | Version]) -> Sequence[Stored]:
-        found = [(item, self._in_memory(item)) for item in items]
-        past = [item.revision for item, stored in found if stored is None]
+    async def _read(self, items: Sequence[Stored | Version], found: Sequence[Stored | None]) -> Sequence[Stored]:
+        past = [item.revision for item, stored in zip(items, found, strict=True) if stored is None]
         values = iter(await self._store.values(items[0].key.resource, self._revision, past) if past else ())
-        return [stored or Stored(item.key, item.revision, next(values)) for item, stored in found]
+        return [
+            stored or Stored(item.key, item.revision, next(values)) for item, stored in zip(items, found, strict=True)
+        ]
 
     def _in_memory(self, item: Stored | Version) -> Stored | None:
         if isinstance(item, Stored):
@@ -259,19 +266,31 @@ class Lists:
             page = await self._store.page(
                 target.resource.storage_name, namespace, revision, after, _PAGE if options.selects else wanted
             )
-            more = page.more
-            left = len(page.items)
-            for turn in turns(page.items, TURN_BYTES):
-                await asyncio.sleep(0)
-                for stored in turn:
-                    if options.limit and len(found) == options.limit:
-                        break
-                    left -= 1
-                    if not options.selects or self._facts.selects(options, target.resource, stored):
-                        found.add(stored)
-                    after = stored.key.namespace, stored.key.name
-            more = more or left > 0
+            after, left = await self._take(page.items, target.resource, options, found, after)
+            more = page.more or left > 0
+            del page  # it is not kept while the next one is waited for
         return Listed(found, _metadata(found, revision, more=more))
+
+    async def _take(
+        self,
+        items: Sequence[Stored],
+        resource: Resource,
+        options: ListOptions,
+        found: Objects,
+        after: tuple[str, str],
+    ) -> tuple[tuple[str, str], int]:
+        """Add what is selected, up to the limit; return after which of them that ended, and how many are left."""
+        left = len(items)
+        for turn in turns(items, TURN_BYTES):
+            await asyncio.sleep(0)
+            for stored in turn:
+                if options.limit and len(found) == options.limit:
+                    return after, left
+                left -= 1
+                if not options.selects or self._facts.selects(options, resource, stored):
+                    found.add(stored)
+                after = stored.key.namespace, stored.key.name
+        return after, left
 
 
 _Item = TypeVar("_Item", Stored, Stored | Version)

@@ -19,6 +19,7 @@ from podkeep.apiserver.kinds.resources import Column, Resource
 from podkeep.apiserver.meta.objects import metadata
 
 PIECE_BYTES = 64 << 10
+EVENT_END = b"}\n"
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.decode
@@ -149,7 +150,7 @@ class Rendering:
             value = encode(self.table([plain], list_meta, headers=headers))
         elif self.form.as_:
             value = encode(self.partial(decode(value)))
-        return b'{"type":"' + kind.encode() + b'","object":' + value + b"}\n"
+        return event_start(kind) + value + EVENT_END
 
     def bookmark(self, revision: int, *, ends_initial: bool) -> bytes:
         """Return a watch's line that says up to which revision everything was told."""
@@ -170,6 +171,11 @@ class Rendering:
         elif self.form.as_:
             value = self.partial(value)
         return b'{"type":"BOOKMARK","object":' + encode(value) + b"}\n"
+
+
+def event_start(kind: str) -> bytes:
+    """Return what comes before the object in a line of a watch; ``EVENT_END`` comes after it."""
+    return b'{"type":"' + kind.encode() + b'","object":'
 
 
 def written(value: bytes | Mapping[str, Any], form: Form) -> bytes:

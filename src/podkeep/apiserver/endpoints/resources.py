@@ -14,6 +14,7 @@ from podkeep.apiserver.endpoints import options
 from podkeep.apiserver.endpoints.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.facts import Facts
+from podkeep.apiserver.endpoints.limits import NoRoom, Room
 from podkeep.apiserver.endpoints.lists import Listed, Lists, Objects
 from podkeep.apiserver.endpoints.media_types import APPLY, JSON, YAML
 from podkeep.apiserver.endpoints.options import WriteOptions
@@ -77,7 +78,10 @@ class Resources:
         """Answer with an object."""
         view = self._view(call, target.resource)
         stored = self.registry.get(target)
-        return call.respond(view.one(view.seen(stored.value)), content_type=view.form.content_type)
+        body = view.one(view.seen(stored.value))
+        if body is not stored.value:
+            call.request.at_end.enter_context(call.room.taken(len(body)))
+        return call.respond(body, content_type=view.form.content_type)
 
     async def list(self, call: Call, target: Target) -> Response:
         """Answer with the objects of a resource."""
@@ -101,7 +105,7 @@ class Resources:
             raise not_acceptable([f"{JSON};stream=watch"])
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=True)
-        lines, end = self.watches.start(target, asked, view, call.request.write_now)
+        lines, end = self.watches.start(target, asked, view, call.request.write_now, call.room)
         call.request.at_end.callback(end)
         return call.respond(lines, content_type=view.form.content_type)
 
@@ -176,7 +180,7 @@ class Resources:
                 raise error
         try:
             return await _list_answer(call, view, listed)
-        except Compacted:  # they are gone, and so is what they were
+        except (Compacted, NoRoom):  # they are gone, and what they were is gone, too, or too much
             return await _list_answer(call, view, self.lists.empty(listed))
 
     async def _delete_one(self, target: Target, asked: options.Deletion, request: Request) -> None:
@@ -249,7 +253,7 @@ class _Unknown:
 
 async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
     """Answer with a list piece by piece, as it is made: a whole one would take memory, and keep others waiting."""
-    pieces = _list_pieces(view.list_body(listed.metadata), listed.objects)
+    pieces = _list_pieces(view.list_body(listed.metadata), listed.objects, call.room)
     first = await anext(pieces)
     second = await anext(pieces, None)
     if second is None:
@@ -266,20 +270,29 @@ async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
     return call.respond(body(), content_type=view.form.content_type)
 
 
-async def _list_pieces(body: ListBody, objects: Objects) -> AsyncGenerator[bytes, None]:
-    """Yield a list in pieces of about ``PIECE_BYTES``."""
+async def _list_pieces(body: ListBody, objects: Objects, room: Room) -> AsyncGenerator[bytes, None]:
+    """Yield a list in pieces of about ``PIECE_BYTES``. A larger object is one, and no copy if it is shown as stored.
+
+    :raises NoRoom: if there is none for what is made of it otherwise.
+    """
     piece, size = [body.start], len(body.start)
     before, end = body.before, body.end_of_empty
-    async with aclosing(objects.pages()) as pages:
+    async with aclosing(objects.pages(room)) as pages:
         async for page in pages:
             for stored in page:
-                part = before + body.item(stored.value)
+                part = body.item(stored.value)
+                piece.append(before)
                 before, end = body.between, body.end
-                piece.append(part)
-                size += len(part)
-                if size >= PIECE_BYTES:
+                is_large = len(part) >= PIECE_BYTES
+                if not is_large:
+                    piece.append(part)
+                    size += len(part)
+                if is_large or size >= PIECE_BYTES:
                     yield b"".join(piece)
                     piece, size = [], 0
+                if is_large:
+                    with room.taken(0 if part is stored.value else len(part)):
+                        yield part
     yield b"".join([*piece, end])
 
 

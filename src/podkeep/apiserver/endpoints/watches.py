@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
 
 from podkeep.apiserver.endpoints.facts import Facts
+from podkeep.apiserver.endpoints.limits import NoRoom, Room
 from podkeep.apiserver.endpoints.lists import Objects, future_revision
 from podkeep.apiserver.endpoints.media_types import Form
 from podkeep.apiserver.endpoints.options import ListOptions
-from podkeep.apiserver.endpoints.output import PIECE_BYTES, Rendering, decode, encode
+from podkeep.apiserver.endpoints.output import EVENT_END, PIECE_BYTES, Rendering, decode, encode, event_start
 from podkeep.apiserver.endpoints.recent import Recent
 from podkeep.apiserver.kinds.resources import Target
-from podkeep.apiserver.meta.status import StatusError, expired, internal
+from podkeep.apiserver.meta.status import StatusError, expired, internal, too_many_requests
 from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.records import Event, EventType, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
@@ -91,11 +92,12 @@ class Watches:
             watcher.end()
 
     def start(
-        self, target: Target, options: ListOptions, view: Rendering, write_now: WriteNow
+        self, target: Target, options: ListOptions, view: Rendering, write_now: WriteNow, room: Room
     ) -> tuple[AsyncGenerator[bytes, None], Callable[[], None]]:
         """Begin a watch.
 
         :param write_now: writes lines while the next ones are waited for; False: it wrote none.
+        :param room: for what is kept of large objects for this watch alone.
         :returns: its lines, and what ends it.
         :raises StatusError: 504, if the revision is not there yet.
         """
@@ -117,6 +119,7 @@ class Watches:
         except Compacted:
             oldest = self._store.compacted(resource.storage_name)
             return _refused(expired(f"too old resource version: {revision} ({oldest})")), _nothing
+        watcher.keep = room.taken
         self._open.add(watcher)
         if view.is_stored and not options.selects:
             # With selectors, what an object is decides: that is for the watch's own task, which may fail alone.
@@ -126,7 +129,8 @@ class Watches:
             watcher.end()
             self._open.discard(watcher)
 
-        return self._stream(watcher, options, view, initial, revision), end
+        pieces = self._initial(options, view, initial, room)
+        return self._stream(watcher, options, view, pieces, revision), end
 
     def _chunk_of(self, events: Sequence[Event], view: Rendering) -> Chunk:
         """Return events whose objects are shown as they are stored, made once for all watchers of them."""
@@ -137,17 +141,25 @@ class Watches:
         return chunk
 
     async def _stream(
-        self, watcher: Watcher, options: ListOptions, view: Rendering, initial: Objects, revision: int
+        self,
+        watcher: Watcher,
+        options: ListOptions,
+        view: Rendering,
+        initial: AsyncGenerator[bytes, None],
+        revision: int,
     ) -> AsyncGenerator[bytes, None]:
         headers = True
         try:
-            async with aclosing(self._initial(options, view, initial)) as pieces:
-                async for piece in pieces:
+            async with aclosing(initial):
+                async for piece in initial:
                     headers = headers and not piece
                     yield piece
                     await asyncio.sleep(0)
         except Compacted as error:
             yield error_line(expired(error.message))
+            return
+        except NoRoom:
+            yield error_line(too_many_requests())
             return
         del initial
         if options.initial_events and options.bookmarks:
@@ -158,31 +170,41 @@ class Watches:
                     if isinstance(told, int):
                         yield view.bookmark(told, ends_initial=False)
                         continue
-                    lines = b"".join(self._lines_of(told, view, headers=headers))
-                    headers = headers and not lines
-                    yield lines
+                    for lines in joined(self._lines_of(told, view, headers=headers)):
+                        headers = False
+                        yield lines
         except Slow:
             return
+        except NoRoom:
+            yield error_line(too_many_requests())
         except Compacted as error:
             yield error_line(expired(error.message))
         except PodkeepError as error:
             yield error_line(internal(str(error)))
 
-    async def _initial(self, options: ListOptions, view: Rendering, initial: Objects) -> AsyncGenerator[bytes, None]:
-        """Yield the lines of the objects that are there, in pieces."""
+    async def _initial(
+        self, options: ListOptions, view: Rendering, initial: Objects, room: Room
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of the objects that are there, in pieces; an object that is large is one, and no copy."""
         piece: list[bytes] = []
         size, headers = 0, True
-        async with aclosing(initial.pages()) as pages:
+        async with aclosing(initial.pages(room)) as pages:
             async for page in pages:
                 for stored in page:
                     if options.selects and not self._facts.selects(options, view.resource, stored):
+                        continue
+                    if view.is_stored and len(stored.value) >= PIECE_BYTES:
+                        yield b"".join([*piece, event_start(EventType.ADDED)])
+                        yield stored.value
+                        piece, size = [EVENT_END], 0
                         continue
                     line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
                     headers = False
                     piece.append(line)
                     size += len(line)
                     if size >= PIECE_BYTES:
-                        yield b"".join(piece)
+                        with room.taken(size):
+                            yield b"".join(piece)
                         piece, size = [], 0
         yield b"".join(piece)
 
@@ -228,14 +250,30 @@ class Watches:
         value = change.stored.value
         if change.type is EventType.DELETED and change.is_previous:
             value = with_revision(value, change.stored.revision)
-        if view.is_stored:
+        if view.is_stored and len(value) < PIECE_BYTES:
             return view.event(change.type, value, headers=False)
+        # A large one is one object for all watchers, who may take it slowly.
         key = change.stored.revision, change.type, view.resource.kind, view.form, view.include, headers
         line = self._lines.get(key)
         if line is None:
             line = view.event(change.type, view.seen(value), headers=headers)
             self._lines.put(key, line, len(line))
         return line
+
+
+def joined(lines: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield lines together, but no copy of one that is large."""
+    some: list[bytes] = []
+    for line in lines:
+        if len(line) < PIECE_BYTES:
+            some.append(line)
+            continue
+        if some:
+            yield b"".join(some)
+            some = []
+        yield line
+    if some:
+        yield b"".join(some)
 
 
 async def _refused(error: StatusError) -> AsyncGenerator[bytes, None]:

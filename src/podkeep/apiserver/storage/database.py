@@ -17,8 +17,10 @@ from podkeep.base import sqlite
 from podkeep.base.errors import DataLoss, PodkeepError
 
 SCHEMA_VERSION = 1
-PAST_BYTES = 8 << 20
-"""Of the objects that one read of the past returns, but for the last of them."""
+PAST_BYTES = 1 << 20
+"""Of the objects that one read of a list of the past returns, but for the last of them."""
+PAST_EVENT_BYTES = 64 << 10
+"""Of the objects of a read of past events: they are kept for a watcher while it takes them."""
 _MODE = 0o600
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -137,7 +139,7 @@ class Database:
     def events(self, resource: str, after: int, upto: int, limit: int) -> tuple[list[Event], int | None]:
         """Return the first writes of a resource after a revision, up to another.
 
-        :param limit: how many at most; fewer, if they and the states before them have more than ``PAST_BYTES``.
+        :param limit: how many at most; fewer, if they and the states before them have more than ``PAST_EVENT_BYTES``.
         :returns: the writes, and the revision after which there may be more; None: there are none.
         """
         found: list[Event] = []
@@ -154,7 +156,7 @@ class Database:
                 event = _event(row)
                 found.append(event)
                 size += len(event.stored.value) + (len(event.previous.value) if event.previous else 0)
-                if len(found) == limit or size >= PAST_BYTES:
+                if len(found) == limit or size >= PAST_EVENT_BYTES:
                     return found, event.stored.revision
         return found, None
 

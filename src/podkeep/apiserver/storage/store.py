@@ -15,6 +15,7 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -97,6 +98,10 @@ class Watcher:
         """Takes events in the turn in which they are acknowledged, while :meth:`batch` waits and has given all others
         out, unless they are many (``DELIVERED_BYTES``); False: it takes none now, and they are batch's. It must not
         raise."""
+        self.keep: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
+        """Told of the bytes of objects that came from the disk, until all of them were taken and are done with; it
+        may refuse them. What is in the store's memory is kept for others, too."""
+        self._kept = ExitStack()
         self._error: PodkeepError | None = None
         self._ended = False
 
@@ -139,6 +144,7 @@ class Watcher:
                 self._older.clear()
                 self._events.clear()
             self._go_on()
+            self._kept.close()
             self._close(self)
 
     def wake(self) -> None:
@@ -166,11 +172,15 @@ class Watcher:
 
         Cancelled, it has taken none. Empty at the end of the watch; None when woken; otherwise as the iterator.
         """
+        if not self._older:
+            self._kept.close()  # those of before are done with
         while self._after is not None and not self._older:
             events, after = await self._past(self.resource, self._after)
             if not self._ended:
                 self._older.extend(filter(self._is_ours, events))
                 self._after = after
+                if after is not None:
+                    self._kept.enter_context(self.keep(sum(map(_size, self._older))))
         self._took = True
         while not self._woken and not self._older and not self._events:
             if self._error is not None:
@@ -197,6 +207,10 @@ class Watcher:
     def is_drained(self) -> bool:
         """Whether everything up to the store's revision was taken."""
         return self._after is None and not self._older and not self._events and self._error is None
+
+
+def _size(event: Event) -> int:
+    return len(event.stored.value) + (len(event.previous.value) if event.previous else 0)
 
 
 def _exceeds(events: int, size: int, times: int) -> bool:

@@ -14,17 +14,18 @@ import pytest
 import yaml
 
 from podkeep.apiserver.endpoints import lists
-from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight
+from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight, Slots
 from podkeep.apiserver.endpoints.output import PIECE_BYTES
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.storage import database, store
-from podkeep.apiserver.storage.records import Stored
+from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted
 from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api
 
 JSON_PATCH = "application/json-patch+json"
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
 
 
@@ -454,6 +455,142 @@ def test_what_a_slow_client_gets_is_not_kept_for_it(
         assert b'"new"' not in text
 
     _run(tmp_path, test)
+
+
+@pytest.mark.parametrize("query", ["", WATCH_OF_ALL])
+def test_clients_who_are_sent_a_large_object_have_no_copies(tmp_path: Path, query: str) -> None:
+    async def test(api: Api) -> None:
+        for name in "abc":
+            await api.call("POST", CMS, _cm(name, data={"x": _LARGE if name == "b" else name}))
+        stored = api.store.get(Key("configmaps", "default", "b"))
+        assert stored is not None
+        answer = await api.call("GET", f"{CMS}?{query}")
+        assert answer.lines is not None
+        pieces = [await anext(answer.lines)]
+        async with asyncio.timeout(20):
+            while pieces[-1] is not stored.value:
+                pieces.append(await anext(answer.lines))
+        assert b'"name":"a"' in b"".join(pieces[:-1])
+        assert len(b"".join(pieces[:-1])) < PIECE_BYTES
+        await answer.leave()
+
+    _run(tmp_path, test)
+
+
+@pytest.mark.parametrize("accept", ["application/json", TABLE])
+def test_watchers_who_are_told_of_a_large_object_have_no_copies(tmp_path: Path, accept: str) -> None:
+    async def test(api: Api) -> None:
+        revision = (await api.call("POST", CMS, _cm("a"))).value["metadata"]["resourceVersion"]
+        query = f"watch=true&includeObject=Object&resourceVersion={revision}"
+        watches = [await api.call("GET", f"{CMS}?{query}", accept=accept) for _ in range(2)]
+        await api.call("POST", CMS, _cm("b"))
+        await api.call("POST", CMS, _cm("c", data={"x": _LARGE}))
+        told = []
+        for watch in watches:
+            assert watch.lines is not None
+            pieces: list[bytes] = []
+            async with asyncio.timeout(20):
+                while len(pieces) < 2:
+                    pieces += filter(None, [await anext(watch.lines)])
+            assert json.loads(pieces[0])["type"] == json.loads(pieces[1])["type"] == "ADDED"
+            assert len(pieces[0]) < PIECE_BYTES < len(pieces[1])
+            told.append(pieces[1])
+            await watch.leave()
+        assert told[0] is told[1]
+
+    _run(tmp_path, test)
+
+
+async def _allow(api: Api, *users: str) -> None:
+    """Allow them everything; they are no administrators."""
+    role = {"metadata": {"name": "all"}, "rules": [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}]}
+    ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "all"}
+    subjects = [{"apiGroup": ref["apiGroup"], "kind": "User", "name": name} for name in users]
+    assert (await api.call("POST", f"{RBAC}/clusterroles", role)).status == 201
+    binding = {"metadata": {"name": "all"}, "roleRef": ref, "subjects": subjects}
+    assert (await api.call("POST", f"{RBAC}/clusterrolebindings", binding)).status == 201
+
+
+PAST = "resourceVersion={past}"
+IN_FULL = "application/json;as=Table;v=v1;g=meta.k8s.io"
+WATCH_OF_ALL_IN_FULL = f"{WATCH_OF_ALL}&includeObject=Object"
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        (CMS, "application/json;pretty=1"),
+        (CMS, "application/yaml"),
+        (f"{CMS}?includeObject=Object", IN_FULL),
+        (f"{CMS}?{WATCH_OF_ALL_IN_FULL}", IN_FULL),
+        (f"{CMS}?resourceVersionMatch=Exact&{PAST}", "application/json"),
+        (f"{CMS}?watch=true&{PAST}", "application/json"),
+    ],
+)
+def test_what_is_kept_of_large_objects_for_slow_clients_is_bounded(
+    tmp_path: Path, path: str, accept: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store, "HISTORY_EVENTS", 0)
+    limits = InFlight()
+    limits.kept = Slots(4 * len(_LARGE))
+
+    async def test(api: Api) -> None:
+        await _allow(api, "ann", "bob")
+        await api.call("POST", CMS, _cm("a", data={"x": "first"}))
+        past = api.store.revision
+        if PAST in path:
+            await api.call("PUT", f"{CMS}/a", _cm("a", data={"x": _LARGE}))
+            past += "watch" not in path
+            await api.call("PUT", f"{CMS}/a", _cm("a", data={"x": "last"}))
+        else:
+            await api.call("PUT", f"{CMS}/a", _cm("a", data={"x": _LARGE}))
+
+        async def begun(user: str) -> tuple[bool, Answer]:
+            """Take the answer up to the large object, if it is there."""
+            answer = await api.call("GET", path.format(past=past), accept=accept, headers={"impersonate-user": user})
+            if answer.lines is None:
+                assert answer.status == 429
+                return False, answer
+            async with asyncio.timeout(20):
+                async for piece in answer.lines:
+                    if len(piece) > len(_LARGE):
+                        return True, answer
+                    if b"TooManyRequests" in piece:
+                        return False, answer
+            raise AssertionError("it ended")
+
+        answers = [await begun("ann") for _ in range(3)]
+        assert [there for there, _ in answers].count(True) in (1, 2)
+        assert not answers[2][0]
+        assert (await begun("bob"))[0]
+        for _, answer in answers:
+            await answer.leave()
+        assert (await begun("ann"))[0]
+
+    _run(tmp_path, test, limits)
+
+
+def test_an_object_that_is_made_for_its_client_is_kept_within_bounds(tmp_path: Path) -> None:
+    limits = InFlight()
+    limits.kept = Slots(PIECE_BYTES)
+
+    async def test(api: Api) -> None:
+        await api.call("POST", CMS, _cm("a", data={"x": _LARGE}))
+        path = f"{CMS}/a?pretty=true"
+        assert (await api.call("GET", path)).status == 200
+        assert limits.kept.users == {}
+        with limits.kept.taken("ann", 1):
+            assert (await api.call("GET", path)).status == 200  # administrators are not counted
+        await _allow(api, "ann")
+        ann = {"impersonate-user": "ann"}
+        assert (await api.call("GET", path, headers=ann)).status == 200
+        with limits.kept.taken("ann", 1):
+            refused = await api.call("GET", path, headers=ann)
+            assert (refused.status, refused.headers["Retry-After"]) == (429, ["1"])
+            assert (await api.call("GET", f"{CMS}/a", headers=ann)).status == 200  # as it is stored
+        assert limits.kept.users == {}
+
+    _run(tmp_path, test, limits)
 
 
 def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path) -> None:

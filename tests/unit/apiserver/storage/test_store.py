@@ -176,7 +176,7 @@ def test_a_watch_from_before_a_restart_reads_the_disk(tmp_path: Path) -> None:
 
 
 def test_the_past_of_large_objects_is_read_in_small_parts(tmp_path: Path) -> None:
-    size = database.PAST_BYTES // 4
+    size = database.PAST_EVENT_BYTES // 4
 
     async def write(store: Store) -> None:
         writes = [store.put(key("a"), value("a", data="x" * size), store.newest(key("a"))) for _ in range(9)]

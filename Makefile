@@ -57,7 +57,7 @@ attack: ## hostile requests, archives and streams against a daemon; SECONDS= or 
 	PYTHONPATH=tests:src $(PYTHON) -m attack --keep .cache/attack \
 		$(if $(CASES),--cases $(CASES),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(ONLY),--only $(ONLY))
 
-isolation: ## print the attacks of the last make test as docs/isolation.md has them; WRITE=1 writes it
+isolation: ## print the attacks of the last make test and make nested as docs/isolation.md has them; WRITE=1 writes it
 	@PYTHONPATH=tests:src $(PYTHON) -m support.isolation $(if $(WRITE),--write)
 
 quick: ## the unit tests that need no root, in 15 s at most

@@ -2,11 +2,13 @@
 
 Each is made by the same program (``programs/attacks.py``, ``programs/escaped.py``) three times: as the machine's root,
 from a pod with a block of IDs of its own, and from a pod that has the one mapping of its node. None changes anything on
-the machine when it is allowed, so that some "end" with an error that comes after the permission was checked.
+the machine when it is allowed, so that some "end" with an error that comes after the permission was checked. They are
+made on two kernels (``attacked``); how one ends does not depend on which, but not every kernel has what is attacked.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -43,7 +45,8 @@ class Attack:
     :param root: how it ends for the machine's root.
     :param pod: how it ends with a user namespace.
     :param node: the same with one mapping for the node, if that differs.
-    :param needs: a path that is there if the machine has what is attacked; ``lacking`` says what it is without.
+    :param needs: a path that is there if the kernel has what is attacked, if not having it is no ENOSYS.
+    :param lacking: what is said of a kernel that does not have it; every machine has what is attacked if that is empty.
     :param note: why the outcome is as it is, where that is not plain.
     """
 
@@ -57,10 +60,14 @@ class Attack:
     lacking: str = ""
     note: str = ""
 
-    @property
-    def lacks(self) -> str:
-        """What this machine is without, so that nobody can be attacked there; empty if it has it."""
-        return "" if not self.needs or Path(self.needs).exists() else self.lacking
+    def lacks(self, ended: str) -> str:
+        """Return what this machine is without, so that nobody can be attacked there; empty if it has it.
+
+        :param ended: how the attack ended here.
+        """
+        if self.needs and not Path(self.needs).exists():
+            return self.lacking
+        return self.lacking if ended == "ENOSYS" else ""
 
     def expected(self, who: Who) -> str:
         """Return how it has to end."""
@@ -68,8 +75,7 @@ class Attack:
 
 
 SAME_USERS = "pods with one mapping are the same users of the machine"
-RELEASE_AGENT = "/sys/fs/cgroup/memory/release_agent"
-_MODULES = {"needs": "/proc/modules", "lacking": "a kernel without modules"}
+_MODULES = {"needs": "/proc/modules", "lacking": "built without modules"}
 
 
 def _file(name: str, what: str, **more: str) -> Attack:
@@ -78,12 +84,7 @@ def _file(name: str, what: str, **more: str) -> Attack:
 
 ATTACKS: tuple[Attack, ...] = (
     _file("take_over runtime", "overwrite the runtime's program by `/proc/PID/exe` (CVE-2019-5736)"),
-    _file(
-        "overwrite release_agent",
-        "set `release_agent`, a program that the kernel runs as root (CVE-2022-0492)",
-        needs=RELEASE_AGENT,
-        lacking="a machine without cgroup version 1",
-    ),
+    _file("overwrite release_agent", "set `release_agent`, a program that the kernel runs as root (CVE-2022-0492)"),
     Attack(name="set_core_pattern", what="set `core_pattern`, a program that the kernel runs as root", pod="EACCES"),
     _file("read secret", "read a file of root's by a leaked descriptor of `/` (CVE-2024-21626)"),
     _file("overwrite runtime", "overwrite a program of root's by a leaked descriptor of `/`"),
@@ -112,8 +113,8 @@ ATTACKS: tuple[Attack, ...] = (
     Attack(name="make_device", what="make a node of a device"),
     Attack(name="mount_disk", what="mount a disk"),
     _file("read disk", "read a disk"),
-    _file("open memory", "open the machine's memory", needs="/dev/mem", lacking="a kernel without `/dev/mem`"),
-    _file("open ports", "open the machine's I/O ports", needs="/dev/port", lacking="a kernel without `/dev/port`"),
+    _file("open memory", "open the machine's memory", needs="/dev/mem", lacking="built without `/dev/mem`"),
+    Attack(name="use_ports", what="use the machine's I/O ports", lacking="built without ioperm(2)"),
     Attack(name="read_kernel_log", what="read the kernel's log"),
     Attack(name="set_console_level", what="keep the kernel's messages from the console", root="EINVAL"),
     Attack(name="fault_for_the_kernel", what="hold up page faults of the kernel with userfaultfd"),
@@ -125,7 +126,7 @@ ATTACKS: tuple[Attack, ...] = (
         what="load another kernel",
         root="EINVAL",
         needs="/sys/kernel/kexec_loaded",
-        lacking="a kernel without kexec",
+        lacking="built without kexec",
     ),
     Attack(name="reboot", what="reboot", by=By.ESCAPED, root="EINVAL"),
     Attack(name="set_sysctl", what="set a sysctl of the machine, `vm.swappiness`", pod="EACCES"),
@@ -134,6 +135,25 @@ ATTACKS: tuple[Attack, ...] = (
         what="open `/proc/sysrq-trigger`, which can make the machine crash",
         pod="EACCES",
         needs="/proc/sysrq-trigger",
-        lacking="a kernel without SysRq",
+        lacking="built without SysRq",
     ),
 )
+
+
+Outcomes = Mapping[str, str]
+"""How each attack ended, by its name; of one that the machine lacks, what it lacks."""
+
+
+def outcomes(found: Mapping[str, str]) -> Outcomes:
+    """Return how attacks that were made on this machine ended."""
+    return {attack.name: attack.lacks(found[attack.name]) or found[attack.name] for attack in ATTACKS}
+
+
+def wrong(who: Who, found: Mapping[str, str]) -> list[str]:
+    """Return the attacks on this machine that ended otherwise than they must; what it lacks must fail somehow."""
+    ends = [(attack, found[attack.name]) for attack in ATTACKS]
+    return [
+        f"{attack.name}: {end}, not {attack.expected(who)}"
+        for attack, end in ends
+        if (end == DONE if attack.lacks(end) else end != attack.expected(who))
+    ]

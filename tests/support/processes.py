@@ -1,4 +1,6 @@
-"""Processes found by a piece of their command line, whoever runs them: for tests, which know what they started."""
+"""Processes found by a piece of their command line, whoever runs them, and whose they are: for tests, which know what
+they started.
+"""
 
 from __future__ import annotations
 
@@ -33,3 +35,10 @@ def _command_line(pid: str) -> bytes:
         return Path("/proc", pid, "cmdline").read_bytes()
     except OSError:  # it ended meanwhile
         return b""
+
+
+def owner(pid: int) -> int:
+    """Return the user that a process is on the machine."""
+    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Uid:"))
+    (uid,) = set(line.split()[1:])
+    return int(uid)

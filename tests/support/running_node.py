@@ -16,6 +16,7 @@ from podkeep.kernel.mount import mountinfo
 from support import forked
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
+from support.cri import Pods
 from support.daemon import Daemon, Resources
 from support.forked import Forked
 from support.timeout import TIMEOUT_S
@@ -198,6 +199,23 @@ class RunningNode:
         self.until(lambda: self.get(name) is None, f"pod {name} gone: {json.dumps(self.get(name))}")
 
     # -- the machine
+
+    def written(self, name: str) -> str:
+        """Return what the container ``main`` of a pod wrote so far, without the end of the last line."""
+        found = self.get(name)
+        assert found is not None
+        file = self.daemon.base / "logs" / f"default_{name}_{found['metadata']['uid']}" / "main" / "0.log"
+        if not file.exists():
+            return ""
+        pieces = [line.split(" ", 3)[2:] for line in file.read_text().splitlines()]
+        # A line that a program writes in pieces may be logged in pieces (P, partial).
+        return "".join(text + ("" if tag == "P" else "\n") for tag, text in pieces).removesuffix("\n")
+
+    def host_pid(self, name: str) -> int:
+        """Return the machine's ID of the first process of a pod's container, once it runs."""
+        container: str = self.running(name)["status"]["containerStatuses"][0]["containerID"]
+        with Pods(self.daemon.socket, "") as client:
+            return client.host_pid(container.rpartition("/")[2])
 
     def left_behind(self) -> list[str]:
         """Return what pods have on the node beside the runtime: directories, logs, mounts."""

@@ -13,7 +13,6 @@ from agent.manifests import config_map, pod, secret, shell
 from node.test_image_volume_gate import container_of, reasons, restart
 from node.test_pod_volumes import claim_and_volume, log_of, mounted
 from node.test_user_namespace_gate import IDENTITY, SCRIPT, is_block, mapping_of, recreate, runs, stop_container
-from node.test_user_namespace_isolation import host_pid, owner
 
 from podkeep.agent.user_namespaces import blocks
 from podkeep.kernel.namespace.idmap import IdMap
@@ -21,6 +20,7 @@ from support.cri import Pods
 from support.daemon import Daemon
 from support.escaped import DONE, escaped
 from support.images import busybox_layout, file
+from support.processes import owner
 from support.registry import Registry
 from support.running_node import RunningNode, own_base
 from support.timeout import TIMEOUT_S
@@ -76,7 +76,7 @@ def test_pods_have_one_mapping_and_user_namespaces_of_their_own(own_node: Runnin
         names = ("a", "b", "asks")
         assert [maps(node, image, name) for name in names] == [first] * 3
         assert len({read(node, image, name, "readlink /proc/self/ns/user") for name in names}) == 3
-        assert {owner(host_pid(node, image, name)) for name in names} == {1000}
+        assert {owner(node.host_pid(name)) for name in names} == {1000}
         assert "0:1000:10 has host IDs below 65536" in "".join(node.log)
 
         node.end_agent()
@@ -403,7 +403,7 @@ def test_root_that_breaks_out_is_nobody_on_the_machine(mapped: RunningNode, imag
     program.chmod(0o755)
     for name, spec in (("real", {"hostUsers": True}), ("rogue", {}), ("other", {})):
         node.apply(runs(image, name, **spec))
-    real, rogue, other = (host_pid(node, image, name) for name in ("real", "rogue", "other"))
+    real, rogue, other = (node.host_pid(name) for name in ("real", "rogue", "other"))
     deeds = [("read", private), ("overwrite", program), ("overwrite", Path("/proc/sys/kernel/core_pattern"))]
     deeds.append(("take_over", program))
     deeds += [("overwrite", path) for path in Path("/sys/fs/cgroup").glob("*/release_agent")]

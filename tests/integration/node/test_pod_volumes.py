@@ -23,12 +23,7 @@ def mounted(image: str, command: str, *volumes: dict[str, Any], **spec: Any) -> 
 
 def log_of(node: RunningNode, name: str = "web") -> str:
     """Return what the pod's container wrote, without the end of the last line."""
-    found = node.get(name)
-    assert found is not None
-    directory = node.daemon.base / "logs" / f"default_{name}_{found['metadata']['uid']}" / "main"
-    pieces = [line.split(" ", 3)[2:] for line in (directory / "0.log").read_text().splitlines()]
-    # A line that a program writes in pieces may be logged in pieces (P, partial).
-    return "".join(text + ("" if tag == "P" else "\n") for tag, text in pieces).removesuffix("\n")
+    return node.written(name)
 
 
 def volume_of(node: RunningNode, plugin: str, volume: str, name: str = "web") -> Path:

@@ -9,22 +9,10 @@ import pytest
 from node.test_user_namespace_gate import container_of, mapping_of, runs
 
 from support.cri import Pods
+from support.processes import owner
 from support.running_node import RunningNode
 
 MODULES = Path("/proc/modules").exists()
-
-
-def host_pid(node: RunningNode, image: str, name: str) -> int:
-    """Return the machine's ID of the first process of a pod's container."""
-    with Pods(node.daemon.socket, image) as client:
-        return client.host_pid(container_of(node, name)[0].rpartition("/")[2])
-
-
-def owner(pid: int) -> int:
-    """Return the user that a process is on the machine."""
-    line = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("Uid:"))
-    (uid,) = set(line.split()[1:])
-    return int(uid)
 
 
 def processes() -> list[int]:
@@ -45,7 +33,7 @@ def test_root_of_a_pod_is_no_root_of_the_machine(node: RunningNode, image: str) 
     """Whatever is root inside is a user of the pod's block outside."""
     for name, host_users in (("real", True), ("own", False)):
         node.apply(runs(image, name, hostUsers=host_users))
-    real, own = (host_pid(node, image, name) for name in ("real", "own"))
+    real, own = (node.host_pid(name) for name in ("real", "own"))
     assert owner(real) == 0
     with Pods(node.daemon.socket, image) as client:
         assert client.read(container_of(node, "own")[0].rpartition("/")[2], "id -u") == "0"
@@ -62,7 +50,7 @@ def test_a_user_of_a_pod_is_no_user_of_the_machine_nor_of_another_pod(node: Runn
     names = ("real-a", "real-b", "a", "b")
     for name in names:
         node.apply(runs(image, name, hostUsers=name.startswith("real"), **user))
-    pids = {name: host_pid(node, image, name) for name in names}
+    pids = {name: node.host_pid(name) for name in names}
     starts = {name: int(mapping_of(node, image, name)[1]) for name in names}
     assert starts["real-a"] == starts["real-b"] == 0
     assert len({0, starts["a"], starts["b"]}) == 3

@@ -50,6 +50,12 @@ def make_device() -> None:
     os.mknod("/tmp/null", stat.S_IFCHR | 0o666, os.makedev(1, 3))
 
 
+def use_ports() -> None:
+    """Be allowed an I/O port, which only a delay is made with (ioperm(2) of port 0x80), and give it back."""
+    call(173, 0x80, 1, 1)
+    call(173, 0x80, 1, 0)
+
+
 def load_module() -> None:
     """Load a module that is none, from memory."""
     call(175, b"no module", 9, b"")
@@ -157,6 +163,7 @@ ATTACKS: tuple[Callable[[], None], ...] = (
     set_clock,
     adjust_clock,
     make_device,
+    use_ports,
     load_module,
     load_module_file,
     swap_on,

@@ -1,16 +1,17 @@
-"""Be a process that has escaped from a container, do one thing, and write how that ended.
+"""Be processes that have escaped from a container, one for each deed, and write how the deeds ended, as JSON.
 
-    escaped.py PID UID ACTION TARGET
+    escaped.py PID    with a list of [UID, ACTION, TARGET] on standard input
 
-It has the user namespace and the mount namespace of process PID, is its user UID, and has a descriptor of the machine's
-``/``. Everything else is the machine's: process IDs, network, the paths below that descriptor. Nothing changes on the
-machine, even if an action is allowed: what is written is what is there already, and a reboot has a number that is not
-one.
+Each has the user namespace and the mount namespace of process PID, is its user UID, and has a descriptor of the
+machine's ``/``. Everything else is the machine's: process IDs, network, the paths below that descriptor. Nothing
+changes on the machine, even if an action is allowed: what is written is what is there already, and a reboot has a
+number that is not one.
 """
 
 from __future__ import annotations
 
 import ctypes
+import json
 import mmap
 import os
 import signal
@@ -128,10 +129,9 @@ class Escaped:
         call(169, 0, 0, 0, None)
 
 
-def main() -> None:
-    """Be the program."""
-    pid, uid, action, target = sys.argv[1:]
-    escaped = Escaped(int(pid), int(uid), target)
+def act(pid: int, uid: int, action: str, target: str) -> str:
+    """Be the process, and return how its deed ended."""
+    escaped = Escaped(pid, uid, target)
     actions: tuple[Callable[[], None], ...] = (
         escaped.read,
         escaped.open,
@@ -146,8 +146,24 @@ def main() -> None:
         escaped.join,
         escaped.reboot,
     )
-    print(outcome(next(item for item in actions if item.__name__ == action)))
+    return outcome(next(item for item in actions if item.__name__ == action))
+
+
+def in_a_child(pid: int, deed: tuple[int, str, str]) -> str:
+    """Return how a deed ended; nothing of what its process became is left."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, act(pid, *deed).encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        ended = pipe.read()
+    os.waitpid(child, 0)
+    if not ended:
+        sys.exit(f"{deed} did not end")
+    return ended
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps([in_a_child(int(sys.argv[1]), deed) for deed in json.load(sys.stdin)]))

@@ -100,6 +100,14 @@ def test_a_table_of_two_machines(tmp_path: Path) -> None:
     assert all(line.endswith(" | 6.1, 6.18 |") for line in lines[2:])
 
 
+def test_a_machine_with_another_kernel_has_the_same_results() -> None:
+    found = [Run(kernel=kernel, ended=EXPECTED) for kernel in ("6.1", "7.3")]
+    made = isolation.table(found)
+    assert "6.1, 7.3" in made
+    assert isolation.says_the_same(made)
+    assert not isolation.says_the_same(made.replace("`EPERM`", "done", 1))
+
+
 def test_what_differs_from_the_page_is_said() -> None:
     assert isolation.differences(Who.BLOCK, EXPECTED[Who.BLOCK]) == []
     lacking = {attack.name: attack.lacking for attack in ATTACKS if attack.lacking}

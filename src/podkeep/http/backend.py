@@ -157,6 +157,8 @@ class Backend:
 
     async def _to_client(self, client: Transport) -> None:
         with suppress(OSError, ClientGone):
+            # A server may send first bytes of the new protocol right behind the head of its 101; h11 has read those
+            # already.
             data = bytes(self._h11.trailing_data[0]) or await self._reader.read(PIECE_BYTES)
             while data:
                 await client.send(data)

@@ -48,6 +48,7 @@ class Pool:
         """Make it; ``on_shrunk`` is called when little is kept of what was much."""
         self.used = self.kept = 0
         self._turns, self._small_turns = asyncio.Lock(), asyncio.Lock()
+        # Weak: an owner's lock goes with the last of its accounts, which refer to it.
         self._turns_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._limit, self._on_shrunk = limit, on_shrunk
         self._most = 0
@@ -64,6 +65,7 @@ class Pool:
         self.kept += kept
         self.used += used
         self._most = max(self._most, self.kept)
+        # The maximum begins anew here, so that on_shrunk is called once for each time that much was kept.
         if self._most >= MUCH_BYTES and self.kept < self._most // 4:
             self._most = self.kept
             self._on_shrunk()
@@ -116,6 +118,7 @@ class Account:
         self._turns = self.pool.turns_of(owner)
         self._shared = 0
         self._pieces = self._taken = 0
+        # Weak: a queue that nobody refers to is freed before the connection ends; close() gives back what it had.
         self._queues: WeakSet[Queue] = WeakSet()
         self._until = 0.0
         self._waiter: asyncio.Future[None] | None = None

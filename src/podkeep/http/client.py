@@ -53,7 +53,6 @@ class Upgraded:
             raise Unavailable(f"the connection to {self.name} broke: {error}") from error
 
     async def close(self) -> None:
-        """Close the connection."""
         self.writer.close()
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(1):

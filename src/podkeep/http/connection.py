@@ -193,6 +193,8 @@ class HttpConnection:
         :raises Refused: if what came is no request.
         :raises TimeoutError: if it did not come in time.
         """
+        # A request that was sent ahead has begun: its head is under the limit for heads, not the one for idle
+        # connections.
         begun = first or self._h11.trailing_data[0] != b""
         async with asyncio.timeout(self._limits.head_timeout if begun else self._limits.idle_timeout) as deadline:
             while (event := self._next_event()) is h11.NEED_DATA:
@@ -220,6 +222,7 @@ class HttpConnection:
             event = self._next_event()
             if event is h11.NEED_DATA:
                 try:
+                    # Sent only when the handler reads: a client whose request is refused before then sends no body.
                     if self._h11.they_are_waiting_for_100_continue:
                         await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
                     data = await self._reader.read(PIECE_BYTES)

@@ -52,6 +52,7 @@ def unix_socket(path: Path) -> socket.socket:
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FailedPrecondition(f"{path} exists and is not a socket")
+        # connect(2) tells a stale socket file from a served one: nobody listens on it, and the connection is refused.
         with socket.socket(socket.AF_UNIX) as probe, suppress(ConnectionRefusedError):
             probe.connect(str(path))
             raise FailedPrecondition(f"another process serves {path}")
@@ -103,13 +104,13 @@ class Listener:
         self._sockets: Sequence[socket.socket] = ()
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
         return len(self._connections)
 
     def start(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
         """Listen on ``sockets``, which are bound; they are closed with the listener, and unix sockets removed."""
         self._sockets, self._tls = sockets, tls
         for sock in sockets:
+            # sock_accept() of asyncio takes only sockets that do not block.
             sock.setblocking(False)
             # Connections have these from the socket that accepts them.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)

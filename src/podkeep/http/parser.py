@@ -46,6 +46,7 @@ class Parser(h11.Connection):
             if self._interim_answers > MAX_INTERIM_ANSWERS:
                 self._refusal = h11.RemoteProtocolError("too many 1xx informational responses")
                 raise self._refusal
+        # What came behind the head is with h11 already: it is looked at now, before h11 is asked for the next event.
         if isinstance(event, h11.Request | h11.Response | h11.InformationalResponse):
             self._looking = self._next_to_look_at(event)
             self._look_at(bytes(self.trailing_data[0]))
@@ -59,6 +60,7 @@ class Parser(h11.Connection):
         self._look_at(bytes(self.trailing_data[0]))
 
     def _next_to_look_at(self, event: h11.Request | h11.Response | h11.InformationalResponse) -> Head | Chunks | None:
+        # After an interim answer another head follows.
         if self.their_state is h11.SEND_RESPONSE:
             return Head()
         is_chunked = any(name == b"transfer-encoding" for name, _ in event.headers)

@@ -40,7 +40,6 @@ class Server:
         )
 
     def __len__(self) -> int:
-        """Return how many connections there are."""
         return len(self._listener)
 
     def start(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:

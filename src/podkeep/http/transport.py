@@ -67,6 +67,8 @@ class Hangup:
 
     def __init__(self, sock: socket.socket, on_hangup: Callable[[], None]) -> None:
         self._loop, self._on_hangup = asyncio.get_running_loop(), on_hangup
+        # A descriptor is in asyncio's own epoll only with the events that asyncio asks for, and EPOLLRDHUP is none of
+        # them.
         self._poll = select.epoll()
         self._poll.register(sock.fileno(), select.EPOLLRDHUP | select.EPOLLONESHOT)
         self._loop.add_reader(self._poll.fileno(), self._hung_up)

@@ -154,6 +154,7 @@ class Client:
         page = result
         items, pages = list(page.get("items") or ()), 1
         while token := page.get("metadata", {}).get("continue"):
+            # The token names the revision; kube-apiserver refuses a resourceVersion beside it.
             following = {**query, "continue": token, "resourceVersion": ""}
             page = await self._object("GET", resource.path(namespace, query=following))
             pages += 1
@@ -340,7 +341,6 @@ class Client:
             connection.abort()
 
     async def close(self) -> None:
-        """End all connections."""
         for connection in self._streams:
             connection.abort()
         while self._idle:

@@ -151,6 +151,7 @@ class Connection:
         except h11.LocalProtocolError as error:
             raise InvalidArgument(f"no request can be made of {method} {path!r}: {error}") from error
         except (OSError, h11.RemoteProtocolError) as error:
+            # Bytes of an answer have come, so the request reached the server; ConnectionEnded says that nothing came.
             kind = Unavailable if self._h11.trailing_data[0] else ConnectionEnded
             raise kind(f"the API at {self._where} gave no answer: {_words(error)}") from error
         self.status = event.status_code
@@ -172,6 +173,7 @@ class Connection:
                 yield bytes(event.data)
         except (OSError, h11.RemoteProtocolError) as error:
             raise Unavailable(f"the API at {self._where} broke off its answer: {_words(error)}") from error
+        # After `Connection: close` there is no next cycle; usable tells that.
         with suppress(h11.LocalProtocolError):
             self._h11.start_next_cycle()
 
@@ -195,12 +197,10 @@ class Connection:
         return self._reader, self._writer, bytes(self._h11.trailing_data[0])
 
     def abort(self) -> None:
-        """Cut the connection."""
         self.aborted = True
         abort(self._writer.transport)
 
     async def close(self) -> None:
-        """End the connection."""
         self._writer.close()
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):

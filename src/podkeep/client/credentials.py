@@ -91,10 +91,13 @@ class Credentials:
         return self._token
 
     async def _granting(self, plugin: ExecPlugin) -> _ExecStatus:
+        # Requests that find no credentials at the same time run the program once.
         async with self._asking:
             if self._granted is None or time.time() >= self._granted_until:
+                # In a thread: the program may take up to EXEC_TIMEOUT_S.
                 granted = await asyncio.to_thread(_ask, plugin)
                 self._granted, self._granted_until = granted, _until(granted)
+                # The context was made with the certificate before.
                 if granted.client_certificate_data:
                     self._context = None
             return self._granted
@@ -140,6 +143,7 @@ class Credentials:
                 context.load_default_certs()
             if certificate:
                 with _as_file(certificate) as first, _as_file(key or certificate) as second:
+                    # Without a password at hand OpenSSL would ask for it on the terminal, and wait.
                     context.load_cert_chain(first, second, password="")
         except (OSError, ValueError) as error:
             names = [item.path for item in (settings.authority, certificate, key) if item.path]

@@ -105,6 +105,8 @@ class Recorder:
         """Write an event; try again while the API cannot be reached."""
         for attempt in range(TRIES):
             if attempt:
+                # The first wait is at random (client-go, tools/record): clients do not all return at once to a server
+                # that restarted.
                 await asyncio.sleep(RETRY_S * (random.random() if attempt == 1 else 1))
             try:
                 await self._write(event)
@@ -132,6 +134,7 @@ class Recorder:
         try:
             await self._client.create(EVENTS, body(event, self._component, self._host), namespace)
         except ApiError as error:
+            # An attempt whose answer was lost may have written it.
             if not error.already_exists:
                 raise
         event.exists = True

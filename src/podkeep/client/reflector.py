@@ -113,6 +113,8 @@ class Reflector:
             labels=self._labels,
             fields=self._fields,
             version=self._version,
+            # At random, as client-go's minWatchTimeout: clients that began together do not all watch anew at the same
+            # time.
             timeout=self._watch_s * (1 + random.random()),
         )
         async with aclosing(watch):

@@ -53,6 +53,7 @@ class Database:
         :raises Unavailable: if it cannot be opened for another reason that is not in the file: a lock, the disk.
         """
         self._path = path
+        # SQLite would make the file by the umask; its WAL file gets the mode of the database (findCreateFileMode).
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW, _MODE))
         try:
@@ -80,6 +81,8 @@ class Database:
         if version == 0 and tables:
             raise DataLoss(f"{self._path} is another program's database", hint="move it away")
         self._db.execute("PRAGMA journal_mode = WAL")
+        # In WAL mode NORMAL does not sync at each commit: acknowledged writes could be lost with the power
+        # (sqlite.org/pragma.html).
         self._db.execute("PRAGMA synchronous = FULL")
         if version == 0:
             self._db.executescript(_SCHEMA)
@@ -94,7 +97,6 @@ class Database:
         )
 
     def close(self) -> None:
-        """Close the file."""
         self._db.close()
 
     def current(self) -> Iterator[Stored]:

@@ -176,6 +176,7 @@ class Watcher:
             self._kept.close()  # those of before are done with
         while self._after is not None and not self._older:
             events, after = await self._past(self.resource, self._after)
+            # The watch may have been ended while the disk was read.
             if not self._ended:
                 self._older.extend(filter(self._is_ours, events))
                 self._after = after
@@ -235,6 +236,7 @@ class Store:
         :raises DataLoss: as :class:`Database`; likewise ResourceExhausted and Unavailable.
         """
         self._database = Database(path)
+        # One thread: SQLite's connection is used by one at a time, and groups reach the disk in the order of revisions.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="storage")
         self._tasks = Tasks("storage")
         self._reading = asyncio.Lock()
@@ -317,6 +319,7 @@ class Store:
         """
         if key in self._pending:
             _, future = self._pending[key]
+            # Several may wait for one write: cancelling one of them must not cancel it for the others.
             await asyncio.shield(future)
 
     def changes(self, after: int) -> list[Key] | None:
@@ -342,6 +345,7 @@ class Store:
         """Return every object of a resource, by namespace and name; in one namespace if that is not empty."""
         objects, names = self._objects.get(resource, {}), self._names.get(resource, [])
         first = bisect_left(names, (namespace, ""))
+        # NUL sorts before every character of a namespace: the names in `a` end before those in `a-b`.
         last = bisect_left(names, (f"{namespace}\0", "")) if namespace else len(names)
         return Page([objects[name] for name in names[first:last]], self._revision)
 
@@ -397,6 +401,7 @@ class Store:
         newest = self.newest(key)
         if (newest.revision if newest else 0) != (previous.revision if previous else 0):
             raise Conflict(key, newest)
+        # No await from the check to here: a second write to the object is held against this one.
         revision = self._assigned + 1
         metadata = {**value.get("metadata", {}), "resourceVersion": str(revision)}
         event = Event(kind, Stored(key, revision, _encode({**value, "metadata": metadata})), newest)
@@ -406,6 +411,8 @@ class Store:
         self._queue.append((event, future))
         if self._writer is None:
             self._writer = self._tasks.start(self._write())
+        # Cancelling the caller must not cancel the write: its revision is assigned, and later writes may be computed
+        # from it.
         return asyncio.shield(future)
 
     async def _write(self) -> None:
@@ -427,6 +434,7 @@ class Store:
             self._writer = None
 
     def _fail(self, group: list[_Write], error: PodkeepError) -> None:
+        # Writes that are queued may have been computed from those that failed.
         queued, self._queue = self._queue, []
         self._pending.clear()
         for _, future in (*group, *queued):
@@ -437,6 +445,7 @@ class Store:
         seen: dict[_Scope, list[Event]] = {}
         for event, future in group:
             key, revision, _ = event.stored
+            # A later write of the same object may be pending by now; newest() has to go on telling of that one.
             if self._pending[key][0] is event:
                 del self._pending[key]
             if event.type is EventType.DELETED:
@@ -449,6 +458,8 @@ class Store:
                 seen.setdefault((key.resource, namespace), []).append(event)
             if not future.done():
                 future.set_result(event.stored)
+        # Watchers see the group after memory has all of it; events are grouped by scope so that each watcher of a scope
+        # shares one list.
         for scope, events in seen.items():
             added = sum(len(event.stored.value) for event in events)
             for watcher in list(self._watchers.get(scope, ())):
@@ -523,6 +534,7 @@ class Store:
     async def compact_short_lived(self, revision: int) -> None:
         """Give up every state of ``SHORT_LIVED`` before ``revision``. Otherwise as :meth:`compact`."""
         revision = min(revision, self._revision)
+        # Told before it is done, as in compact().
         self._short_compacted = max(self._short_compacted, revision)
         while (start := max(self._short_done, self._compacted)) < revision:
             end = min(revision, start + _COMPACT_BATCH)

@@ -176,10 +176,13 @@ class Registry:
         target.resource.strategy.default(created)
         created = managers.track_update(None, created, self._write(target, request))
         for _ in range(_GENERATE_ATTEMPTS):
+            # A copy for each attempt: admission and validation change the object, and the next attempt has to start
+            # from the same.
             attempt = copy(created)
             generated = self._generate_name(attempt)
             self._admit_creation(target, attempt, request)
             target = target._replace(name=metadata(attempt)["name"])
+            # No await between this and the put: nobody creates the object in between.
             if self._store.newest(target.key) is None:
                 return await self._put(target, attempt, None, request)
             if not generated:
@@ -379,6 +382,7 @@ class Registry:
         self._admission.validate(attributes)
         if target.subresource != "status" and part is None:
             request.warnings.extend(strategy.warnings(new, old))
+        # As kube-apiserver: an update that changes nothing but the times of managedFields writes no revision.
         if _same_but_for_times(new, old):
             await self._settle(target)
             return old
@@ -428,6 +432,7 @@ class Registry:
         new = copy(old)
         fields = new["metadata"]
         wanted = options.grace_period
+        # A negative grace period counts as one second (apiserver: BeforeDelete).
         if wanted is not None and wanted < 0:
             wanted = 1
         if "deletionTimestamp" in fields:

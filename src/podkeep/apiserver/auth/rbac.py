@@ -99,7 +99,6 @@ class _Index:
     users: dict[tuple[str, tuple[str, ...], str], _Granted] = field(default_factory=dict)
 
     def bind(self, binding: Mapping[str, Any], namespace: str) -> None:
-        """Take up a binding."""
         name = metadata(binding)["name"]
         ref = binding["roleRef"]
         role = RoleRef(ref.get("kind", ""), namespace, ref.get("name", ""))
@@ -113,7 +112,6 @@ class _Index:
                 self.subjects.setdefault((namespace, name), []).append(subject)
 
     def unbind(self, namespace: str, name: str) -> None:
-        """Forget a binding."""
         for subject in self.subjects.pop((namespace, name), ()):
             grants = self.grants[subject]
             del grants[name]

@@ -109,7 +109,6 @@ class Usage:
     ports: Counter[HostPort] = field(default_factory=Counter)
 
     def add(self, key: object, pod: PodNeeds) -> None:
-        """Count a pod."""
         self.remove(key)
         self.pods[key] = pod
         if pod.anti_affinity:

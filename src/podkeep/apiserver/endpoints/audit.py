@@ -80,7 +80,6 @@ class AuditLog:
         os.close(before)
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._file)
 
 

@@ -188,7 +188,6 @@ class _Operations:
         self._list_type = table.kind(listed).name if listed in table.kinds else self._type
 
     def of(self, verb: str) -> dict[str, Any]:
-        """Return the operation of a verb."""
         entry = self._entry
         answer = self._list_type if verb == "list" else STATUS if verb.startswith("delete") else self._type
         made: dict[str, Any] = {

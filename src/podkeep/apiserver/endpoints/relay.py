@@ -72,7 +72,6 @@ class Relay:
     # kubelets
 
     async def log(self, call: Call, entry: Entry) -> Response:
-        """Answer with the log of a container."""
         query, name = call.query, call.info.name
         wanted = asked.log_query(query, name)
         pod = self._pod(call, name)
@@ -84,6 +83,7 @@ class Relay:
         target = _target("containerLogs", call.info.namespace, name, container) + (f"?{wanted}" if wanted else "")
         try:
             backend = await _connected(call.request, kubelet)
+            # A kubelet answers a followed log with its first line, which may take any time.
             timeout = None if query.boolean("follow") else HEAD_TIMEOUT_S
             await _ask(call.request, backend, "GET", target, [("Host", str(kubelet))], timeout=timeout)
         except Unavailable as error:
@@ -96,11 +96,9 @@ class Relay:
         return call.respond(backend.body(), content_type="text/plain")
 
     async def exec(self, call: Call, entry: Entry) -> Response | Upgrade:
-        """Run a command in a container."""
         return await self._container_stream(call, "exec", asked.stream_query(call.query, command=True))
 
     async def attach(self, call: Call, entry: Entry) -> Response | Upgrade:
-        """Attach to a container."""
         return await self._container_stream(call, "attach", asked.stream_query(call.query, command=False))
 
     async def _container_stream(self, call: Call, kind: str, query: str) -> Response | Upgrade:
@@ -111,7 +109,6 @@ class Relay:
         return await self._stream(call, pod, place + (f"?{query}" if query else ""))
 
     async def port_forward(self, call: Call, entry: Entry) -> Response | Upgrade:
-        """Forward ports of a pod."""
         self._check_create(call)
         pod = self._pod(call, call.info.name)
         query = asked.ports_query(call.query)
@@ -239,6 +236,7 @@ def _is_allowed(address: str) -> bool:
         ip = ip_address(address)
     except ValueError:
         return False
+    # ::ffff:127.0.0.1 leads to the loopback address, too.
     mapped = getattr(ip, "ipv4_mapped", None) or ip
     return not (
         mapped.is_unspecified

@@ -174,6 +174,7 @@ class Watches:
                         headers = False
                         yield lines
         except Slow:
+            # Without an ERROR event: clients watch again from the last revision they saw.
             return
         except NoRoom:
             yield error_line(too_many_requests())

@@ -118,7 +118,6 @@ class FeatureGates:
     """What the configuration says, by known name."""
 
     def enabled(self, gate: Gate) -> bool:
-        """Return whether ``gate`` is on."""
         return self.given.get(gate.name, gate.default)
 
 

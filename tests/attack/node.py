@@ -27,8 +27,9 @@ from attack.requests import MACHINE_SYSCTLS, SECRET
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods
-from support.daemon import Daemon, Resources
+from support.daemon import Daemon
 from support.registry import HostileRegistry
+from support.resources import Resources
 
 Code = grpc.StatusCode
 REFUSALS = frozenset(

@@ -5,55 +5,25 @@ It lives in the scratch machine that tests/integration/conftest.py makes, so not
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.mount import mountinfo
-from podkeep.kernel.namespace.namespaces import NamespaceKind
-from podkeep.kernel.network import netlink
 from podkeep.mountns import lifecycle
 from podkeep.runtime.model.layout import Layout
-from support import container_mounts, forked, processes, scratch
+from support import container_mounts, forked, resources, scratch
 from support.container_mounts import ContainerMounts
 from support.forked import Forked
+from support.resources import Resources
 from support.timeout import TIMEOUT_S
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resources:
-    """What a daemon holds, by kind; two equal values mean that nothing leaked between them."""
-
-    mounts: tuple[str, ...]
-    links: tuple[str, ...]
-    cgroups: tuple[str, ...]
-    run_files: tuple[str, ...]
-    data_directories: tuple[str, ...]
-    processes: tuple[str, ...]
-    records: tuple[str, ...]
-    """Sandboxes, containers and addresses in the state database."""
-    host_ports: tuple[str, ...]
-    """Elements of the bridge's nftables maps and sets."""
-    held_namespaces: tuple[str, ...]
-    """Namespaces that the daemon or its helper holds by a descriptor; what is pinned is among the mounts."""
-
-    def after_a_restart(self) -> Resources:
-        """Return what the next daemon holds: mounts of layers are let go of, and made again when they are needed."""
-        return replace(
-            self,
-            mounts=tuple(path for path in self.mounts if "/run/layers" not in path),
-            run_files=tuple(path for path in self.run_files if path.split("/")[0] != "layers"),
-        )
 
 
 @dataclass
@@ -179,28 +149,11 @@ pod_logs = "{self.base / "logs"}"
 
     def records(self) -> tuple[str, ...]:
         """Return what is in the state database, also while other things come and go."""
-        return _records(self.layout.state)
+        return resources.records(self.layout.state)
 
     def resources(self) -> Resources:
         """Return what the daemon holds now: mounts in its namespace, links, cgroups, files, processes."""
-        run, root = str(self.layout.run), self.layout.root
-        mounts = [entry.mount_point for entry in mountinfo.under(run, self.pid)]
-        cgroups = Cgroups()
-        bridge = f"pkt{self.token}"
-        data = [*root.glob("sandboxes/*"), *root.glob("containers/*")]
-        files = [path for path in self.layout.run.rglob("*") if not path.is_socket()]
-        return Resources(
-            mounts=tuple(sorted(mounts)),
-            links=tuple(sorted(name for name in netlink.links() if name.startswith("pk") and name != bridge)),
-            # The parent itself comes with the first pod and may go with the last.
-            cgroups=tuple(sorted(path for path in _below(cgroups, self.cgroup_parent) if path != self.cgroup_parent)),
-            run_files=tuple(sorted(str(path.relative_to(run)) for path in files)),
-            data_directories=tuple(sorted(str(path.relative_to(root)) for path in data)),
-            processes=_settled_processes(run),
-            records=self.records(),
-            host_ports=host_ports(bridge),
-            held_namespaces=_settled_namespaces(self.pid),
-        )
+        return resources.held(self.layout, self.pid, f"pkt{self.token}", self.cgroup_parent)
 
     def __enter__(self) -> Daemon:
         try:
@@ -224,90 +177,3 @@ pod_logs = "{self.base / "logs"}"
 
     def __exit__(self, *_: object) -> None:
         self.end()
-
-
-def _below(cgroups: Cgroups, path: str) -> list[str]:
-    if not cgroups.exists(path):
-        return []
-    return [path, *(item for child in cgroups.children(path) for item in _below(cgroups, child))]
-
-
-def host_ports(bridge: str) -> tuple[str, ...]:
-    """Return what nftables has of host ports, as JSON; none if there is no table."""
-    listed = subprocess.run(
-        ["nft", "--json", "list", "table", "inet", f"podkeep-{bridge}"], capture_output=True, text=True, check=False
-    )
-    if listed.returncode != 0:
-        return ()
-    objects = [value for item in json.loads(listed.stdout)["nftables"] for value in item.values()]
-    return tuple(
-        sorted(
-            f"{item['name']} {json.dumps(element)}"
-            for item in objects
-            if item.get("name", "").startswith(("ports", "targets"))
-            for element in item.get("elem", [])
-        )
-    )
-
-
-def _records(state: Path) -> tuple[str, ...]:
-    with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True)) as database:
-        found = []
-        for table, column in (("sandboxes", "id"), ("containers", "id"), ("addresses", "address")):
-            found += [f"{table} {name}" for (name,) in database.execute(f"SELECT {column} FROM {table}")]
-    return tuple(sorted(found))
-
-
-def _settled(look: Callable[[], tuple[str, ...]], is_passing: Callable[[str], bool]) -> tuple[str, ...]:
-    """Return the names that ``look`` finds when nothing is under way: none that ``is_passing``, or 2 s have gone by."""
-    deadline = time.monotonic() + 2
-    while True:
-        found = look()
-        if not any(map(is_passing, found)) or time.monotonic() > deadline:
-            return found
-        time.sleep(0.01)
-
-
-def _settled_namespaces(daemon: int) -> tuple[str, ...]:
-    """Return what is held when nothing is under way: those of a new pod are closed a moment after the answer."""
-    return _settled(lambda: _held_namespaces(daemon), lambda name: not name.startswith("mnt:"))
-
-
-def _settled_processes(run: str) -> tuple[str, ...]:
-    """Return the names of processes with a path below ``run`` among their arguments, when nothing is under way.
-
-    The first process of a container that was just started is crun until it executes its program; crun, executed from a
-    descriptor, is named by its number. Who executes a program between two looks has crun's arguments and its own name.
-    """
-
-    def named() -> tuple[str, ...]:
-        found = [(item, _name(item.pid)) for item in processes.find_by_argument(f"{run}/")]
-        return tuple(sorted(name for item, name in found if processes.has_argument(item, f"{run}/")))
-
-    return _settled(named, str.isdigit)
-
-
-def _held_namespaces(daemon: int) -> tuple[str, ...]:
-    helpers: set[int] = set()
-    for task in Path(f"/proc/{daemon}/task").iterdir():
-        with suppress(OSError):  # the thread ended while we looked
-            helpers.update(map(int, (task / "children").read_text().split()))
-    found = []
-    for pid in (daemon, *helpers):
-        # The namespace helper keeps one mount namespace, an empty one, from its first request to lock mounts on.
-        kept = pid in helpers
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
-            with suppress(OSError):  # closed, or the process ended, while we looked
-                target = os.readlink(descriptor)
-                if kept and target.startswith("mnt:"):
-                    kept = False
-                elif target.partition(":[")[0] in {kind.value for kind in NamespaceKind}:
-                    found.append(target)
-    return tuple(sorted(found))
-
-
-def _name(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().strip()
-    except OSError:
-        return ""

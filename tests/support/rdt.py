@@ -20,8 +20,9 @@ from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.model.layout import container_cgroup
 from support.class_types import container_classes
 from support.cri import Pods, wait_for
-from support.daemon import Daemon, Resources
+from support.daemon import Daemon
 from support.resctrl.mount import Resctrl
+from support.resources import Resources
 
 CLASSES = """
 partitions:

@@ -14,8 +14,9 @@ from agent.manifests import FOREVER, mount, pod, shell
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from support.images import Layout
+from support.node_client import is_ready
 from support.registry import Registry
-from support.running_node import RunningNode, is_ready
+from support.running_node import RunningNode
 
 
 def container_id(found: dict[str, Any], index: int = 0) -> str:

@@ -17,7 +17,8 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.mount import mounts
 from support import powerloss
-from support.running_node import RunningNode, is_ready
+from support.node_client import is_ready
+from support.running_node import RunningNode
 
 NAME = "web-node-1"
 HASH, MIRROR, SOURCE = (f"kubernetes.io/config.{word}" for word in ("hash", "mirror", "source"))

@@ -15,10 +15,11 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo
 from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, wait_for
-from support.daemon import Daemon, Resources
+from support.daemon import Daemon
 from support.images import BUSYBOX, Member, directory, file, layers_layout, symlink
 from support.mortal import Mortal
 from support.registry import Registry
+from support.resources import Resources
 
 FAILED = "ImageVolumeMountFailed: "
 _Id = api.Int64Value

@@ -25,9 +25,10 @@ from podkeep.mountns.sync import CONDITION, REASON
 from support import nodes
 from support.container_mounts import ContainerMounts
 from support.cri import Pods, pod, wait_for
-from support.daemon import Daemon, Resources
+from support.daemon import Daemon
 from support.mortal import Mortal
 from support.nodes import namespace_of, pin_of, pinned
+from support.resources import Resources
 
 pytestmark = pytest.mark.container_mounts("hidden", reason="what is hidden where is what is tested")
 

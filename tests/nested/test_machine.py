@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -119,10 +120,24 @@ def test_a_reboot_keeps_disks_and_a_new_machine_does_not(boot: Callable[..., Mac
     assert "nested.test=yes" in own.read("/proc/cmdline").split()
     assert own.run("nproc").stdout == "1\n"
     assert machine.run("ls /root/kept").returncode != 0
+    own.write("/root/synced", "yes")
+    own.run("sync")
+    own.write("/root/not-synced", "yes")
+    own.cut_power()
+    assert own.run("cat /root/synced").stdout == "yes"
+    assert own.run("test -s /root/not-synced").returncode == 1
     pid = own.pid
     own.close()
     assert "reboot: Power down" in own.console
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_socket_in_the_machine_is_reached_from_here(machine: Machine) -> None:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(str(machine.forward("/run/dbus/system_bus_socket")))
+        connection.sendall(b"\0AUTH\r\n")
+        assert connection.recv(100).startswith(b"REJECTED ")
 
 
 def test_a_machine_that_dies_is_told_from_a_command_that_fails(boot: Callable[..., Machine]) -> None:

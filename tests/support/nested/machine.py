@@ -52,6 +52,8 @@ class Machine:
         self._process: subprocess.Popen[bytes] | None = None
         self._master: subprocess.Popen[bytes] | None = None
         self._port = 0
+        self._forwarded: dict[Path, str] = {}
+        """Sockets here, and where in the machine they lead."""
         self._last_console = ""
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -90,6 +92,19 @@ class Machine:
         boots = self._boots()
         with suppress(NestedError):  # the connection may end before the answer is here
             self.run("systemctl reboot")
+        self._wait_for_boot(boots + 1)
+        self._connect()
+
+    def cut_power(self) -> None:
+        """End everything at once, boot, and wait until commands can be run; connections end before it boots.
+
+        What the kernel had not written to a disk yet is lost, what it had stays: the disk has no memory of its own
+        that would lose it.
+        """
+        assert self._directory is not None, "the nested machine is not started"
+        boots = self._boots()
+        qmp.reset(self._directory / "qmp")
+        self._disconnect()
         self._wait_for_boot(boots + 1)
         self._connect()
 
@@ -145,6 +160,14 @@ class Machine:
         """Return a command line of this machine that runs ``command`` in the nested one, for ``subprocess.Popen``."""
         text = command if isinstance(command, str) else shlex.join(command)
         return [*self._ssh(), "-T", "-S", self._control(), "-o", "ProxyCommand=false", "root@nested", text]
+
+    def forward(self, remote: Path | str) -> Path:
+        """Return a unix socket here that leads to the one at ``remote``, also after the machine has booted again."""
+        assert self._directory is not None, "the nested machine is not started"
+        local = self._directory / f"forwarded-{len(self._forwarded)}"
+        self._forwarded[local] = str(remote)
+        self._forward(local)
+        return local
 
     def shell(self) -> int:
         """Run a shell on the terminal of this process, and return its exit status."""
@@ -290,6 +313,15 @@ class Machine:
                 assert self._master.stderr is not None
                 said = self._master.stderr.read().decode(errors="replace")
                 raise NestedError(f"cannot connect to the nested machine: {said}\n{self._console_end()}")
+        for local in self._forwarded:
+            self._forward(local)
+
+    def _forward(self, local: Path) -> None:
+        where = f"{local}:{self._forwarded[local]}"
+        command = [*self._ssh(), "-S", self._control(), "-O", "forward", "-L", where, "root@nested"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise NestedError(f"{where} cannot be forwarded: {done.stderr}")
 
     def _disconnect(self) -> None:
         if self._master is not None:
@@ -298,7 +330,8 @@ class Machine:
             assert self._master.stderr is not None
             self._master.stderr.close()
             self._master = None
-        Path(self._control()).unlink(missing_ok=True)
+        for path in (Path(self._control()), *self._forwarded):
+            path.unlink(missing_ok=True)
 
     def _ssh(self) -> list[str]:
         assert self._image is not None, "the nested machine is not started"
@@ -380,6 +413,7 @@ class Machine:
         _ = self.console  # kept for those who ask later
         shutil.rmtree(self._directory)
         self._directory = self._process = None
+        self._forwarded.clear()
 
 
 def _text(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""The one question that is asked of qemu itself: which port it has chosen. Called by support/nested/machine.py."""
+"""What is asked of qemu itself: which port it has chosen, and a reset. Called by support/nested/machine.py."""
 
 from __future__ import annotations
 
@@ -14,19 +14,28 @@ FORWARD = re.compile(r"TCP\[HOST_FORWARD\]\s+\d+\s+127\.0\.0\.1\s+(\d+)")
 
 def forwarded_port(path: Path) -> int | None:
     """Return the TCP port on loopback that leads into the machine; None as long as qemu does not answer."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(TIMEOUT_S)
-        try:
-            connection.connect(str(path))
-        except (FileNotFoundError, ConnectionRefusedError):
-            return None
-        with connection.makefile("rwb") as stream:
-            stream.readline()  # the greeting
-            _ask(stream, "qmp_capabilities")
-            shown = _ask(stream, "human-monitor-command", {"command-line": "info usernet"})
+    try:
+        shown = _command(path, "human-monitor-command", {"command-line": "info usernet"})
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
     found = FORWARD.search(shown)
     assert found is not None, f"qemu forwards no port: {shown}"
     return int(found[1])
+
+
+def reset(path: Path) -> None:
+    """Reset the machine at once; what is on its disks stays."""
+    _command(path, "system_reset")
+
+
+def _command(path: Path, command: str, arguments: dict[str, str] | None = None) -> Any:
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(TIMEOUT_S)
+        connection.connect(str(path))
+        with connection.makefile("rwb") as stream:
+            stream.readline()  # the greeting
+            _ask(stream, "qmp_capabilities")
+            return _ask(stream, command, arguments)
 
 
 def _ask(stream: Any, command: str, arguments: dict[str, str] | None = None) -> Any:

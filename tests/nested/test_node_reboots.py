@@ -25,6 +25,10 @@ WRITES = 10
 MOST_PODS = 8
 
 
+@pytest.mark.skipif(
+    not chaos.seconds(),
+    reason="many minutes of emulation: PODKEEP_CHAOS_SECONDS says how many (CONTRIBUTING.md, Chaos)",
+)
 @pytest.mark.timeout(7200)
 def test_desired_is_actual_over_reboots_and_losses_of_power(boot: Callable[..., Machine], tmp_path: Path) -> None:
     end = time.monotonic() + chaos.seconds()

@@ -51,6 +51,7 @@ class SingleFlight(Generic[Result]):
             timer.cancel()
 
     def _give_up(self, key: Hashable) -> None:
+        self._forget_timer(key)  # the end of the task does not find its key any more
         # Who asks again while it ends gets another one.
         task = self._running.pop(key)
         self._given_up.add(task)

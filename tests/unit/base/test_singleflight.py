@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -124,3 +125,42 @@ def test_an_operation_that_nobody_wants_any_more_is_cancelled() -> None:
         return ended
 
     assert asyncio.run(scenario()) == 2
+
+
+def test_nothing_is_kept_of_what_was_given_up() -> None:
+    class Key:
+        """Stands for a name and its credentials."""
+
+    async def scenario() -> list[weakref.ref[Key]]:
+        flights: SingleFlight[None] = SingleFlight(unwanted_s=0.0)
+        keys = [Key() for _ in range(50)]
+        kept = [weakref.ref(key) for key in keys]
+        began, ended = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+        async def operation() -> None:
+            began.release()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.release()
+
+        callers = [asyncio.ensure_future(flights.do(key, operation)) for key in keys]
+        for _ in keys:
+            await began.acquire()
+        for caller in callers:
+            caller.cancel()
+        await asyncio.wait(callers)
+        callers.clear()
+        for _ in keys:
+            await ended.acquire()
+        await flights.close()
+        for _ in range(3):  # the callbacks of the last that ended
+            await asyncio.sleep(0)
+        keys.clear()
+        del caller
+        gc.collect()
+        # `flights` is still here.
+        assert flights.keys() == frozenset()
+        return [left for left in kept if left() is not None]
+
+    assert asyncio.run(scenario()) == []

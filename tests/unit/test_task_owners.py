@@ -33,7 +33,6 @@ ALLOWED = {
         "cli/run.py",
         "cli/run_on_node.py",
         "images/store/checking.py",
-        "images/store/fetching.py",
         "images/store/store.py",
         "images/store/workers.py",
         "runtime/streaming/exec.py",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -37,9 +38,31 @@ async def on_thread(step: Callable[[], _Result]) -> _Result:
 
     A caller that is cancelled waits for its end: what it uses may be closed then.
     """
-    work = asyncio.ensure_future(asyncio.to_thread(step))
+    work = _started(step)
     await finished(work)
     return work.result()
+
+
+async def acquired(step: Callable[[], _Result], undo: Callable[[_Result], object]) -> _Result:
+    """Return what a step on a thread acquires; if the caller is cancelled meanwhile, it is given back by ``undo``.
+
+    Both are done on a thread, to their end.
+    """
+    work = _started(step)
+    try:
+        await finished(work)
+    except asyncio.CancelledError:
+        if not work.cancelled() and work.exception() is None:
+            await on_thread(partial(undo, work.result()))
+        raise
+    return work.result()
+
+
+def _started(step: Callable[[], _Result]) -> asyncio.Future[_Result]:
+    work = asyncio.ensure_future(asyncio.to_thread(step))
+    # Of a caller that is cancelled nobody asks how it ended.
+    work.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return work
 
 
 class Tasks:

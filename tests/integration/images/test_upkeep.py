@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
+import time
 from pathlib import Path
 
 import pytest
+from conftest import layer_directory
 
 from podkeep.base.config import ImagesConfig
 from podkeep.base.ids import Digest
+from podkeep.images.formats.openfile import describe
 from podkeep.images.layers.forms import metadata_digest
 from podkeep.images.store.checking import Damage, Step, Summary
 from podkeep.images.store.maintenance import Maintenance
@@ -144,3 +148,52 @@ def test_a_file_that_was_added_to_a_directory_is_seen(tmp_path: Path) -> None:
     (damage,), _ = verified(store)
     assert damage.problem == "expected 5 files and directories, there are 6"
     store.close()
+
+
+@pytest.mark.parametrize("what", ["verify", "save"])
+def test_a_caller_that_leaves_while_layers_are_taken_hold_of_keeps_none(what: str, tmp_path: Path) -> None:
+    made = layers_layout(tmp_path / "layout", [[file("a", "x" * 5000)]], name="localhost/one:1")
+    config = ImagesConfig(snapshot_driver="directories")
+    store = ImageStore.open(tmp_path / "images", config=config, registries={})
+    maintenance = Maintenance(store, dict)
+    target = tmp_path / "saved"
+    target.mkdir()
+    descriptors = 0
+
+    async def verify() -> None:
+        async for _ in maintenance.verify(["localhost/one:1"], repair=False):
+            pass
+
+    async def save() -> None:
+        fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            await maintenance.save(["localhost/one:1"], describe(fd, str(target)), lambda _: None)
+        finally:
+            os.close(fd)
+
+    async def run() -> None:
+        nonlocal descriptors
+        await store.load(made.path)
+        descriptors = len(os.listdir("/proc/self/fd"))
+        with store._catalog.changing:
+            caller = asyncio.ensure_future({"verify": verify, "save": save}[what]())
+            # A step that no thread has begun would be taken back, which is not what this is about.
+            await asyncio.to_thread(_until_a_thread_is_in, "hold")
+            caller.cancel()
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+
+    asyncio.run(run())
+    asyncio.run(maintenance.remove("localhost/one:1"))
+    assert store.records()[1] == {}
+    assert not layer_directory(tmp_path / "images", made.diff_ids[0]).exists()
+    store.close()
+
+
+def _until_a_thread_is_in(function: str) -> None:
+    deadline = time.monotonic() + 20
+    while not any(frame.f_code.co_name == function for frame in sys._current_frames().values()):
+        assert time.monotonic() < deadline, f"no thread came to {function}"
+        time.sleep(0.001)

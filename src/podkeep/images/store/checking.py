@@ -11,9 +11,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 
 from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.base.ids import Digest, ImageID
+from podkeep.base.tasks import acquired
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image
 from podkeep.images.messages import Checked, Damaged, Event, Progress, StoredLayer, Unchecked, Verify, unexpected
@@ -85,7 +87,8 @@ class Checking:
         """
         wanted = [layer for image in images for layer in image.layers]
         # Held while they are read: a removal in between would look like damage.
-        held = await asyncio.to_thread(self._store.hold, self._store.records()[1] if everything else wanted)
+        hold = partial(self._store.hold, self._store.records()[1] if everything else wanted)
+        held = await acquired(hold, self._store.release)
         _, layers = self._store.records()
         summary = Summary(images=len(images))
         damages: list[Damage] = []

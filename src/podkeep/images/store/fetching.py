@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec import structs
 
@@ -23,7 +22,7 @@ from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
 from podkeep.base.printable import printable
 from podkeep.base.singleflight import SingleFlight
-from podkeep.base.tasks import finished
+from podkeep.base.tasks import on_thread
 from podkeep.base.threads import working_for
 from podkeep.images.formats import manifest, referrer_names
 from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
@@ -60,7 +59,6 @@ _LOGGED_RETRIES = 20
 
 UNWANTED_S = 60.0
 """For how long a pull goes on without a caller; a kubelet comes back within half a minute, and joins it."""
-Result = TypeVar("Result")
 Listener = Callable[[PullProgress], None]
 
 
@@ -187,7 +185,7 @@ class Fetching:
             progress or (lambda _: None),
         )
         # The archive may be gone by the next boot, so that a load is answered only when it is on the disk.
-        await _whole(self._durability.sync)
+        await on_thread(self._durability.sync)
         return images
 
     async def _fetch(
@@ -215,7 +213,7 @@ class Fetching:
                 case Wanted():
                     # To its end also if the caller is cancelled: `leased` must have what is leased before it is
                     # released.
-                    return await _whole(lambda: self._layers.lease(event.layers, leased))
+                    return await on_thread(lambda: self._layers.lease(event.layers, leased))
                 case Progress():
                     tell(
                         PullProgress(
@@ -237,7 +235,7 @@ class Fetching:
             if unchanged:
                 image = self._catalog.named(unchanged[0].name)
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
-            return await _whole(lambda: self._take(fetched, staging))
+            return await on_thread(lambda: self._take(fetched, staging))
         finally:
             # Shielded: a cancelled caller must not leave files behind.
             await asyncio.shield(asyncio.to_thread(self._finish, staging, leased))
@@ -294,15 +292,6 @@ class Fetching:
 
         async with self._workers.slot(type(request).__name__):
             await run_worker(request, handle, lock=self._lock_fd)
-
-
-async def _whole(step: Callable[[], Result]) -> Result:
-    """Do something on a thread, to its end also if the caller is cancelled: what comes then undoes it."""
-    work = asyncio.ensure_future(asyncio.to_thread(step))
-    # Of a caller that is cancelled nobody asks how it ended.
-    work.add_done_callback(lambda done: done.cancelled() or done.exception())
-    await finished(work)
-    return work.result()
 
 
 def _log_retry(name: str, event: Retrying, count: int) -> None:

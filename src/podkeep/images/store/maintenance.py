@@ -13,9 +13,11 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
+from podkeep.base.tasks import acquired
 from podkeep.images.formats.image import Image, PullProgress
 from podkeep.images.formats.openfile import OpenFile, open_directory, remove_directory
 from podkeep.images.messages import Event, Progress, Save, Saved, StoredImage, unexpected
@@ -205,16 +207,8 @@ class Maintenance:
         images = self.chosen(names)
         # Open until the end: what is removed after a failure is this directory, wherever it is by then.
         directory = open_directory(target)
-        held = await asyncio.to_thread(self._store.hold, [layer for image in images for layer in image.layers])
-        _, layers = self._store.records()
         try:
-            request = Save(
-                root=str(self._store.root),
-                target=target,
-                directory=directory is not None,
-                images=tuple([await asyncio.to_thread(self._saved, image, layers) for image in images]),
-            )
-            return await self._written(request, target.name, progress)
+            return await self._saved_whole(images, target, progress, directory=directory is not None)
         except BaseException:
             if directory is not None:
                 await asyncio.shield(asyncio.to_thread(remove_directory, directory))
@@ -222,6 +216,22 @@ class Maintenance:
         finally:
             if directory is not None:
                 os.close(directory)
+
+    async def _saved_whole(
+        self, images: Sequence[Image], target: OpenFile, progress: Listener, *, directory: bool
+    ) -> int:
+        hold = partial(self._store.hold, [layer for image in images for layer in image.layers])
+        held = await acquired(hold, self._store.release)
+        try:
+            _, layers = self._store.records()
+            request = Save(
+                root=str(self._store.root),
+                target=target,
+                directory=directory,
+                images=tuple([await asyncio.to_thread(self._saved, image, layers) for image in images]),
+            )
+            return await self._written(request, target.name, progress)
+        finally:
             await asyncio.shield(asyncio.to_thread(self._store.release, held))
 
     async def _written(self, request: Save, name: str, progress: Listener) -> int:

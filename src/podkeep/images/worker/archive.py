@@ -373,11 +373,15 @@ class _Loader:
         # Before it is read: an archive's documents may be as large as it likes.
         if size > most:
             raise InvalidArgument(f"{self._path}: {name} has {size} bytes, more than {most}")
-        data = b"".join(self._files.pieces(name))
+        data = bytearray()
+        for piece in self._files.pieces(name):
+            data += piece
+            if len(data) > most:  # it has grown since
+                raise InvalidArgument(f"{self._path}: {name} has more than {most} bytes")
         self._documents += len(data)
         if self._documents > _MAX_DOCUMENTS:
             raise InvalidArgument(
                 f"{self._path}: its manifests and configurations have more than {_MAX_DOCUMENTS} bytes together",
                 hint="save its images to several archives",
             )
-        return data
+        return bytes(data)

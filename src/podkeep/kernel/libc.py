@@ -1,4 +1,7 @@
-"""Every system call that Python's standard library lacks, declared exactly once.
+"""System calls that Python's standard library lacks: those about mounts, namespaces and file systems, and some others.
+
+What one module of this package alone calls (openat2(2), syncfs(2), capset(2)) is declared there, as is prctl(2), whose
+arguments differ by what is asked for.
 
 Owns: the foreign functions, each with ``argtypes`` and ``restype`` set at import, and the translation of ``errno`` into
 :class:`KernelCallError`. Does not own: flag types and meaning, which belong to the module of each kernel API

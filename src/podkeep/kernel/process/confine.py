@@ -52,9 +52,6 @@ _prctl.restype = ctypes.c_int
 _capset = _LIBC["capset"]
 _capset.argtypes = (ctypes.POINTER(_CapHeader), ctypes.POINTER(_CapData * 2))
 _capset.restype = ctypes.c_int
-_pivot_root = _LIBC["pivot_root"]
-_pivot_root.argtypes = (ctypes.c_char_p, ctypes.c_char_p)
-_pivot_root.restype = ctypes.c_int
 
 
 def die_with_parent(number: signal.Signals = signal.SIGKILL) -> None:
@@ -83,8 +80,7 @@ def enter_root(directory: str) -> None:
     os.fchdir(fd)
     os.close(fd)
     # pivot_root(".", "."), pivot_root(2): the old root lands on top of the new one and is then detached.
-    if _pivot_root(b".", b".") == -1:
-        raise KernelCallError(f"pivot_root('.', '.') in {directory}", ctypes.get_errno())
+    libc.pivot_root(b".", b".")
     libc.umount2(b".", mounts.UnmountFlag.DETACH)
     os.chdir("/")
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from podkeep.runtime.oci import sealed
+
+OLDER = Path(__file__).with_name("programs") / "older_memfd.py"
 
 
 def said_by(path: str, *arguments: str) -> str:
@@ -49,3 +54,30 @@ def test_what_may_need_to_know_its_place_is_executed_as_it_is(tmp_path: Path) ->
     shutil.copy("/bin/true", other)
     for path in (script, other, tmp_path / "missing"):
         assert sealed.command(str(path)) == str(path)
+
+
+@pytest.mark.parametrize("name", ["crun", "runc"])
+def test_a_kernel_that_does_not_know_the_flag_gets_a_copy_without_it(name: str) -> None:
+    path = shutil.which(name)
+    assert path is not None
+    done = subprocess.run([sys.executable, OLDER, str(errno.EINVAL), path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {
+        "refused": "EINVAL",
+        "copied": True,
+        "changed": False,
+        "said": said_by(path, "--version"),
+    }
+    assert done.stderr == ""
+
+
+def test_a_runtime_that_gets_no_copy_is_said_to_get_none() -> None:
+    path = shutil.which("crun")
+    assert path is not None
+    done = subprocess.run([sys.executable, OLDER, str(errno.EACCES), path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert (answer["refused"], answer["copied"]) == ("EACCES", False)
+    assert answer["said"] == said_by(path, "--version")
+    assert done.stderr.startswith(f"WARNING {path} is executed as it is")
+    assert "vm.memfd_noexec" in done.stderr

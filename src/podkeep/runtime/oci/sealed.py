@@ -11,6 +11,7 @@ may be that of a process of a pod, and what that has open would be executed as r
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import functools
 import logging
@@ -55,7 +56,15 @@ def _copy(path: str, _identity: tuple[int, ...]) -> int | None:
     try:
         return _sealed(path)
     except OSError as error:
-        log.info("%s is executed as it is: no sealed copy could be made: %s", path, error)
+        # Not refused: crun and runc protect themselves then (see above), and no container would run.
+        hint = "vm.memfd_noexec has to be 0 or 1" if error.errno == errno.EACCES else "the next start tries again"
+        log.warning(
+            "%s is executed as it is, which takes each call longer: it makes a copy of itself, or a read-only mount, "
+            "against containers that would write to it; no sealed copy could be made here: %s (%s)",
+            path,
+            error,
+            hint,
+        )
         return None
 
 
@@ -65,7 +74,7 @@ def _sealed(path: str) -> int | None:
         if program.read(len(_ELF)) != _ELF:
             return None
         size, done = os.fstat(program.fileno()).st_size, 0
-        copy = os.memfd_create(Path(path).name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | _MFD_EXEC)
+        copy = _executable_memfd(Path(path).name)
         try:
             while done < size:
                 if not (copied := os.sendfile(copy, program.fileno(), done, size - done)):
@@ -76,3 +85,14 @@ def _sealed(path: str) -> int | None:
             os.close(copy)
             raise
     return copy
+
+
+def _executable_memfd(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_EXEC)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        # Before Linux 6.3, which knows no such flag, and where every such file can be executed.
+        return os.memfd_create(name, flags)

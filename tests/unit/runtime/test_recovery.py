@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from runtime_values import container, sandbox
 
 from podkeep.base.config import HandlerConfig, ImagesConfig, NetworkConfig
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import PodkeepError, ResourceExhausted
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -51,11 +52,13 @@ ORPHAN = "d" * 64
 class House:
     """Records and directories as a daemon left them."""
 
-    def __init__(self, base: Path) -> None:
+    def __init__(self, base: Path, disk: Path | None = None) -> None:
         self.layout = Layout(root=base / "root", run=base / "run")
         for directory in self.layout.shared_directories():
             directory.mkdir(parents=True, exist_ok=True)
-        self.records = State(self.layout.state)
+        self.disk = disk or self.layout.root
+        """Where the records are."""
+        self.records = State(self.disk / "state.db")
         self.executor = SandboxExecutor(
             layout=self.layout,
             helper=NamespaceHelper(),
@@ -63,6 +66,15 @@ class House:
             networks=Networks(NetworkConfig(mode="bridge"), self.layout, self.records),
             catatonit="catatonit",
         )
+
+    def fill(self) -> None:
+        """Leave the records no room."""
+        with (self.disk / "filler").open("wb") as file:
+            subprocess.run(["cat", "/dev/zero"], stdout=file, stderr=subprocess.DEVNULL, check=False)
+        # The database's log has some room of its own.
+        with suppress(ResourceExhausted):
+            while True:
+                self.records.note_pod_cidr("", "")
 
     def recover(self, *, timeout: float = TIMEOUT_S) -> None:
         handlers = HandlerTable.from_config(
@@ -98,6 +110,61 @@ def house(tmp_path: Path) -> Iterator[House]:
     made = House(tmp_path)
     yield made
     made.records.close()
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[House]:
+    """One whose records are on a disk that can be filled."""
+    (tmp_path / "disk").mkdir()
+    mounts.tmpfs(tmp_path / "disk", "size=512k")
+    made = House(tmp_path, tmp_path / "disk")
+    made.records.note_boot(procfs.boot_id())
+    yield made
+    (made.disk / "filler").unlink(missing_ok=True)
+    made.records.close()
+    mounts.unmount(made.disk)
+
+
+@pytest.mark.parametrize("state", [SandboxState.CREATING, SandboxState.REMOVING])
+@pytest.mark.parametrize("with_container", [False, True])
+def test_what_cannot_be_undone_is_shown_again_also_when_the_disk_is_full(
+    small: House, state: SandboxState, with_container: bool
+) -> None:
+    """A client that removes pods to get its disk back removes what it sees in a list."""
+    records = small.records
+    records.add_sandbox(sandbox(state=state, handler="gone", cgroup_parent="/podkeep-unit"))
+    if with_container:
+        for name in "bc":
+            made = container(name * 64, name=name)
+            records.add_container(made)
+            records.set_container(made.id, msgspec.structs.replace(made.status, state=ContainerState.REMOVING))
+    small.fill()
+    small.recover()
+    assert [item.status.state for item in records.sandboxes()] == [SandboxState.NOTREADY]
+    assert {item.status.state for item in records.containers()} == (
+        {ContainerState.EXITED} if with_container else set()
+    )
+
+
+@pytest.mark.parametrize("state", [ContainerState.CREATED, ContainerState.RUNNING])
+def test_the_machine_was_rebooted_and_its_disk_is_full(small: House, state: ContainerState) -> None:
+    records, me = small.records, procfs.identify(os.getpid())
+    records.note_boot("of last week")
+    pod, inside = _on_the_host(), container()
+    records.add_sandbox(pod)
+    records.add_container(inside)
+    records.set_container(inside.id, msgspec.structs.replace(inside.status, state=state, process=me, monitor=me))
+    small.fill()
+    small.recover()
+    assert [item.status.state for item in records.sandboxes()] == [SandboxState.NOTREADY]
+    assert [item.status.state for item in records.containers()] == [ContainerState.EXITED]
+    assert records.boot == procfs.boot_id()
+    # Written before anything that comes later: what is started in this boot is no process of the last one.
+    (small.disk / "filler").unlink()
+    records.add_sandbox(sandbox("e" * 64, attempt=1))
+    later = State(small.disk / "state.db")
+    assert (later.boot, len(later.sandboxes())) == (procfs.boot_id(), 2)
+    later.close()
 
 
 @pytest.mark.parametrize("state", [SandboxState.CREATING, SandboxState.REMOVING])

@@ -111,12 +111,13 @@ class Recovery:
         """Drop what named processes and cgroups of the last boot: the numbers are others' now, the cgroups may be."""
         for sandbox in self.state.sandboxes():
             status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=())
-            self.state.set_sandbox(sandbox.id, status)
+            self.state.set_sandbox(sandbox.id, status, ending=True)
         for container in self.state.containers():
             ended = container.status
             if ended.state.lives:
                 ended = ended_status(container, self.layout, lambda: 0)  # its cgroup was of the last boot, too
-            self.state.set_container(container.id, msgspec.structs.replace(ended, process=None, monitor=None))
+            ended = msgspec.structs.replace(ended, process=None, monitor=None)
+            self.state.set_container(container.id, ended, ending=True)
 
     def _check_container(self, container: Container) -> None:
         if container.status.update_undo:
@@ -157,7 +158,7 @@ class Recovery:
             where = limited(self.cgroups, cgroup)
             updates.roll_back(self.cgroups, where, container.status.update_undo)
         status = msgspec.structs.replace(self.state.container(container.id).status, update_undo=())
-        return self.state.set_container(container.id, status)
+        return self.state.set_container(container.id, status, ending=True)
 
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
         ready = sandbox.status.state is SandboxState.READY
@@ -201,7 +202,7 @@ class Recovery:
             self.state.forget_sandbox(sandbox.id)
         else:
             status = msgspec.structs.replace(sandbox.status, state=SandboxState.NOTREADY)
-            self.state.set_sandbox(sandbox.id, status)
+            self.state.set_sandbox(sandbox.id, status, ending=True)
 
     def _in_time(self, what: str, step: Callable[[], object]) -> bool:
         if time.monotonic() < self.deadline:
@@ -223,7 +224,7 @@ class Recovery:
             self.state.forget_container(container.id)
         else:
             status = msgspec.structs.replace(container.status, state=ContainerState.EXITED, reason="Error")
-            self.state.set_container(container.id, status)
+            self.state.set_container(container.id, status, ending=True)
 
     def _undo_container(self, container: Container) -> None:
         sandbox = self.state.sandbox(container.sandbox_id)

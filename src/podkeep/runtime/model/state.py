@@ -231,8 +231,14 @@ class State:
             raise self._refusal("written", error) from error
 
     def note_boot(self, boot: str) -> None:
-        """Note in which boot of the machine the records' processes are; see ``kernel.process.procfs.boot_id``."""
-        self._replace("boot", (boot,))
+        """Note in which boot of the machine the records' processes are; see ``kernel.process.procfs.boot_id``.
+
+        That another one has ended counts also if the database cannot be written now: the next write brings it.
+        """
+        if self.boot:
+            self._write("UPDATE boot SET id = ?", (boot,), end_of=("boot", self.boot))
+        else:
+            self._replace("boot", (boot,))
         self.boot = boot
 
     def note_pod_cidr(self, configured: str, subnets: str) -> None:

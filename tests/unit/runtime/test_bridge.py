@@ -63,6 +63,12 @@ def listed(table: str) -> list[str]:
     )
 
 
+def addresses_of(link: str) -> set[str]:
+    done = subprocess.run(["ip", "-j", "address", "show", link], capture_output=True, check=True)
+    found = [item for link in json.loads(done.stdout) for item in link["addr_info"] if item["scope"] == "global"]
+    return {f"{item['local']}/{item['prefixlen']}" for item in found}
+
+
 def test_the_default_network() -> None:
     bridge = Bridge.from_config(NetworkConfig(), RUN)
     assert [str(subnets.router(item)) for item in bridge.subnets] == ["10.183.0.1/16"]
@@ -197,28 +203,23 @@ def test_the_bridge_has_what_its_subnets_need_and_changes_them(
     def settings(path: str) -> str:
         return Path("/proc/sys/net", path).read_text().strip()
 
-    def addresses() -> set[str]:
-        done = subprocess.run(["ip", "-j", "address", "show", BRIDGE], capture_output=True, check=True)
-        found = [item for link in json.loads(done.stdout) for item in link["addr_info"] if item["scope"] == "global"]
-        return {f"{item['local']}/{item['prefixlen']}" for item in found}
-
     def body() -> None:
         Path("/proc/sys/net/ipv6/conf/lo/accept_ra").write_text("1")
         bridge = Bridge.from_config(config, RUN)
         bridge.start({})
-        assert addresses() == {"10.7.0.1/29", "fd07::1/64"}
+        assert addresses_of(BRIDGE) == {"10.7.0.1/29", "fd07::1/64"}
         assert settings("ipv4/ip_forward") == settings("ipv6/conf/all/forwarding") == "1"
         assert settings(f"ipv6/conf/{BRIDGE}/accept_ra") == "0", "pods are no routers"
         assert settings("ipv6/conf/lo/accept_ra") == "2", "the machine still learns its own router"
         assert settings(f"ipv4/conf/{BRIDGE}/route_localnet") == "0", "no host port needs it"
         bridge.use_subnets(subnets.of_pod_cidr("10.8.0.0/24"), ["fd07::2"])
-        assert addresses() == {"10.8.0.1/24", "fd07::1/64"}, "somebody still needs a router"
+        assert addresses_of(BRIDGE) == {"10.8.0.1/24", "fd07::1/64"}, "somebody still needs a router"
         bridge.use_subnets(subnets.of_pod_cidr("10.9.0.0/24"), [])
-        assert addresses() == {"10.9.0.1/24"}
+        assert addresses_of(BRIDGE) == {"10.9.0.1/24"}
         # The router's address stays, its prefix changes.
         for text in ("10.9.0.0/25,fd07::/64", "10.9.0.0/24,fd07::/80", "10.9.0.0/26,fd07::/64"):
             bridge.use_subnets(subnets.of_pod_cidr(text), [])
-            assert addresses() == {str(subnets.router(item)) for item in bridge.subnets}
+            assert addresses_of(BRIDGE) == {str(subnets.router(item)) for item in bridge.subnets}
         bridge.stop()
         assert netlink.links() == ["lo"]
         bridge.stop()
@@ -286,14 +287,18 @@ def test_new_subnets_that_nft_refuses_are_not_used(
     machine: Callable[[Callable[[], object]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def body() -> None:
-        bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE), RUN)
+        bridge = Bridge.from_config(NetworkConfig(bridge=BRIDGE, subnet="10.7.0.0/24", subnet6="fd07::/64"), RUN)
         bridge.start({})
-        before, path = bridge.subnets, os.environ["PATH"]
-        monkeypatch.setenv("PATH", "/nowhere")
-        with pytest.raises(PodkeepError, match="nft"):
-            bridge.use_subnets(subnets.of_pod_cidr("10.9.1.0/24"), [])
-        assert bridge.subnets == before
-        monkeypatch.setenv("PATH", path)
+        before, there, path = bridge.subnets, addresses_of(BRIDGE), os.environ["PATH"]
+        assert there == {"10.7.0.1/24", "fd07::1/64"}
+        # Others; the same network, longer and shorter; one family alone, and one that stays. Somebody has one of each.
+        for cidr in ("10.9.1.0/24,fd09::/64", "10.7.0.0/25,fd07::/80", "10.7.0.0/16,fd07::/48", "10.9.1.0/24"):
+            monkeypatch.setenv("PATH", "/nowhere")
+            with pytest.raises(PodkeepError, match="nft"):
+                bridge.use_subnets(subnets.of_pod_cidr(cidr), ["10.7.0.2", "fd07::2"])
+            assert bridge.subnets == before
+            monkeypatch.setenv("PATH", path)
+            assert addresses_of(BRIDGE) == there, cidr
         bridge.use_subnets(subnets.of_pod_cidr("10.9.1.0/24"), [])
         assert bridge.subnets != before
         bridge.stop()

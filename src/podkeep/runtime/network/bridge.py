@@ -19,6 +19,7 @@ from podkeep.base import failpoints
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
+from podkeep.base.undo import UndoStack
 from podkeep.kernel.network import netlink, routes
 from podkeep.kernel.network.netlink import Endpoint
 from podkeep.runtime.model.layout import veth_name
@@ -95,19 +96,18 @@ class Bridge:
                         f"{subnets.router(subnet).ip}, the router's address in {subnet}, is a pod's",
                         hint="stop the pods that have addresses of other subnets first",
                     )
-            if self._started:
-                self._make(wanted)
             before = self._subnets, self._former
             # Pods that are there keep their addresses, and with them the router's address in their subnet.
             former = tuple(item for item in (*self._subnets, *self._former) if item not in wanted)
-            self._former = tuple(item for item in former if any(address in item for address in held))
-            self._subnets = wanted
-            if self._started:
-                try:
+            with UndoStack() as undo:
+                if self._started:
+                    undo.push(f"take back the addresses of the bridge {self.name}", lambda: self._reset(wanted))
+                    self._make(wanted)
+                undo.push("use the subnets of before", lambda: self._use(*before))
+                self._use(wanted, tuple(item for item in former if any(address in item for address in held)))
+                if self._started:
                     self.rules.install(self._pods(in_use))
-                except BaseException:
-                    self._subnets, self._former = before
-                    raise
+            if self._started:
                 gone = [item for item in former if item not in self._former]
                 for subnet in gone:
                     netlink.remove_address(self.name, subnets.router(subnet))
@@ -115,6 +115,18 @@ class Bridge:
                     # One that differs from a new one in its length only took that with it: the kernel has an IPv6
                     # address once.
                     self._make(wanted)
+
+    def _use(self, wanted: tuple[Subnet, ...], former: tuple[Subnet, ...]) -> None:
+        self._subnets, self._former = wanted, former
+
+    def _reset(self, refused: tuple[Subnet, ...]) -> None:
+        """Leave the bridge the routers' addresses that it had before others, some of which it may have got."""
+        kept = (*self._subnets, *self._former)
+        for subnet in refused:
+            if subnet not in kept:
+                netlink.remove_address(self.name, subnets.router(subnet))
+        # As in use_subnets: what differs in its length only may have taken one with it.
+        netlink.ensure_bridge(self.name, [subnets.router(item) for item in kept], self.owner)
 
     def start(
         self,

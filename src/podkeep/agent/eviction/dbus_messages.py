@@ -112,6 +112,8 @@ def _parse(data: bytes) -> Message:
         position = -(-position // 8) * 8
         code, sign = data[position], chr(data[position + 2])
         position += 4
+        if sign != _TYPES.get(code, sign):
+            raise Internal(f"the bus sent a malformed message: field {code} has type {sign!r}")
         if sign == "g":
             count = data[position]
             found[code] = data[position + 1 : position + 1 + count].decode()

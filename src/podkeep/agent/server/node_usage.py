@@ -63,9 +63,7 @@ def read(proc: Path = PROC) -> NodeUsage:
         major_page_faults=events.get("pgmajfault", 0),
         swap_usage=swap - memory.get("SwapFree", 0),
         swap_available=memory.get("SwapFree", 0),
-        interfaces=tuple(
-            item for item in netdev.parse(totals.text(proc / "net/dev")) if not item.name.startswith(_IGNORED)
-        ),
+        interfaces=_interfaces(proc),
         pressure=_pressure(proc),
         processes=totals.tasks(proc),
         max_processes=totals.max_tasks(proc),

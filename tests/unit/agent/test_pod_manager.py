@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pytest
 
+from podkeep.agent.manager import manager as manager_module
 from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import this_node
@@ -80,6 +82,45 @@ def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path
             assert [pod.metadata.name for pod, _ in manager.pods()] == ["web"]
             assert manager.find("default", "other") is None
             await manager.close()
+
+    asyncio.run(main())
+
+
+def test_news_of_a_pod_that_comes_while_a_step_fails_needs_no_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "_FIRST_PAUSE_S", 3600.0)
+    monkeypatch.setattr(manager_module, "_LAST_PAUSE_S", 3600.0)
+    asked: list[str] = []
+
+    async def main() -> None:
+        def admit(pod: Pod, others: Sequence[Pod]) -> Rejection | None:
+            asked.append(pod.metadata.name)
+            if len(asked) == 1:
+                manager.changed("api", POD)
+                raise ValueError("nobody expected that")
+            return Rejection(reason="Judged", message="after all")
+
+        socket = str(tmp_path / "none.sock")
+        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
+        async with CriClient(socket) as client:
+            node, told = this_node(client, config.load(None, settings)), Told()
+            manager = PodManager(
+                node=node,
+                objects=StaticObjects(Sources()),
+                events=RuntimeEvents(client, node.metrics),
+                statuses=told,
+                report=lambda pod, event: None,
+                admit=admit,
+                sources=("api",),
+            )
+            manager.changed("api", POD)
+            try:
+                async with asyncio.timeout(TIMEOUT_S):
+                    await told.ended.wait()
+            finally:
+                await manager.close()
+            assert (told.phases, asked) == (["Failed"], ["web", "web"])
 
     asyncio.run(main())
 

@@ -472,14 +472,13 @@ class PodManager:
             await asyncio.sleep(pauses.next())
 
     async def _changed(self, managed: _ManagedPod, seconds: float | None = None) -> None:
-        """Wait until the pod's object changes, ``seconds`` at most."""
-        # Callers have looked at the pod without an await since, or try again after a pause, so nothing is missed for
-        # good.
-        managed.news.clear()
+        """Wait for news of the pod's object since the last call, ``seconds`` at most; callers look at it afterwards."""
         try:
             await asyncio.wait_for(managed.news.wait(), seconds)
         except TimeoutError:
             return
+        # Only now: news may have come during the step that failed.
+        managed.news.clear()
 
     def _reported(self, managed: _ManagedPod, status: PodStatus) -> None:
         managed.status = status

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
@@ -34,6 +35,7 @@ from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.handlers import HandlerTable
 from podkeep.runtime.lifecycle.recovery import TIMEOUT_S, Recovery
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
+from podkeep.runtime.lifecycle.sandboxes import Sandboxes
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import (
     ContainerState,
@@ -45,6 +47,7 @@ from podkeep.runtime.model.records import (
 )
 from podkeep.runtime.model.state import State
 from podkeep.runtime.network.networks import Networks
+from podkeep.runtime.oci.confinement import Confinement
 
 ORPHAN = "d" * 64
 
@@ -207,6 +210,24 @@ def test_an_address_stays_taken_until_its_sandbox_could_be_stopped(house: House)
     assert records.sandbox(pod.id).status.state is SandboxState.NOTREADY
     assert records.take_address(SandboxID("b" * 64), subnet) != first
     assert len({records.take_address(SandboxID(letter * 64), subnet) for letter in "cde"} | {first}) == 4
+
+
+def test_the_lock_of_a_sandbox_that_is_gone_is_not_kept(house: House) -> None:
+    """A CreateContainer may ask for it when the sandbox was removed meanwhile."""
+    handlers = HandlerTable.from_config(
+        {"crun": HandlerConfig(path="crun")}, "crun", conmon="conmon", layout=house.layout
+    )
+    executor = house.executor
+    sandboxes = Sandboxes(house.records, executor, handlers, executor.networks, executor.classes, Confinement())
+    gone = SandboxID(ORPHAN)
+
+    async def main() -> None:
+        async with sandboxes.lock(gone):
+            assert sandboxes.lock(gone).locked(), "one lock for all who want it"
+        assert not sandboxes.lock(gone).locked()
+        assert gone not in sandboxes._locks
+
+    asyncio.run(main())
 
 
 def _on_the_host(**fields: Any) -> Sandbox:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import defaultdict
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -90,7 +90,8 @@ class Sandboxes:
         self._infra_ends: ExitMonitor[SandboxID] = ExitMonitor(self._infra_ended)
         self._containers: ContainersOfSandboxes | None = None
         self._stopping = Tasks("stopping a sandbox whose infra process ended")
-        self._locks: defaultdict[SandboxID, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: WeakValueDictionary[SandboxID, asyncio.Lock] = WeakValueDictionary()
+        """A lock is here as long as somebody has it or waits for it."""
 
     def watch_all(self, containers: ContainersOfSandboxes) -> None:
         """Watch the infra processes; called once on the event loop, before requests are served.
@@ -131,7 +132,7 @@ class Sandboxes:
 
     def lock(self, sandbox: SandboxID) -> asyncio.Lock:
         """Return the lock that is held while a container of the sandbox is created, and while the sandbox ends."""
-        return self._locks[sandbox]
+        return self._locks.setdefault(sandbox, asyncio.Lock())
 
     def driver(self, sandbox: Sandbox) -> Driver:
         """Return the driver of the sandbox's runtime handler.
@@ -181,14 +182,8 @@ class Sandboxes:
         classes = self._classes.catalog.resolve(Level.POD, config.class_resources)
         sandbox = self._reserve(config, classes)
         # Its ID is known outside by now, to CNI plugins for example: a stop waits until there is something to stop.
-        async with self._locks[sandbox.id]:
-            try:
-                await self._make(sandbox, driver)
-            except BaseException:
-                if self._state.find_sandbox(sandbox.id) is None:
-                    # Nobody can name what has no record; its lock would stay for good.
-                    self._locks.pop(sandbox.id, None)
-                raise
+        async with self.lock(sandbox.id):
+            await self._make(sandbox, driver)
         return sandbox.id
 
     async def _make(self, sandbox: Sandbox, driver: Driver) -> None:
@@ -262,7 +257,7 @@ class Sandboxes:
 
     async def _stop(self, sandbox_id: SandboxID, containers: ContainersOfSandboxes) -> None:
         containers.give_up(sandbox_id)
-        async with self._locks[sandbox_id]:
+        async with self.lock(sandbox_id):
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:
                 return
@@ -291,7 +286,7 @@ class Sandboxes:
         # Before the lock, which it takes itself (asyncio.Lock is not reentrant). In between nothing can be made in the
         # sandbox, which is NOTREADY.
         await self._stop(sandbox_id, containers)
-        async with self._locks[sandbox_id]:
+        async with self.lock(sandbox_id):
             sandbox = self._state.find_sandbox(sandbox_id)
             if sandbox is None:
                 return
@@ -306,7 +301,6 @@ class Sandboxes:
                 self._state.set_sandbox(sandbox_id, sandbox.status, ending=True)
                 raise
             self._state.forget_sandbox(sandbox_id)
-        self._locks.pop(sandbox_id, None)
 
 
 def ended_sandbox(status: SandboxStatus) -> SandboxStatus:

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -194,6 +195,15 @@ def test_exec_leaves_no_file(tmp_path: Path) -> None:
             ContainerID("c"), tmp_path, {"args": ["x"]}, ExecLimits(timeout=10.0)
         )
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("how", ["sync", "streams"])
+def test_the_environment_of_a_command_is_never_in_a_file_for_all(tmp_path: Path, how: str) -> None:
+    program = Path(__file__).with_name("programs") / "exec_opens.py"
+    done = subprocess.run([sys.executable, program, tmp_path, how], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    # Made by this call, with its mode, and not given one afterwards.
+    assert done.stdout.split("\n") == ["open new", ""]
 
 
 @pytest.mark.usefixtures("short_kill_timeout")

@@ -322,8 +322,7 @@ class Driver:
         token = os.urandom(8).hex()
         spec, pid_file = bundle / f"exec-{token}.json", bundle / f"exec-{token}.pid"
         try:
-            spec.write_text(json.dumps(process))
-            spec.chmod(0o600)
+            exec_.write_process(spec, process)
             argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
             return _run_limited(argv, pid_file, limits, enter)
         finally:

@@ -223,6 +223,13 @@ def set_terminal_size(terminal: int, width: int, height: int) -> None:
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
 
 
+def write_process(path: Path, process: Mapping[str, Any]) -> None:
+    """Write an OCI process into a new file that only root may read, from its beginning: it has the environment."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(process, file)
+
+
 def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
     """Start a command.
 
@@ -235,9 +242,7 @@ def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
     argv = [*command.runtime, f"--log={log}", "exec", "--process", str(spec), "--pid-file", str(pid_file)]
     with ExitStack() as undo:
         undo.callback(spec.unlink, missing_ok=True)
-        fd = os.open(spec, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "w") as file:
-            json.dump({**command.process, "terminal": stdio.tty}, file)
+        write_process(spec, {**command.process, "terminal": stdio.tty})
         if stdio.tty:
             process = _start_with_terminal(command, argv, token)
         else:

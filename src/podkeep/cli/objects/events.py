@@ -12,7 +12,7 @@ import click
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds
-from podkeep.cli.objects.get import echo_object
+from podkeep.cli.objects.get import check_watch, echo_object
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 from podkeep.cli.pods import verdicts
 
@@ -41,6 +41,7 @@ def command(invocation: Invocation, reach: Reach, object_: str | None, types: st
       podkeep events pod/web -w
       podkeep events -A --types Warning
     """
+    check_watch(output, watch=watch)
     wanted = {word.strip().lower() for word in types.split(",") if word.strip()}
 
     async def show(api: Api) -> None:

@@ -55,6 +55,7 @@ def command(
       podkeep get pods,services -A -o wide
       podkeep get pods -l app=web -w
     """
+    check_watch(output, watch=watch)
 
     async def show(api: Api) -> None:
         meant = kinds.meant(await api.kinds(), what)
@@ -69,6 +70,15 @@ def command(
             forms.echo_line(f"No resources found{where}.", err=True)
 
     run(invocation, reach, show)
+
+
+def check_watch(form: str, *, watch: bool) -> None:
+    """Refuse to watch what is printed as a whole.
+
+    :raises InvalidArgument: with JSON or YAML.
+    """
+    if watch and form in ("json", "yaml"):
+        raise InvalidArgument(f"-w and -o {form} do not go together", hint="leave one of them out")
 
 
 def _check(meant: list[Meant], selected: bool, everywhere: bool) -> None:

@@ -225,6 +225,28 @@ def test_the_cgroup_of_a_sandbox_is_limited(pods: Pods, daemon: Daemon) -> None:
     error_of(lambda: pods.call("UpdatePodSandboxResources", unknown), NotFound)
 
 
+@pytest.mark.parametrize("point", ["update.noted", "update.limited", "update.written"])
+def test_a_daemon_killed_in_an_update_of_a_sandbox_takes_it_back(mortal: Mortal, point: str) -> None:
+    pods = mortal.start()
+    sandbox = pods.run()
+    cgroup = sandbox_cgroup(mortal.daemon.cgroup_parent, SandboxID(sandbox))
+    resources = api.LinuxContainerResources(memory_limit_in_bytes=128 * MIB, cpu_shares=77)
+    request = api.UpdatePodSandboxResourcesRequest(pod_sandbox_id=sandbox, resources=resources)
+    before = held_by(cgroup)
+    mortal.daemon.stop()
+    pods = mortal.start(failpoints=f"{point}=kill")
+    with pytest.raises(PodkeepError):
+        pods.call("UpdatePodSandboxResources", request)
+    assert mortal.daemon.process is not None
+    mortal.daemon.process.wait(10)
+    pods = mortal.start()
+    assert held_by(cgroup) == before
+    verbose = api.PodSandboxStatusRequest(pod_sandbox_id=sandbox, verbose=True)
+    assert "resources" not in json.loads(pods.call("PodSandboxStatus", verbose).info["info"])["status"]
+    pods.call("UpdatePodSandboxResources", request)
+    assert held_by(cgroup)["memory"] == 128 * MIB
+
+
 def test_a_quota_is_raised_before_the_cgroup_above_as_a_kubelet_does(pods: Pods, daemon: Daemon) -> None:
     groups, above = Cgroups(), f"{daemon.cgroup_parent}/limited"
     file, form = ("cpu.cfs_quota_us", "{}") if groups.version == 1 else ("cpu.max", "{} 100000")

@@ -39,7 +39,7 @@ from podkeep.runtime.lifecycle.handlers import HandlerTable
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.lifecycle.sandboxes import ended_sandbox
 from podkeep.runtime.lifecycle.strays import kill_strays
-from podkeep.runtime.model.layout import Layout, container_cgroup
+from podkeep.runtime.model.layout import Layout, container_cgroup, sandbox_cgroup
 from podkeep.runtime.model.records import Container, ContainerState, NamespaceMode, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
 
@@ -161,12 +161,22 @@ class Recovery:
         return self.state.set_container(container.id, status, ending=True)
 
     def _check_sandbox(self, sandbox: Sandbox, *, rebooted: bool) -> None:
+        if sandbox.status.update_undo:
+            sandbox = self._take_back_update_of_pod(sandbox)
         ready = sandbox.status.state is SandboxState.READY
         if ready and not rebooted and self.sandboxes.is_whole(sandbox):
             if sandbox.status.held_classes:
                 self._in_time(f"sandbox {sandbox.id}", partial(self._restore_classes_of_pod, sandbox))
         elif not self.sandboxes.is_stopped(sandbox):
             self._stop_sandbox(sandbox)
+
+    def _take_back_update_of_pod(self, sandbox: Sandbox) -> Sandbox:
+        """Give a sandbox the limits it had before an update that was not finished; it changed no class."""
+        cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox.id)
+        if self.cgroups.exists(cgroup):
+            log.info("taking back an unfinished update of sandbox %s", sandbox.id)
+            updates.roll_back(self.cgroups, cgroup, sandbox.status.update_undo)
+        return self.state.set_sandbox(sandbox.id, msgspec.structs.replace(sandbox.status, update_undo=()), ending=True)
 
     def _restore_classes_of_pod(self, sandbox: Sandbox) -> None:
         status = sandbox.status

@@ -306,7 +306,7 @@ class Sandboxes:
 def ended_sandbox(status: SandboxStatus) -> SandboxStatus:
     """Return the status of a sandbox of which everything was given back but its files."""
     return msgspec.structs.replace(
-        status, infra=None, made_cgroups=(), network=None, class_resources={}, class_change={}
+        status, infra=None, made_cgroups=(), network=None, update_undo=(), class_resources={}, class_change={}
     )
 
 

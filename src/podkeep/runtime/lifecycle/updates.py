@@ -1,8 +1,8 @@
 """Changing what exists: UpdateContainerResources, UpdatePodSandboxResources and UpdatePodSandboxConfig.
 
 Owns: the transaction over limits and classes. What the files hold, and the classes that are asked for, are noted in the
-record before the first is changed, so that a refusal, or a daemon that is killed half-way, leaves a container with the
-limits and classes it had. Does not own: which values are right and in which order they are written
+record before the first is changed, so that a refusal, or a daemon that is killed half-way, leaves a container or a
+sandbox with the limits and classes it had. Does not own: which values are right and in which order they are written
 (``resource_plan.py``), what a class means (``class_resources/``).
 
 The files are written here and not by the OCI runtime's ``update``: it takes back nothing when the kernel refuses a
@@ -52,6 +52,9 @@ log = logging.getLogger(__name__)
 _VALUE_ERRORS = frozenset({errno.EINVAL, errno.ERANGE, errno.EACCES, errno.ENOSPC, errno.EOVERFLOW})
 """What the kernel says to a value that contradicts the parent's or is none."""
 
+_IDLE: Mapping[str, Any] = {"update_undo": (), "class_change": {}}
+"""What a status says while no update is under way."""
+
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
@@ -66,8 +69,6 @@ class _Subject:
     """Whether it has not ended, and is there."""
     note: Callable[..., None]
     """Changes fields of its record's status, if it is there."""
-    idle: Mapping[str, Any]
-    """What the status says while no update is under way."""
     ended: str
     """The message if it ends meanwhile."""
 
@@ -143,11 +144,9 @@ class Updates:
             held=held,
             lives=partial(self._changeable, container_id),
             note=partial(self._note, container_id),
-            idle={"update_undo": (), "class_change": {}},
             ended=f"container {container_id} ended",
         )
-        undo = tuple((write.file, write.before) for write in reversed(writes))
-        await self._change(subject, writes, wanted, begun={"update_undo": undo}, done={"resources": merged})
+        await self._change(subject, writes, wanted, done={"resources": merged})
 
     async def _change(
         self,
@@ -155,35 +154,34 @@ class Updates:
         writes: Sequence[Write],
         wanted: Mapping[str, str],
         *,
-        begun: Mapping[str, Any],
         done: Mapping[str, Any],
     ) -> None:
         """Change limits and classes, all of them or none, and the record last.
 
         :param wanted: resolved classes.
-        :param begun: what the record says of ``writes`` from before the first until the last.
-        :param done: what it says afterwards, besides the classes.
+        :param done: what the record says afterwards, besides the classes.
         """
         in_force = {**subject.held, **wanted}
         take_back: Callable[[], None] = _nothing
         if writes or wanted:
-            subject.note(**begun, class_change=wanted)
+            undo = tuple((write.file, write.before) for write in reversed(writes))
+            subject.note(update_undo=undo, class_change=wanted)
             failpoints.reach("update.noted")
             try:
                 take_back = await asyncio.to_thread(self._carry_out, subject.target, writes, subject.held, wanted)
             except Exception:
                 # Not if the daemon stops, while the thread goes on writing: the next one takes the update back.
-                subject.note(**subject.idle)
+                subject.note(**_IDLE)
                 await self._release_ended(subject, in_force)
                 raise
         failpoints.reach("update.written")
         if in_force and not subject.lives():
             await self._release_ended(subject, in_force)
-            subject.note(**subject.idle)
+            subject.note(**_IDLE)
             raise FailedPrecondition(subject.ended)
         changes = {"class_resources": in_force} if wanted else {}
         try:
-            subject.note(**subject.idle, **done, **changes)
+            subject.note(**_IDLE, **done, **changes)
         except (ResourceExhausted, Unavailable):
             # What cannot be stored is not in force either.
             await asyncio.to_thread(take_back)
@@ -253,13 +251,7 @@ class Updates:
         merged = resource_plan.merge(held, asked)
         cgroup = sandbox_cgroup(sandbox.config.cgroup_parent, sandbox_id)
         writes = await asyncio.to_thread(self._prepare_sandbox, cgroup, asked, merged)
-        subject = self._pod(sandbox)
-        try:
-            await asyncio.to_thread(self._carry_out, subject.target, writes, subject.held, {})
-        finally:
-            await self._release_ended(subject, subject.held)
-        if subject.lives():
-            self._note_sandbox(sandbox_id, resources=resources, overhead=overhead)
+        await self._change(self._pod(sandbox), writes, {}, done={"resources": resources, "overhead": overhead})
 
     def _prepare_sandbox(self, cgroup: str, asked: Resources, merged: Resources) -> tuple[Write, ...]:
         above = quota_above(self._cgroups, cgroup) if self._cgroups.version == 1 else None
@@ -273,7 +265,7 @@ class Updates:
         subject = self._pod(sandbox)
         wanted = self._resolve(Level.POD, subject.held, classes)
         if wanted:
-            await self._change(subject, (), wanted, begun={}, done={})
+            await self._change(subject, (), wanted, done={})
 
     def _pod(self, sandbox: Sandbox) -> _Subject:
         return _Subject(
@@ -281,7 +273,6 @@ class Updates:
             held=sandbox.status.class_resources,
             lives=partial(self._ready, sandbox.id),
             note=partial(self._note_sandbox, sandbox.id),
-            idle={"class_change": {}},
             ended=f"pod sandbox {sandbox.id} was stopped",
         )
 

@@ -202,6 +202,8 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     resources: Resources | None = None
     overhead: Resources | None = None
     """What UpdatePodSandboxResources last asked for; the cgroup of the sandbox has it."""
+    update_undo: tuple[tuple[str, str], ...] = ()
+    """While that is being written: files of the cgroup and what they held, to be written back in this order."""
     selinux_level: str = ""
     """The SELinux level that was chosen for the pod's containers; empty where SELinux is off or the pod names one."""
     class_resources: dict[str, str] = {}

@@ -19,6 +19,7 @@ from podkeep.runtime.oci import sealed
 _MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}[platform.machine()]
 _SECOND_ARGUMENT = 24
 _MFD_EXEC = 0x10
+_PR_SET_NO_NEW_PRIVS = 38
 
 
 def refuse(code: int) -> None:
@@ -34,6 +35,9 @@ def refuse(code: int) -> None:
             (seccomp._RETURN, 0, 0, seccomp._ALLOW),
         )
     )
+    # Without it, only CAP_SYS_ADMIN may set a filter.
+    if seccomp._prctl(_PR_SET_NO_NEW_PRIVS, 1, None, 0, 0) == -1:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_NO_NEW_PRIVS)")
     program = seccomp._Program(len(instructions) // 8, instructions)
     if seccomp._prctl(seccomp._PR_SET_SECCOMP, seccomp._MODE_FILTER, ctypes.byref(program), 0, 0) == -1:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_SECCOMP)")

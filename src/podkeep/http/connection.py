@@ -311,9 +311,11 @@ class HttpConnection:
 
         async def write() -> None:
             async for data in chunks:
-                # Of what is large, only a piece is copied for a client that takes its time.
-                for start in range(0, len(data), PIECE_BYTES):
-                    await self._write_data(data[start : start + PIECE_BYTES])
+                # Of what is large, only a piece is copied for a client that takes its time. What others make in pieces
+                # of that size is a little longer, and stays whole.
+                size = PIECE_BYTES if len(data) > 2 * PIECE_BYTES else len(data)
+                for start in range(0, len(data), size or 1):
+                    await self._write_data(data[start : start + size])
 
         try:
             await self._while_there(write())

@@ -671,10 +671,10 @@ def test_chunks_are_sent_as_they_are_made(run: Any) -> None:
             client = await given.ask(GET)
             _, headers, _ = await client.response(body=False)
             assert (headers["transfer-encoding"], headers["content-type"]) == ("chunked", "x/y")
-            for chunk in (b"one", b"2" * 100_000):
+            for chunk, most in ((b"one", PIECE_BYTES), (b"2" * 100_000, 100_000), (b"3" * 200_000, PIECE_BYTES)):
                 go_on.put_nowait(chunk)
-                for start in range(0, len(chunk), PIECE_BYTES):
-                    part = chunk[start : start + PIECE_BYTES]
+                for start in range(0, len(chunk), most):
+                    part = chunk[start : start + most]
                     assert await client.reader.readline() == b"%x\r\n" % len(part)
                     assert await client.reader.readexactly(len(part) + 2) == part + b"\r\n"
             go_on.put_nowait(b"")

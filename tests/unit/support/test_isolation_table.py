@@ -108,6 +108,11 @@ def test_a_machine_with_another_kernel_has_the_same_results() -> None:
     assert not isolation.says_the_same(made.replace("`EPERM`", "done", 1))
 
 
+def test_a_machine_with_the_same_kernels_has_what_is_attacked() -> None:
+    page = isolation.table([Run(kernel=kernel, ended=EXPECTED) for kernel in ("6.1", "6.18")])
+    assert not isolation.says_the_same(page)  # which is a table of kernels that have everything
+
+
 def test_what_differs_from_the_page_is_said() -> None:
     assert isolation.differences(Who.BLOCK, EXPECTED[Who.BLOCK]) == []
     lacking = {attack.name: attack.lacking for attack in ATTACKS if attack.lacking}

@@ -48,8 +48,10 @@ _UNSCALED = {
     ("batch/v1", "Job"): "jobs.batch",
     ("batch/v1", "CronJob"): "cronjobs.batch",
 }
-_DEPLOYED, _DEPLOYMENT = {("apps/v1", "ReplicaSet")}, ("apps/v1", "Deployment")
+_DEPLOYED, _DEPLOYMENT = ("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")
 _TARGET = "DisruptionTarget"
+_BY_KUBELET = "TerminationByKubelet"
+"""Reason of a pod that its node ends, which may take as long as its grace period."""
 _UNMANAGED = (
     "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the "
     "status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these "
@@ -249,9 +251,10 @@ def _scaled(owner: Mapping[str, Any], namespace: str, lister: Lister) -> Mapping
     if found is None or found["metadata"]["uid"] != owner["uid"]:
         return None
     above = _controller_of(found)
-    if above is not None and kind in _DEPLOYED and (above["apiVersion"], above["kind"]) == _DEPLOYMENT:
-        found = lister.get("apps/deployments", namespace, above["name"])
-        return found if found is not None and found["metadata"]["uid"] == above["uid"] else None
+    if above is not None and kind == _DEPLOYED and (above["apiVersion"], above["kind"]) == _DEPLOYMENT:
+        deployment = lister.get("apps/deployments", namespace, above["name"])
+        if deployment is not None and deployment["metadata"]["uid"] == above["uid"]:
+            return deployment
     return found
 
 
@@ -272,7 +275,7 @@ def _disrupted_at(pod: Mapping[str, Any]) -> datetime | None:
         return None
     conditions = status.get("conditions", ())
     found = next((item for item in conditions if (item.get("type"), item.get("status")) == (_TARGET, "True")), None)
-    if found is None:
+    if found is None or found.get("reason") == _BY_KUBELET:
         return None
     return datetime.fromtimestamp(rfc3339.seconds(found.get("lastTransitionTime") or "1970-01-01T00:00:00Z"), UTC)
 

@@ -22,8 +22,8 @@ MAX_STREAMS = 4096
 """Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
 ROOM_BYTES = 64 << 20
 """Of what is made or read of large objects for clients of their own, who take their time."""
-OWN_BYTES = 64 << 10
-"""Of these, what each answer may have anyway."""
+OWN_BYTES = 128 << 10
+"""Of these, what each answer may have anyway: more than a piece of many small objects."""
 SEAT_CHARACTERS = 512
 """Of selectors, for which a request takes another seat: an open watch keeps them, in some 30 times as many bytes."""
 

@@ -115,6 +115,9 @@ OF_DEPLOYMENT = [
         ({"maxUnavailable": 9}, [sized("apps/statefulsets", "s", 2), pod("p", SET), pod("q", SET)], (2, 0, 2, 2)),
         ({"maxUnavailable": "34%"}, [sized("apps/statefulsets", "s", 3), pod("p", SET)], (3, 1, 1, 0)),
         ({"maxUnavailable": "50%"}, OF_DEPLOYMENT, (5, 2, 3, 1)),
+        # Their Deployment is gone: they count by themselves.
+        ({"maxUnavailable": "50%"}, [item for item in OF_DEPLOYMENT if item[0] != "apps/deployments"], (5, 2, 3, 1)),
+        ({"maxUnavailable": 1}, [OF_DEPLOYMENT[0], OF_DEPLOYMENT[3]], (1, 0, 1, 1)),
         (
             {"maxUnavailable": 1},
             [sized("replicationcontrollers", "c", 1), pod("p", ("v1", "ReplicationController", "c"))],
@@ -151,7 +154,6 @@ def test_what_a_budget_allows(
     [
         ([pod("p", SET)], 'found no controllers for pod "p"'),
         ([sized("apps/statefulsets", "other", 1), pod("p", SET)], 'found no controllers for pod "p"'),
-        ([OF_DEPLOYMENT[0], pod("p", ("apps/v1", "ReplicaSet", "old"))], 'found no controllers for pod "p"'),
         ([pod("p", ("apps/v1", "DaemonSet", "d"))], "daemonsets.apps does not implement the scale subresource"),
         ([pod("p", ("example.com/v1", "Thing", "t"))], 'no matches for kind "Thing" in version "example.com/v1"'),
     ],
@@ -243,5 +245,8 @@ def test_a_pod_that_stayed_is_not_said_to_be_disrupted_for_ever() -> None:
     assert isinstance(patch, Patch)
     found = next(item for item in patch.patch["status"]["conditions"] if item["type"] == "DisruptionTarget")
     assert (found["status"], found["reason"]) == ("False", "")
+    value["status"]["conditions"][-1]["reason"] = "TerminationByKubelet"
+    assert told(controller, (resource, value)) == []
+    value["status"]["conditions"][-1]["reason"] = "EvictionByEvictionAPI"
     value["status"]["phase"] = "Failed"
     assert told(controller, (resource, value)) == []

@@ -152,8 +152,11 @@ def _volume(volume: Value, lister: Lister) -> Plan:
 
 
 def _found(claim: Value, lister: Lister) -> Value | None:
-    """Return the volume for a claim that names none: one that is kept for it, or the smallest that fits."""
-    volumes = [volume for volume in lister.list(VOLUMES) if _may_have(volume, claim)]
+    """Return the volume for a claim that names none: one that is kept for it, or the smallest that fits.
+
+    Of one that is kept for it class and labels do not count (``FindMatchingVolume``).
+    """
+    volumes = [volume for volume in lister.list(VOLUMES) if _may_have(volume, claim) and _holds(volume, claim)]
     kept = [volume for volume in volumes if volume["spec"].get("claimRef")]
     if kept:
         return kept[0]
@@ -204,18 +207,25 @@ def _may_have(volume: Value, claim: Value) -> bool:
     return same and held.get("uid", "") in ("", metadata["uid"])
 
 
-def fits(volume: Value, claim: Value) -> bool:
-    """Return whether a volume has what a claim asks for."""
+def _holds(volume: Value, claim: Value) -> bool:
+    """Return whether a volume is what a claim asks for by its mode, its accesses and its size, and stays."""
     has, asks = volume["spec"], claim.get("spec", {})
-    if has.get("volumeMode", "Filesystem") != asks.get("volumeMode", "Filesystem") or _class(volume) != _class(claim):
+    if "deletionTimestamp" in volume["metadata"] or has.get("volumeMode", "Filesystem") != asks.get(
+        "volumeMode", "Filesystem"
+    ):
         return False
     if not set(asks.get("accessModes", ())) <= set(has.get("accessModes", ())):
         return False
-    selector = selectors.of_object(asks.get("selector"))
-    if selector is not None and not selector.matches(volume["metadata"].get("labels", {})):
-        return False
     wanted = asks.get("resources", {}).get("requests", {}).get("storage", "0")
     return bool(_size(volume) >= quantity.parse(wanted))
+
+
+def fits(volume: Value, claim: Value) -> bool:
+    """Return whether a volume has what a claim asks for."""
+    if _class(volume) != _class(claim) or not _holds(volume, claim):
+        return False
+    selector = selectors.of_object(claim.get("spec", {}).get("selector"))
+    return selector is None or selector.matches(volume["metadata"].get("labels", {}))
 
 
 def _size(volume: Value) -> Any:

@@ -17,6 +17,7 @@ from support.admission import Objects
 NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 NOBODY = "kubernetes.io/no-provisioner"
 Found = tuple[str, dict[str, Any]]
+KEPT = {"namespace": "default", "name": "data"}
 
 
 def claim(name: str = "data", *, size: str = "1Gi", **spec: Any) -> Found:
@@ -27,6 +28,12 @@ def claim(name: str = "data", *, size: str = "1Gi", **spec: Any) -> Found:
 def volume(name: str = "pv", *, size: str = "1Gi", labels: dict[str, str] | None = None, **spec: Any) -> Found:
     whole = {"accessModes": ["ReadWriteOnce", "ReadOnlyMany"], "capacity": {"storage": size}} | spec
     return VOLUMES, {"metadata": {"name": name, "uid": f"uid-{name}", "labels": labels or {}}, "spec": whole}
+
+
+def going(found: Found) -> Found:
+    """Return what is about to be deleted."""
+    resource, value = found
+    return resource, value | {"metadata": value["metadata"] | {"deletionTimestamp": "2026-11-23T06:00:00Z"}}
 
 
 def waiting_class(name: str = "slow") -> Found:
@@ -132,6 +139,13 @@ def test_a_claim_and_a_volume_name_each_other() -> None:
     assert api.settle().writes == before
 
 
+def test_a_claim_stays_bound_while_its_volume_goes() -> None:
+    api = Api(claim(), volume()).settle()
+    api.of("pv")["metadata"]["deletionTimestamp"] = "2026-11-23T06:00:00Z"
+    api.settle()
+    assert api.of("data")["status"]["phase"] == "Bound"
+
+
 @pytest.mark.parametrize(
     ("wanted", "volumes", "chosen"),
     [
@@ -143,6 +157,13 @@ def test_a_claim_and_a_volume_name_each_other() -> None:
         ({"volumeName": "b"}, [volume("a"), volume("b", size="9Gi")], "b"),
         ({}, [volume("a"), volume("b", claimRef={"namespace": "default", "name": "data"}, size="9Gi")], "b"),
         ({}, [volume("a", claimRef={"namespace": "default", "name": "other", "uid": "x"}), volume("b")], "b"),
+        # Kept for it, and not what it asks for (FindMatchingVolume).
+        ({"size": "2Gi"}, [volume("a", claimRef=KEPT), volume("b", size="3Gi")], "b"),
+        ({}, [volume("a", claimRef=KEPT, volumeMode="Block"), volume("b")], "b"),
+        ({}, [volume("a", claimRef=KEPT, accessModes=["ReadWriteMany"]), volume("b")], "b"),
+        ({}, [going(volume("a", claimRef=KEPT)), volume("b")], "b"),
+        # Its class and labels do not count then.
+        ({}, [volume("a"), volume("b", claimRef=KEPT, storageClassName="other")], "b"),
     ],
 )
 def test_which_volume_a_claim_gets(wanted: dict[str, Any], volumes: list[Found], chosen: str) -> None:

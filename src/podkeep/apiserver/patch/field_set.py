@@ -138,6 +138,7 @@ class FieldSet:
         :param depth: how many elements lead to it.
         :raises PatchError: if it is not ``FieldsV1``, or deeper than any object.
         """
+        # Clients may write managedFields themselves: the walk has to end before Python's limit of recursion.
         if depth > MAX_DEPTH:
             raise PatchError(f"fieldsV1 must not be nested more than {MAX_DEPTH} times")
         if not isinstance(fields_v1, dict):
@@ -146,12 +147,14 @@ class FieldSet:
         for text, inner in fields_v1.items():
             if text == _MEMBER:
                 continue
+            # Elements are compared as texts, and the JSON in them can be written in several ways: one of them counts.
             element = _canonical(text)
             if not isinstance(inner, dict):
                 raise PatchError("fieldsV1 must hold objects")
             child = cls.decode(inner, depth + 1)
             if child:
                 decoded.children[element] = child
+            # A key without anything below it is a member; `.` marks one that has both (meta/v1: FieldsV1).
             if not child or _MEMBER in inner:
                 decoded.members.add(element)
         return decoded
@@ -196,6 +199,7 @@ def _canonical(text: str) -> str:
         return key_element(value)
     if kind == "v" and not isinstance(value, dict | list):
         return value_element(value)
+    # Not isinstance(): booleans are integers in Python.
     if kind == "i" and type(value) is int:
         return f"i:{value}"
     raise PatchError(f"{text[:80]!r} is not a path element of fieldsV1")

@@ -46,6 +46,7 @@ def apply(value: Any, patch: Any) -> Any:
     try:
         for operation in patch:
             document.apply(operation)
+    # Moves can nest a document deeper than Python recurses; copy(), equal() and the encoder walk it.
     except RecursionError:
         raise _too_deep() from None
     _require_flat(document.root)
@@ -86,6 +87,8 @@ class _Document:
         target = _pointer(path, kind)
         match kind:
             case "add":
+                # A copy: later operations change it in place, and the same patch is computed again if its write loses a
+                # race.
                 self._add(target, copy(operation["value"]), kind)
             case "remove":
                 self._remove(target, kind)
@@ -94,6 +97,7 @@ class _Document:
             case "move":
                 if target[: len(source)] == source and len(target) > len(source):
                     raise _does_not_apply(kind, target, "a value cannot be moved into itself")
+                # Removed first (RFC 6902, section 4.4): indices of the target count in what is left.
                 self._add(target, self._remove(source, kind), kind)
             case "copy":
                 self._add(target, self._copy(source), kind)
@@ -111,6 +115,8 @@ class _Document:
             parent.append(value)
         else:
             index = _index(path, len(parent) + 1, kind)
+            # insert() and pop() of a list move every item behind the index: the work of many operations would grow with
+            # the square.
             self._move(len(parent) - index)
             parent.insert(index, value)
 
@@ -143,6 +149,7 @@ class _Document:
 
     def _copy(self, path: list[str]) -> Any:
         value = self._get(path, "copy")
+        # Copies of copies double with each operation; kube-apiserver bounds their sum too (AccumulatedCopySizeLimit).
         self._copied += len(msgspec.json.encode(value))
         if self._copied > MAX_COPIED_BYTES:
             raise PatchError(
@@ -184,6 +191,7 @@ def _pointer(text: object, kind: str) -> list[str]:
     """Return the tokens of a JSON pointer (RFC 6901)."""
     if not isinstance(text, str) or len(text) > _MAX_POINTER or (text and not text.startswith("/")):
         raise PatchError(f"{kind} operation has a path that is not a JSON pointer: {str(text)[:80]}", code=422)
+    # In this order (RFC 6901, section 4): ~01 stands for ~1, and not for a slash.
     return [token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]]
 
 

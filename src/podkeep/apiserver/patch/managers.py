@@ -81,6 +81,7 @@ def _paths(*paths: tuple[str, ...]) -> FieldSet:
     return found
 
 
+# What every object has and every client sends back: if it were owned, each apply would conflict (stripMetaManager).
 _NEVER_OWNED = _paths(
     ("apiVersion",),
     ("kind",),
@@ -158,9 +159,12 @@ def track_update(old: dict[str, Any] | None, new: dict[str, Any], write_: Write)
     """
     given = new.get("metadata", {}).get("managedFields")
     after = _bare(new)
+    # An empty list, or one empty entry, is how a client clears the tracking (isResetManagedFields).
     if old is not None and not write_.subresource and _is_reset(given):
         return after
+    # Through a subresource nobody may set owners of fields that it does not reach (decodeLiveOrNew).
     managed = _current(old, None if write_.subresource else given)
+    # What is not tracked stays so until it is applied for the first time (skipNonAppliedManager).
     if old is not None and not managed:
         return after
     try:
@@ -183,10 +187,13 @@ def apply(live: dict[str, Any] | None, config: dict[str, Any], write_: Write, *,
     managed = read((live or {}).get("metadata", {}).get("managedFields"))
     before = _bare(live or {})
     if live is not None and not managed:
+        # Everything that is there gets an owner first: the first apply would overwrite it without a conflict otherwise.
         managed = _updated({}, before, managed, replace(write_, manager=BEFORE_FIRST_APPLY, subresource=""))
     try:
         after, managed = _applied(before, config, managed, write_, force=force)
     except ApplyConflict as conflict:
+        # Only kubectl's own name takes over what client-side apply set; another name opts out of it
+        # (lastAppliedManager).
         if write_.manager != "kubectl":
             raise
         allowed = _from_last_applied(before, write_)
@@ -194,10 +201,12 @@ def apply(live: dict[str, Any] | None, config: dict[str, Any], write_: Write, *,
         if left:
             raise ApplyConflict(left) from None
         after, managed = _applied(before, config, managed, write_, force=True)
+    # Kept up to date where it is, so that client-side apply goes on from what is applied now (lastAppliedUpdater).
     if write_.manager == "kubectl" and after.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED):
         after = copy(after)
         annotations = after["metadata"]["annotations"]
         annotations[LAST_APPLIED] = _last_applied_text(config)
+        # Without the annotation the object is valid: it must not make the apply fail.
         if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:
             del annotations[LAST_APPLIED]
     return _with_managed(after, managed)
@@ -214,6 +223,7 @@ def _is_reset(entries: Any) -> bool:
 
 
 def _current(old: dict[str, Any] | None, given: Any) -> Managed:
+    # Entries that are missing or malformed do not clear those that are stored: some clients know nothing of them.
     for entries in (given, (old or {}).get("metadata", {}).get("managedFields")):
         try:
             if managed := read(entries):
@@ -238,6 +248,8 @@ def _with_managed(value: dict[str, Any], managed: Managed) -> dict[str, Any]:
 
 def _updated(old: dict[str, Any], new: dict[str, Any], managed: Managed, write_: Write) -> Managed:
     comparison = typed.compare(old, new, write_.struct).without(write_.ignored)
+    # No entry is spared, not even the writer's own, which is given what has changed below: as managedFieldsUpdater does
+    # with a manager of its own for the operation, so that an entry's time is that of its last change.
     managed = _without_removed_and_taken(managed, comparison, None)
     changed = comparison.modified.union(comparison.added).difference(_NEVER_OWNED)
     if changed:
@@ -255,13 +267,16 @@ def _applied(
     fields = typed.field_set(config, struct).without(write_.ignored)
     last = managed.get(manager)
     owned = {**managed, manager: Owned(fields, write_.api_version, last.time if last else "")}
+    # `owned` has this apply already: what it still names counts as claimed when the rest of the last one is pruned.
     after = _pruned(typed.merge(live, config, struct), last.fields if last else FieldSet(), owned.values(), struct)
     comparison = typed.compare(live, after, struct).without(write_.ignored)
+    # Conflicts are about what changes: applying the value that is there makes another owner of it, and no conflict.
     if not force and (conflicts := _conflicts(owned, comparison, manager)):
         raise ApplyConflict(conflicts)
     owned = _without_removed_and_taken(owned, comparison, manager)
     if manager in owned:
         kept = owned[manager].fields.difference(_NEVER_OWNED)
+        # An apply that changes nothing keeps its time: repeated, it must not make another revision.
         time = owned[manager].time if equal(live, after) else write_.now
         owned[manager] = Owned(kept, write_.api_version, time)
         if not kept:
@@ -273,13 +288,17 @@ def _pruned(merged: Any, last: FieldSet, owned: Iterable[Owned], struct: Struct)
     """Return ``merged`` without what the manager applied last and that neither it nor another owns now."""
     if not last:
         return merged
+    # A field of a struct is owned by what is in it: it is named itself to be removed as a whole
+    # (EnsureNamedFieldsAreMembers).
     named = last.with_named_fields(struct)
     pruned = typed.remove(merged, named, struct)
     everything = typed.field_set_of_any(merged, struct).with_named_fields(struct)
+    # Removing an item removes all below it: what anybody claims of that is put back (addBackOwnedItems).
     claimed = FieldSet().union(*(item.fields for item in owned))
     left = typed.field_set_of_any(pruned, struct).with_named_fields(struct)
     pruned = typed.remove(merged, everything.difference(left.union(claimed.with_named_fields(struct))), struct)
     left = typed.field_set_of_any(pruned, struct).with_named_fields(struct)
+    # What nobody owns below an item stays as well: only what was applied last goes (addBackDanglingItems).
     return typed.remove(merged, everything.difference(left).intersection(named), struct)
 
 
@@ -320,6 +339,8 @@ def _capped(managed: Managed) -> Managed:
     for manager in updates:
         if surplus <= 0:
             break
+        # One bucket for each version, whose paths mean something in it alone; the second entry makes it
+        # (capUpdateManagers).
         oldest = first.setdefault(manager.api_version, manager)
         if oldest == manager:
             continue
@@ -338,10 +359,12 @@ def _from_last_applied(live: Mapping[str, Any], write_: Write) -> FieldSet:
     text = live.get("metadata", {}).get("annotations", {}).get(LAST_APPLIED, "")
     try:
         config = msgspec.json.decode(text)
+        # Paths of another version need not be paths of this one.
         if not isinstance(config, dict) or config.get("apiVersion") != write_.api_version:
             return FieldSet()
         fields = typed.field_set(config, write_.struct)
         comparison = typed.compare(config, live, write_.struct)
+    # Any client can have written the annotation: what cannot be read lets nobody take a field.
     except (msgspec.DecodeError, PatchError, TypeError, AttributeError, RecursionError):
         return FieldSet()
     return fields.difference(comparison.modified).difference(comparison.added).difference(comparison.removed)
@@ -350,4 +373,5 @@ def _from_last_applied(live: Mapping[str, Any], write_: Write) -> FieldSet:
 def _last_applied_text(config: dict[str, Any]) -> str:
     bare = copy(config)
     bare.get("metadata", {}).get("annotations", {}).pop(LAST_APPLIED, None)
+    # Go's encoder, which kube-apiserver writes the annotation with, ends with a line end.
     return msgspec.json.encode(bare).decode() + "\n"

@@ -27,6 +27,7 @@ def apply(value: dict[str, Any], patch: Any, struct: Struct) -> dict[str, Any]:
     """
     if not isinstance(patch, dict):
         raise PatchError("strategic merge patch must be an object")
+    # Copies: the merge takes directives out of the patch, which is applied again if the write loses a race.
     return _merge_objects(copy(value), copy(patch), struct)
 
 
@@ -39,6 +40,8 @@ def _merge_objects(original: dict[str, Any], patch: dict[str, Any], kind: Type |
             return {}
         raise PatchError(f"unknown patch type: {str(directive)[:80]!r}")
     _retain_keys(original, patch)
+    # First the lists that have an order: they leave the patch, or the loop would merge them twice
+    # (mergePatchIntoOriginal).
     orders = {key.removeprefix(_ORDER): patch.pop(key) for key in list(patch) if key.startswith(_ORDER)}
     for name, order in orders.items():
         _merge_ordered(original, patch, name, order, _field(kind, name))
@@ -233,6 +236,7 @@ def _key(item: Any, merge_key: str) -> object:
 def _identity(item: Any) -> object:
     if isinstance(item, dict | list):
         raise PatchError("a list of scalars, or a merge key, has an object or a list", code=422)
+    # True == 1 in Python, while true and 1 are two values of JSON.
     return isinstance(item, bool), item
 
 

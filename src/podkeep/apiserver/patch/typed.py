@@ -103,6 +103,7 @@ def _items(value: list[Any], kind: List, path: _Path) -> Iterator[tuple[str, Any
             continue
         if not isinstance(item, dict):
             raise PatchError(f"{shown(path)}: associative list with keys may not have non-map elements")
+        # A key that is left out counts with its default: a port without `protocol` is the one with TCP.
         given = {key: item.get(key, kind.key_defaults.get(key)) for key in kind.keys}
         keys = {key: content for key, content in given.items() if content is not None}
         if not keys:
@@ -117,6 +118,8 @@ def _collect(value: Any, kind: Type, path: _Path, found: FieldSet, *, duplicates
         for name, item in value.items():
             inner = (*path, f"f:{name}")
             _collect(item, _field_type(kind, name), inner, found, duplicates=duplicates)
+            # A field of a struct is owned through its leaves; an empty object and a key of a map are leaves themselves
+            # (structured-merge-diff: visitMapItems).
             if item == {} or isinstance(kind, Map) or name not in kind.fields:
                 found.insert(inner)
     elif isinstance(value, list) and _is_granular(kind):
@@ -219,6 +222,7 @@ def _merge_lists(live: list[Any], config: list[Any], kind: List) -> list[Any]:
         here += element == incoming
         done.add(incoming)
         existing = ours.get(incoming, [])
+        # Of an item that is there several times nobody can tell which one is meant: it is replaced.
         merged.append(_merge(existing[0] if len(existing) == 1 else None, content, kind.items))
         if incoming == next_shared:
             next_shared = next(shared, None)

@@ -13,6 +13,7 @@ def copy(value: _Value) -> _Value:
     if not isinstance(value, dict | list):
         return value
     try:
+        # loads() is not safe for bytes of others: it gets only what dumps() made here.
         return cast(_Value, marshal.loads(marshal.dumps(value)))  # twice as fast as a walk
     except ValueError:  # something in it is more than a JSON value
         return _walked(value)

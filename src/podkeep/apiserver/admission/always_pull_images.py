@@ -47,6 +47,8 @@ def _matters(attributes: Attributes) -> bool:
         return False
     if attributes.operation is not Operation.UPDATE or attributes.old is None:
         return True
+    # Pods from before the plugin was on can still be changed, as long as they get no other image
+    # (isUpdateWithNoNewImages).
     spec, before = attributes.value.get("spec", {}), attributes.old.get("spec", {})
     return not (_of_containers(spec) <= _of_containers(before) and _of_volumes(spec) <= _of_volumes(before))
 

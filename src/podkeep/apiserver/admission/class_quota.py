@@ -39,8 +39,7 @@ class ClassQuota:
         self._ledger = ledger
         self._enabled = (gates or FeatureGates()).enabled(CLASS_RESOURCES)
 
-    def mutate(self, attributes: Attributes) -> None:
-        """Change nothing."""
+    def mutate(self, attributes: Attributes) -> None: ...
 
     def validate(self, attributes: Attributes) -> None:
         """Refuse a pod that asks for a class which a quota does not allow.

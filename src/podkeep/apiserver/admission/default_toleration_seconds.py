@@ -39,5 +39,4 @@ class DefaultTolerationSeconds:
         if added:
             spec["tolerations"] = tolerations + added
 
-    def validate(self, attributes: Attributes) -> None:
-        """Refuse nothing."""
+    def validate(self, attributes: Attributes) -> None: ...

@@ -21,8 +21,7 @@ class ImageVolumes:
     def __init__(self, gates: FeatureGates | None = None) -> None:
         self._sub_paths = (gates or FeatureGates()).enabled(IMAGE_VOLUME_SUB_PATHS)
 
-    def mutate(self, attributes: Attributes) -> None:
-        """Change nothing."""
+    def mutate(self, attributes: Attributes) -> None: ...
 
     def validate(self, attributes: Attributes) -> None:
         """Refuse sub paths of image volumes with the gate off. What an object has already it keeps.

@@ -67,6 +67,7 @@ class LimitRanger:
 def _concerns(attributes: Attributes) -> bool:
     """Tell whether a write may change what a pod or claim asks for."""
     target, operation = attributes.target, attributes.operation
+    # What is marked for deletion is let be, so that it can end, as in kube-apiserver (runLimitFunc).
     if operation is Operation.DELETE or (attributes.old and "deletionTimestamp" in metadata(attributes.old)):
         return False
     if target.resource.storage_name == _PODS:

@@ -51,6 +51,7 @@ class NodeRestriction:
 
     def mutate(self, attributes: Attributes) -> None:
         """Refuse what a node may not create or change."""
+        # Where kube-apiserver has it (Admit). A deletion is not mutated, so that validate() looks at it.
         self._check(attributes)
 
     def validate(self, attributes: Attributes) -> None:
@@ -106,6 +107,7 @@ class NodeRestriction:
         if _node_of_pod(pod) != node:
             raise refused(attributes, f'node "{node}" can only create pods with spec.nodeName set to itself')
         self._owner(node, attributes, metadata(pod).get("ownerReferences", []))
+        # A node may read what its pods name: those that it makes itself must name nothing.
         if reference := pod_references.api_reference(pod):
             raise refused(attributes, f'node "{node}" can not create pods that reference {reference}')
 
@@ -143,6 +145,7 @@ class NodeRestriction:
         if attributes.operation is Operation.CREATE:
             if "configSource" in spec:
                 raise refused(attributes, f'node "{node}" is not allowed to create pods with a non-nil configSource')
+            # By other labels a node could steer privileged pods to itself (admitNode).
             if labels := _forbidden_labels(new, {}):
                 raise refused(
                     attributes, f'node "{node}" is not allowed to set the following labels: {", ".join(labels)}'
@@ -153,8 +156,11 @@ class NodeRestriction:
             raise refused(
                 attributes, f'node "{node}" is not allowed to update configSource to a new non-nil configSource'
             )
+        # Without its taints a node would get pods that were to be kept away from it.
         if (spec.get("taints") or []) != (before.get("taints") or []):
             raise refused(attributes, f'node "{node}" is not allowed to modify taints')
+        # With an owner that is gone, a node would be garbage, and could come back with other labels and taints
+        # (CVE-2025-5187).
         if (metadata(new).get("ownerReferences") or []) != (metadata(old).get("ownerReferences") or []):
             raise refused(attributes, f'node "{node}" is not allowed to modify ownerReferences')
         if labels := _forbidden_labels(new, old):
@@ -259,6 +265,7 @@ def _pod_status(node: str, attributes: Attributes) -> None:
 
 
 def _beyond_claim_status(claim: Mapping[str, Any]) -> Object:
+    # An unconditional update has no resourceVersion, and each write changes managedFields.
     fields = {name: item for name, item in metadata(claim).items() if name not in ("resourceVersion", "managedFields")}
     status = {name: item for name, item in claim.get("status", {}).items() if name not in _CLAIM_STATUS}
     return {**claim, "metadata": fields, "status": status}

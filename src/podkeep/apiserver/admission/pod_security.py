@@ -229,6 +229,7 @@ class PodSecurity(AdmitAll):
             _annotate(attributes, **{"enforce-policy": str(Policy())})
             return
         old = attributes.old
+        # A pod from before the policy was stricter can still be changed otherwise (isSignificantPodUpdate).
         if attributes.operation is Operation.UPDATE and old is not None and not _changes_images(value, old):
             return
         pod = template(PODS, value)

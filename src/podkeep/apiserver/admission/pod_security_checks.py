@@ -108,7 +108,6 @@ def _set_by(spec: Fields, values: Callable[[Fields], Iterable[str]]) -> tuple[st
 
 
 def has_user_namespace(spec: Fields) -> bool:
-    """Tell whether a pod asks for a user namespace of its own."""
     return spec.get("hostUsers") is False
 
 

@@ -36,6 +36,7 @@ class Priority:
         if attributes.operation is Operation.CREATE:
             self._resolve(attributes, spec)
         elif attributes.old is not None:
+            # Both are immutable, and set by this plugin: a client that does not send them back changes nothing.
             for name in ("priority", "preemptionPolicy"):
                 if name in attributes.old.get("spec", {}):
                     spec.setdefault(name, attributes.old["spec"][name])
@@ -68,6 +69,7 @@ class Priority:
 
     def _default(self) -> Mapping[str, Any] | None:
         found = [item for item in self._lister.list(_CLASSES) if item.get("globalDefault")]
+        # Should there be several, the lowest, as in kube-apiserver (getDefaultPriorityClass).
         return min(found, key=lambda item: item.get("value", 0), default=None)
 
     def validate(self, attributes: Attributes) -> None:

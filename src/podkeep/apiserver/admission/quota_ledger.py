@@ -64,10 +64,10 @@ class QuotaLedger:
         return [] if found is None else [quota for _, quota in sorted(found.quotas.items())]
 
     def used(self, namespace: str, name: str) -> Mapping[str, Decimal]:
-        """Return what is used of what a quota limits."""
         found = self._current()[namespace]
         if not found.is_counted:
             self._count(namespace, found)
+        # sorted() makes a list: counting changes the set.
         for resource, item in sorted(found.deleting):
             self._recount(found, (resource, namespace, item))
         return found.used[name]
@@ -83,8 +83,11 @@ class QuotaLedger:
             }
             keys.update(pending)
         else:
+            # What was queued at the last look may have failed since: it is counted as it is now.
             keys = {*changes, *pending, *self._open}
+        # Nothing is awaited in this function: changes, queued writes and the revision are of one moment.
         self._revision, self._open = self._lister.revision, pending
+        # Quotas first: one that is new or means something else has its namespace counted from the beginning.
         for key in keys:
             if key[0] == QUOTAS:
                 self._note_quota(key)
@@ -107,6 +110,7 @@ class QuotaLedger:
         found = self._namespaces.setdefault(namespace, _Namespace())
         before = found.quotas.get(name)
         found.quotas[name] = quota
+        # The specification alone: the status is written after each count, and must not cause another one.
         if before is None or before.get("spec") != quota.get("spec"):
             found.is_counted = False
 
@@ -134,6 +138,7 @@ class QuotaLedger:
         value, before = self._lister.newest(*key), found.counted.get(place)
         charged = value is not None and (resource != PODS or quota_usage.is_charged(value, now))
         revision = "" if value is None else metadata(value)["resourceVersion"]
+        # A pod stops to be charged when its grace period is over, without another revision of it.
         if before is not None and before.revision == revision and before.charged == charged:
             return
         if before is not None:
@@ -142,6 +147,7 @@ class QuotaLedger:
         found.deleting.discard(place)
         if value is None:
             return
+        # Remembered: what is subtracted later must be what is added now, and by then the object may be in other scopes.
         quotas = tuple(name for name, quota in found.quotas.items() if quota_usage.in_scope(quota, resource, value))
         counted = _Counted(revision, charged, quota_usage.usage(resource, value, now), quotas)
         found.counted[place] = counted

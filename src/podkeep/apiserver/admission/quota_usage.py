@@ -112,6 +112,7 @@ def is_charged(pod: Object, now: datetime) -> bool:
     fields = metadata(pod)
     if "deletionTimestamp" not in fields or "deletionGracePeriodSeconds" not in fields:
         return True
+    # Clients choose it, as an int64, which is more than timedelta() takes.
     grace = timedelta(seconds=min(fields["deletionGracePeriodSeconds"], 10**8))
     return now - datetime.fromisoformat(fields["deletionTimestamp"]) <= grace
 
@@ -140,6 +141,7 @@ def _of_pod(pod: Object, kind: str) -> Amounts:
         if is_pod_level(name):
             total[name] = quantity.parse(text)
     for name, text in spec.get("overhead", {}).items():
+        # Overhead raises a limit that is there, and makes none (component-helpers: PodLimits).
         if kind == "requests" or total.get(name):
             total[name] = total.get(name, Decimal(0)) + quantity.parse(text)
     return total
@@ -157,6 +159,7 @@ def _with_actual(pod: Object, kind: str) -> Object:
     }
     if not actual:
         return spec
+    # A resize that is infeasible does not happen: what was asked for does not count (determineContainerReqs).
     infeasible = any(
         item.get("type") == "PodResizePending" and item.get("reason") == "Infeasible"
         for item in status.get("conditions", ())

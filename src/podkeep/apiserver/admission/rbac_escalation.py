@@ -33,14 +33,14 @@ class RbacEscalation:
         self._rbac = rbac
         self._authorizer = authorizer
 
-    def mutate(self, attributes: Attributes) -> None:
-        """Change nothing."""
+    def mutate(self, attributes: Attributes) -> None: ...
 
     def validate(self, attributes: Attributes) -> None:
         """Refuse a role or binding that gives what its writer does not have."""
         resource = attributes.target.resource
         if attributes.operation is Operation.DELETE or resource.group != GROUP or MASTERS in attributes.user.groups:
             return
+        # The garbage collector has few permissions, and may still have to change these fields (IsOnlyMutatingGCFields).
         if attributes.old is not None and _only_for_garbage_collection(attributes.value or {}, attributes.old):
             return
         if resource.plural in ("roles", "clusterroles"):
@@ -55,6 +55,7 @@ class RbacEscalation:
         if self._may(attributes, "escalate", target.resource.plural, name):
             return
         self._require(attributes, role.get("rules") or ())
+        # Whoever labels a role later decides what is aggregated: that can be any permission.
         if aggregates(role) or aggregates(attributes.old or {}):
             try:
                 self._require(attributes, _EVERYTHING)

@@ -14,7 +14,6 @@ def name_of(attributes: Attributes) -> str:
 
 
 def refused(attributes: Attributes, why: str) -> StatusError:
-    """Return the error that a write is refused."""
     resource = attributes.target.resource
     name = name_of(attributes) or metadata(attributes.value or {}).get("generateName", "") or "Unknown!"
     return forbidden(resource.plural, resource.group, name, why)

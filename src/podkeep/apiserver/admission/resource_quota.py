@@ -28,8 +28,7 @@ class ResourceQuota:
         self._ledger = ledger
         self._now = now
 
-    def mutate(self, attributes: Attributes) -> None:
-        """Change nothing."""
+    def mutate(self, attributes: Attributes) -> None: ...
 
     def validate(self, attributes: Attributes) -> None:
         """Refuse what would exceed a quota.
@@ -55,6 +54,8 @@ class ResourceQuota:
         if old is not None and quota_usage.in_scope(quota, resource, old):
             for item, amount in quota_usage.usage(resource, old, self._now()).items():
                 more[item] = more.get(item, Decimal(0)) - amount
+        # What takes no more of a quota than before is let be, even if the quota is exceeded: it may have become
+        # smaller.
         asked = {item: amount for item, amount in more.items() if item in hard and amount > 0}
         if not asked:
             return
@@ -80,6 +81,7 @@ def _concerns(attributes: Attributes) -> bool:
             return operation is Operation.UPDATE
         if subresource or value is None:
             return False
+        # An update of a pod uses no more of anything; `activeDeadlineSeconds` moves it from one scope to another.
         return old is None or quota_usage.is_terminating(old) != quota_usage.is_terminating(value)
     if subresource:
         return False

@@ -14,6 +14,7 @@ from podkeep.apiserver.patch.values import copy, equal
 from podkeep.base import quantity
 
 _CLASSES = "node.k8s.io/runtimeclasses"
+# Each toleration is held against each other one.
 _MOST_COMPARED = 500
 _OTHER = "pod rejected: Pod's Overhead doesn't match RuntimeClass's defined Overhead"
 
@@ -52,6 +53,7 @@ class RuntimeClass:
                     f" {given}",
                 )
         if added := scheduling.get("tolerations"):
+            # A copy: the lister's objects are everybody's, and later plugins change this pod.
             spec["tolerations"] = copy(merged_tolerations(spec.get("tolerations", ()), added))
 
     def validate(self, attributes: Attributes) -> None:

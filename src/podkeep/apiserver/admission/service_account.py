@@ -20,6 +20,7 @@ MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 ROOT_CA = "kube-root-ca.crt"
 """The ConfigMap in every namespace with the certificate of the authority that signed the API's."""
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+# Those of Kubernetes' names (apimachinery: util/rand): no vowels, so that they spell no words.
 _LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 _KINDS = {"initContainers": "init container", "containers": "container", "ephemeralContainers": "ephemeral container"}
 
@@ -105,6 +106,7 @@ def _is_pod(attributes: Attributes) -> bool:
 def _mount_token(spec: Object) -> None:
     volumes = spec.get("volumes", [])
     own = [volume["name"] for volume in volumes if volume.get("name", "").startswith(VOLUME_PREFIX)]
+    # A pod that was written from another one's YAML has the volume already (mountServiceAccountToken).
     name = own[0] if own else VOLUME_PREFIX + "".join(random.choice(_LETTERS) for _ in range(5))
     needed = False
     for kind in ("initContainers", "containers"):

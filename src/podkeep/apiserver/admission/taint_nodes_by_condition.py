@@ -25,5 +25,4 @@ class TaintNodesByCondition:
         if not any((taint.get("key"), taint.get("effect")) == (NOT_READY, NO_SCHEDULE) for taint in taints):
             taints.append({"key": NOT_READY, "effect": NO_SCHEDULE})
 
-    def validate(self, attributes: Attributes) -> None:
-        """Refuse nothing."""
+    def validate(self, attributes: Attributes) -> None: ...

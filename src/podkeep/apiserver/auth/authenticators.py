@@ -24,6 +24,7 @@ class CertificateAuthenticator:
             return None
         fields = [pair for part in certificate.get("subject", ()) for pair in part]
         names = [value for kind, value in fields if kind == "commonName"]
+        # Of several common names the last counts, as in Go (pkix.Name: FillFromRDNSequence).
         if not names or not names[-1]:
             return None
         groups = tuple(value for kind, value in fields if kind == "organizationName")
@@ -50,6 +51,7 @@ class BearerAuthenticator:
             return None
         if len(given) > 1:
             raise unauthorized()
+        # What follows another blank is ignored (apiserver: bearertoken).
         token = rest.partition(" ")[0]
         if not token:
             return None

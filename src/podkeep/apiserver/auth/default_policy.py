@@ -121,6 +121,7 @@ def aggregations(lister: Lister) -> Iterator[Change]:
 def _change(plural: str, value: Object, old: Mapping[str, Any]) -> Change | None:
     if metadata(old).get("annotations", {}).get(AUTO_UPDATE) == "false":
         return None
+    # It is immutable: the binding has to be deleted first.
     if value.get("roleRef") != old.get("roleRef"):
         return Change(plural, value, old, recreate=True)
     fields = metadata(old)

@@ -61,6 +61,4 @@ class Authenticator(Protocol):
 class Authorizer(Protocol):
     """Tells who may do what."""
 
-    def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
-        """Decide."""
-        ...
+    def authorize(self, user: User, attributes: RequestAttributes) -> Decision: ...

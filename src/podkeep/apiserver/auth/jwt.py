@@ -63,7 +63,6 @@ _header = msgspec.json.Decoder(_Header).decode
 
 
 def encode(claims: Any, key: SigningKey) -> str:
-    """Return a token with these claims."""
     header = {"alg": key.public.algorithm, "kid": key.public.identifier}
     signed = f"{_base64(_encode(header))}.{_base64(_encode(claims))}"
     return f"{signed}.{_base64(key.sign(signed.encode()))}"
@@ -71,6 +70,7 @@ def encode(claims: Any, key: SigningKey) -> str:
 
 def split(token: str) -> tuple[bytes, bytes, bytes] | None:
     """Return header, payload and signature of what looks like a token, none of them verified; None: it is none."""
+    # Whoever sends this is nobody yet: what is decoded and hashed for them has a bound.
     parts = token.split(".", 3) if len(token) <= MAX_CHARACTERS else ()
     if len(parts) != 3:
         return None
@@ -94,6 +94,7 @@ def verify(token: str, keys: Mapping[str, VerificationKey]) -> bytes:
         header = _header(parts[0])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise InvalidToken("the token's header is malformed") from None
+    # Extensions that are not understood make the token invalid (RFC 7515, section 4.1.11).
     if header.crit is not None:
         raise InvalidToken("the token's header has critical extensions, none of which is known")
     candidates = keys.values() if not header.kid else filter(None, [keys.get(header.kid)])
@@ -101,6 +102,7 @@ def verify(token: str, keys: Mapping[str, VerificationKey]) -> bytes:
     if not found:
         raise InvalidToken("invalid signature, no keys found")
     signed = token.rpartition(".")[0].encode()
+    # No key has `none` as its algorithm, nor HMAC, for which a public key would do as the secret.
     if not any(key.algorithm == header.alg and key.verify(signed, parts[2]) for key in found):
         raise InvalidToken("invalid signature")
     return parts[1]
@@ -144,6 +146,7 @@ def read_signing_key(pem: bytes) -> SigningKey:
         ec_key = key
 
         def sign_ec(data: bytes) -> bytes:
+            # OpenSSL has both numbers as DER, a token side by side (RFC 7518, section 3.4).
             pair = decode_dss_signature(ec_key.sign(data, ec.ECDSA(hashes.SHA256())))
             return b"".join(number.to_bytes(_ES256_BYTES, "big") for number in pair)
 

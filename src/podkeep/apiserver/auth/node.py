@@ -182,6 +182,8 @@ class NodeAuthorizer:
             return _no("cannot read subresource")
         if not asked.namespace:
             return _no("can only read namespaced object of this type")
+        # Lists and watches have the name of an object if their field selector leaves one: so kubelets read single
+        # objects.
         return self._reached(node, asked)
 
     def _get(self, node: str, asked: RequestAttributes) -> Decision:
@@ -235,6 +237,7 @@ class NodeAuthorizer:
             return _no("can only get, create, update, patch, or delete a node lease")
         if asked.namespace != LEASE_NAMESPACE:
             return _no(f'can only access leases in the "{LEASE_NAMESPACE}" system namespace')
+        # The name of what is created is in the body: NodeRestriction looks at it.
         if asked.verb != "create" and asked.name != node:
             return _no("can only access node lease with the same name as the requesting node")
         return _ALLOWED

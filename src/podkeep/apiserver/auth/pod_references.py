@@ -44,7 +44,6 @@ _API_SOURCES = {
 
 
 def is_mirror(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod is a mirror pod."""
     return MIRROR in pod.get("metadata", {}).get("annotations", {})
 
 
@@ -68,7 +67,6 @@ def _projected(volume: Mapping[str, Any], kind: str) -> Iterator[str]:
 
 
 def secrets(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the name of every secret that a pod names."""
     spec = pod.get("spec", {})
     yield from filter(None, (item.get("name") for item in spec.get("imagePullSecrets", ())))
     yield from filter(None, _environment(spec, "secretRef", "secretKeyRef"))
@@ -82,7 +80,6 @@ def secrets(pod: Mapping[str, Any]) -> Iterator[str]:
 
 
 def config_maps(pod: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the name of every ConfigMap that a pod names."""
     spec = pod.get("spec", {})
     yield from filter(None, _environment(spec, "configMapRef", "configMapKeyRef"))
     for volume in spec.get("volumes", ()):

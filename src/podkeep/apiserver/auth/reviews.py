@@ -41,7 +41,6 @@ class RuleResolver(Protocol):
 
 
 def user_info(user: User) -> Object:
-    """Return a user as ``UserInfo``."""
     info: Object = {"username": user.name, "uid": user.uid, "groups": list(user.groups)}
     info["extra"] = {key: list(values) for key, values in user.extra.items()}
     return {name: value for name, value in info.items() if value}

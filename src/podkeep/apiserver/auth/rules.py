@@ -42,7 +42,6 @@ class Rule:
     value: Mapping[str, Any]
 
     def allows(self, attributes: RequestAttributes) -> bool:
-        """Tell whether the rule allows a request."""
         if ALL not in self.verbs and attributes.verb not in self.verbs:
             return False
         if not attributes.resource_request:
@@ -74,7 +73,6 @@ class Rule:
 
 
 def rule(value: Mapping[str, Any]) -> Rule:
-    """Return a rule of a role."""
     return Rule(
         verbs=frozenset(value.get("verbs", ())),
         groups=frozenset(value.get("apiGroups", ())),
@@ -87,6 +85,7 @@ def rule(value: Mapping[str, Any]) -> Rule:
 
 def url_covers(url: str, path: str) -> bool:
     """Tell whether a URL of a rule, which may end with ``*``, is or begins a path."""
+    # All asterisks at the end go, as in NonResourceURLMatches.
     return url in (ALL, path) or (url.endswith(ALL) and path.startswith(url.rstrip(ALL)))
 
 

@@ -23,6 +23,7 @@ from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.base import rfc3339
 
+# That of kube-apiserver (go-jose: DefaultLeeway).
 LEEWAY_SECONDS = 60
 """By which the clocks of two machines may differ."""
 REMEMBERED_TOKENS = 1_000
@@ -159,6 +160,7 @@ class ServiceAccountTokens:
             raise InvalidToken("service account token is not valid yet")
         if now + LEEWAY_SECONDS < claims.iat:
             raise InvalidToken("service account token is issued in the future")
+        # `deletionTimestamp` is when the grace period ends: until then what shuts down may use its token.
         _check_bound(claims.bound, self._lister, now - LEEWAY_SECONDS)
         return TokenUser(_user(claims), common)
 
@@ -174,6 +176,7 @@ class ServiceAccountTokens:
             claims = _claims(jwt.verify(token, self._keys))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise InvalidToken("the token's claims are malformed") from None
+        # Only tokens with a right signature get here: who has none cannot push out those of others.
         if len(self._verified) >= REMEMBERED_TOKENS:
             del self._verified[next(iter(self._verified))]
         self._verified[digest] = claims

@@ -52,7 +52,6 @@ def node_of(user: User) -> str | None:
 
 
 def service_account_name(namespace: str, name: str) -> str:
-    """Return the name of the user that a service account is."""
     return f"{SERVICE_ACCOUNT}{namespace}:{name}"
 
 

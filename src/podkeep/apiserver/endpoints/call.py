@@ -90,7 +90,6 @@ class Call:
         return Response(status=status, headers=[*headers, *warning_headers(self.warnings)], body=body)
 
     def refusal(self, error: StatusError) -> Response:
-        """Return an answer with an error."""
         form = PLAIN if error.code == 406 else media_types.refusal_form(self.header("accept"))
         if form.as_:
             form = PLAIN

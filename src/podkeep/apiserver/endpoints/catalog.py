@@ -74,7 +74,6 @@ BINDINGS = _creation("", "bindings", Kind("", "v1", "Binding"), namespaced=True)
 
 
 def entries(served: Served) -> Iterator[Entry]:
-    """Yield every entry."""
     for resource in served.resources:
         yield Entry(
             group=resource.group,

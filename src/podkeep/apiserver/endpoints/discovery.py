@@ -123,6 +123,7 @@ def _api_resource(entry: Entry) -> dict[str, Any]:
     if categories := _categories(entry):
         found["categories"] = categories
     if entry.resource and not entry.subresource:
+        # As kube-apiserver makes it (StorageVersionHash).
         text = f"{entry.group}/{entry.version}/{entry.kind.kind}"
         found["storageVersionHash"] = base64.b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
     return found

@@ -14,6 +14,7 @@ from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden
 from podkeep.apiserver.patch.values import copy
 
+# That of kube-apiserver (MaxDisruptedPodSize).
 MAX_DISRUPTED_PODS = 2_000
 _VIOLATES = "Cannot evict pod as it would violate the pod's disruption budget."
 _CONDITION = {
@@ -56,6 +57,7 @@ def is_unguarded(pod: Mapping[str, Any], budget: Mapping[str, Any]) -> bool:
         return True
     status = budget.get("status", {})
     desired = status.get("desiredHealthy", 0)
+    # It is not among the healthy ones, of which there are enough without it.
     return bool(desired > 0 and status.get("currentHealthy", 0) >= desired)
 
 
@@ -66,6 +68,7 @@ def charged(budget: Mapping[str, Any], pod: str, now: str) -> Object:
     """
     name, status = metadata(budget)["name"], budget.get("status", {})
     observed = status.get("observedGeneration", 0)
+    # The numbers are of an older specification: the controller has to count first.
     if observed < metadata(budget).get("generation", 0):
         why = f"The disruption budget {name} is still being processed by the server."
         raise _refused(why, seconds=10)

@@ -219,6 +219,7 @@ class Handler:
             raise no_such_resource()
         tag = documents.hash(place)
         if (asked := call.query.text("hash")) and asked != tag:
+            # A client has the hash from an older list of documents (kube-openapi: handler3).
             return Response(status=301, headers=[("Location", f"{path}?hash={tag}")])
         headers = [("ETag", f'"{tag}"'), ("Vary", "Accept"), ("Audit-Id", call.audit_id)]
         # What has its hash in its address never changes.

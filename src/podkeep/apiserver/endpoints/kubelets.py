@@ -41,6 +41,7 @@ class Kubelets:
         if found is None:
             raise not_found("nodes", "", node)
         addresses = at(found, "status", "addresses", default=())
+        # Reversed, so that of several of a type the first is left.
         by_type = {item.get("type"): item.get("address", "") for item in reversed(addresses)}
         host = next((by_type[kind] for kind in ADDRESS_TYPES if by_type.get(kind)), "")
         if not host:
@@ -53,6 +54,7 @@ class Kubelets:
         if verified not in self._contexts:
             certificate, key, authority = self._files
             context = client_context(authority if verified else None)
+            # With a password, even an empty one, OpenSSL does not ask for that of an encrypted key on the terminal.
             context.load_cert_chain(certificate, key, password="")
             self._contexts[verified] = context
         return self._contexts[verified]

@@ -132,7 +132,6 @@ class Objects:
 
     @property
     def last(self) -> Key:
-        """The last of them."""
         return self._items[-1].key
 
     def keys(self) -> list[Key]:
@@ -149,6 +148,7 @@ class Objects:
             found = [self._in_memory(item) for item in items]
             with room.taken(sum(_size(item) for item, stored in zip(items, found, strict=True) if stored is None)):
                 yield await self._read(items, found)
+            # Not kept while the client takes what was made of it.
             del found
             await asyncio.sleep(0)
 
@@ -189,6 +189,7 @@ class Lists:
         if options.continue_:
             token = read_token(options.continue_)
             return await self._after(target, options, token)
+        # With a limit, a revision means exactly that one (API concepts, the resourceVersion parameter).
         exact = options.match == EXACT or (options.resource_version and options.limit and not options.match)
         revision = options.resource_version or 0
         if revision > self._store.revision:

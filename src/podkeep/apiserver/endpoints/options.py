@@ -60,6 +60,7 @@ def list_options(query: Query, resource: Resource, name: str, *, watch: bool) ->
     initial = query.boolean("sendInitialEvents")
     limit, timeout = query.integer("limit") or 0, query.integer("timeoutSeconds") or 0
     continue_ = query.text("continue")
+    # A watch that names no revision begins with what is there (SetListOptionsDefaults).
     if watch and initial is None and not match and version_text in ("", "0"):
         initial, match = True, NOT_OLDER_THAN
     errors = FieldErrors()

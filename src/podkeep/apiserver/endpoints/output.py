@@ -79,7 +79,6 @@ class Rendering:
         return written(self.partial(plain), self.form)
 
     def table(self, values: Iterable[Mapping[str, Any]], list_meta: Mapping[str, Any], *, headers: bool = True) -> Any:
-        """Return a Table of objects."""
         now = datetime.now(UTC)
         return {
             "kind": "Table",
@@ -90,7 +89,6 @@ class Rendering:
         }
 
     def headers(self) -> list[dict[str, Any]]:
-        """Return the definitions of a Table's columns."""
         return [
             {
                 "name": column.name,
@@ -116,7 +114,6 @@ class Rendering:
         return row
 
     def partial(self, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an object's metadata alone."""
         return {"kind": "PartialObjectMetadata", "apiVersion": self.meta_version, "metadata": metadata(value)}
 
     def list_body(self, list_meta: Mapping[str, Any]) -> ListBody:

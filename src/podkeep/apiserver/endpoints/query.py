@@ -39,6 +39,7 @@ class Query:
 
     def boolean(self, name: str) -> bool | None:
         """Return a parameter as a boolean; given without a value it is true. None: it is not given."""
+        # Anything else is true, as in kube-apiserver (Convert_Slice_string_To_bool).
         return None if name not in self._values else self._values[name][0].lower() not in ("false", "0")
 
     def integer(self, name: str) -> int | None:

@@ -287,6 +287,8 @@ def _request_headers(request: Request, host: str) -> list[tuple[str, str]]:
         if name in dropped or name.startswith("impersonate-"):
             continue
         if name == "sec-websocket-protocol":
+            # Clients that cannot set headers, as browsers, have their bearer token in here: it is for this server
+            # alone.
             values = [", ".join(item for item in request.tokens(name) if not item.startswith(_TOKEN_PROTOCOL))]
         found += [(name, value) for value in values]
     passed = [*request.headers.get("x-forwarded-for", ()), *filter(None, [request.peer.address])]

@@ -63,6 +63,7 @@ def parse(method: str, target: str, query: Query) -> RequestInfo:
     namespace = ""
     if parts[0] == "namespaces" and len(parts) > 1:
         namespace = parts[1]
+        # /namespaces/NAME/status is a part of the namespace, /namespaces/NAME/pods is what is in it.
         if len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
             parts = parts[2:]
     name = parts[1] if len(parts) > 1 else ""

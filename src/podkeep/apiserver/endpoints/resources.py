@@ -75,10 +75,10 @@ class Resources:
     # reads
 
     async def get(self, call: Call, target: Target) -> Response:
-        """Answer with an object."""
         view = self._view(call, target.resource)
         stored = self.registry.get(target)
         body = view.one(view.seen(stored.value))
+        # What is sent as it is stored is no copy, and takes no room.
         if body is not stored.value:
             call.request.at_end.enter_context(call.room.taken(len(body)))
         return call.respond(body, content_type=view.form.content_type)
@@ -116,7 +116,6 @@ class Resources:
     # writes
 
     async def create(self, call: Call, target: Target) -> Response:
-        """Create the object of the body."""
         view = self._view(call, target.resource)
         body, media_type = await call.body()
         asked = options.write_options(call.query, "CreateOptions")
@@ -254,6 +253,7 @@ class _Unknown:
 async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
     """Answer with a list piece by piece, as it is made: a whole one would take memory, and keep others waiting."""
     pieces = _list_pieces(view.list_body(listed.metadata), listed.objects, call.room)
+    # Two pieces are made before the answer begins: until then a revision that is gone can still be told as 410.
     first = await anext(pieces)
     second = await anext(pieces, None)
     if second is None:

@@ -36,7 +36,6 @@ class Reviews:
         return dict.fromkeys(_RESOURCES, self.review)
 
     async def review(self, call: Call, entry: Entry) -> Response:
-        """Answer a question."""
         body, media_type = await call.body()
         asked = options.write_options(call.query, "CreateOptions")
         value = decode_object(body, media_type, entry.kind, asked.validation, call.warnings)

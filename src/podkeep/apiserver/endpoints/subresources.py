@@ -92,6 +92,7 @@ class Subresources:
         for attempt in range(ATTEMPTS):
             before = scale.to_scale(self._object(target))
             value = _patched(before, patch, kind)
+            # A patch that names a revision wants a conflict told, and not to be tried on another one.
             named = metadata(value).get("resourceVersion") != metadata(before)["resourceVersion"]
             try:
                 return await self._scaled(call, target, value, asked)
@@ -131,7 +132,6 @@ class Subresources:
     # pods
 
     async def bind(self, call: Call, entry: Entry) -> Response:
-        """Bind a pod to a node."""
         body, media_type = await call.body()
         asked = options.write_options(call.query, "CreateOptions")
         value = decode_object(body, media_type, entry.kind, asked.validation, call.warnings)
@@ -151,6 +151,7 @@ class Subresources:
             raise bad_request("name in URL does not match name in Eviction object")
         deletion = options.deletion(value.get("deleteOptions", {}))
         request = self.resources.request(call, asked)
+        # It may be asked for in the query or in `deleteOptions` (propagateDryRun).
         if asked.dry_run != deletion.dry_run and not asked.dry_run:
             request = Request(
                 field_manager=request.field_manager, user=request.user, dry_run=True, warnings=request.warnings
@@ -168,6 +169,8 @@ class Subresources:
                     # Not if it has become ready meanwhile.
                     revision = revision or metadata(pod)["resourceVersion"]
                 else:
+                    # First the budget: if the deletion fails then, one disruption too few is allowed for a while, and
+                    # never one too many.
                     await self._charge(target, metadata(budget)["name"], request)
         if not request.dry_run:
             marked = await self.registry.change(target, eviction, _at_revision(given.uid, revision), request)
@@ -193,7 +196,6 @@ class Subresources:
     # service accounts
 
     async def token(self, call: Call, entry: Entry) -> Response:
-        """Make a token of a service account."""
         if self.tokens is None:
             raise bad_request("this server makes no tokens")
         body, media_type = await call.body()

@@ -335,6 +335,7 @@ class HttpConnection:
                 watching.cancel()
             return result
         except BaseExceptionGroup as failed:
+            # Callers know the exception itself and no groups; what fails first cancels the other task.
             raise failed.exceptions[0] from failed
         finally:
             hangup.close()
@@ -359,6 +360,7 @@ class HttpConnection:
             await self._writer.wait_closed()
 
     async def _upgrade(self, upgrade: Upgrade, request: Request) -> None:
+        # Refuses a body: its bytes would be taken for those of the new protocol.
         await request.body.read(0)
         switching = h11.InformationalResponse(
             status_code=101, headers=encoded(upgrade.headers), reason=b"Switching Protocols"

@@ -11,6 +11,7 @@ import re
 
 _END = re.compile(rb"\n\r?\n")
 _WRONG = re.compile(rb"[\0\x0b\x0c]|\r[^\n]|\n[ \t]")  # RFC 9112, 2.2 and 5.2: a server may refuse each of them
+# h11 takes as many digits.
 _CHUNK = re.compile(rb"([0-9A-Fa-f]{1,20})[ \t]*(?:;[^\r\n]*)?\r\n")
 _AFTER_CHUNK = b"\r\n"
 
@@ -30,6 +31,7 @@ class Head:
         """Look at the next piece; return whether all is well so far."""
         if self.is_whole:
             return True
+        # What is looked for may have begun in the piece before.
         start = max(len(self._seen) - 3, 0)
         self._seen += data
         end = _END.search(self._seen, start)
@@ -84,6 +86,8 @@ class Chunks:
             self._after_data = self._data_left > 0
             if not self._data_left:
                 self._trailers = Head()
+                # The end of the last chunk's line: if there are no trailers, the empty line that ends the body follows
+                # it.
                 self._trailers.add(b"\n")
         else:
             self.wrong = "illegal chunk header"

@@ -55,6 +55,7 @@ class Server:
         self._stopping.set()
         await self._listener.stop_accepting()
         for task, connection in self._serving.items():
+            # Others end by themselves: their answer says that the connection is closed after it.
             if connection.is_idle:
                 task.cancel()
         if grace and self._serving:

@@ -197,6 +197,7 @@ class Decoder:
                 del self._buffer[:_HEADER_BYTES]
                 self._data, self._data_left = Data(stream_id=first, data=b"", fin=bool(flags & Flag.FIN)), length
                 continue
+            # Before the payload has come: what is too long is not waited for.
             _check_control(first, length)
             if len(self._buffer) < _HEADER_BYTES + length:
                 return
@@ -255,11 +256,13 @@ class Decoder:
 
     def _header_block(self, compressed: bytes) -> dict[str, str]:
         try:
+            # Deflate makes up to 1,032 bytes of one: of 8 KiB no more is unfolded than tells that it is too much.
             block = self._inflate.decompress(compressed, MAX_HEADER_BYTES + 1)
         except zlib.error as error:
             raise SpdyError(f"SPDY: a header block cannot be decompressed: {error}") from error
         if len(block) > MAX_HEADER_BYTES or self._inflate.unconsumed_tail:
             raise SpdyError(f"SPDY: a header block has more than {MAX_HEADER_BYTES} bytes")
+        # zlib decompresses nothing behind the end of its stream, which lasts as long as the connection.
         if self._inflate.eof:
             raise SpdyError("SPDY: the compression of header blocks was ended")
         return _headers(block)
@@ -346,6 +349,7 @@ def _headers(block: bytes) -> dict[str, str]:
     if offset != len(block):
         raise SpdyError("SPDY: a header block is longer than its headers")
     names = [name.lower() for name in texts[::2]]
+    # Both are errors of the protocol (section 2.6.10).
     if len(set(names)) != len(names) or "" in names:
         raise SpdyError("SPDY: a header block has an empty name, or one name twice")
     return dict(zip(names, texts[1::2], strict=True))

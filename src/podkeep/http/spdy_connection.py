@@ -91,6 +91,7 @@ class SpdyConnection:
                     if isinstance(frame, spdy.GoAway):
                         return
                     await self._take(frame)
+                    # Frames without data count, too: each is work, and a client may send nothing else.
                     await self.transport.account.took(len(frame.data) if isinstance(frame, spdy.Data) else 0)
         except spdy.SpdyError:
             await self._go_away(spdy.GoAwayStatus.PROTOCOL_ERROR)
@@ -146,6 +147,7 @@ class SpdyConnection:
                     stream.reset_by_client.set()
                     stream.inbox.reset()
                     self._accepting.dropped(stream)
+            # Even numbers are answers to pings of ours: to answer these would never end.
             case spdy.Ping(ping_id=number) if number % 2:
                 await self.send(frame)
             case _:
@@ -153,6 +155,7 @@ class SpdyConnection:
 
     async def _open(self, frame: spdy.SynStream) -> None:
         number = frame.stream_id
+        # The streams of a client have odd numbers, each above the last (section 2.3.2).
         if number % 2 == 0 or number <= self._last:
             await self.send(spdy.RstStream(stream_id=number, status=spdy.ResetStatus.PROTOCOL_ERROR))
             return

@@ -79,6 +79,7 @@ class Inbox:
 
     def fail(self) -> None:
         """Nothing more comes: the client is gone."""
+        # What the client ended before it left is whole.
         self._broken = self._broken or not self._ended
         self._ended = True
         _wake(self._taker)
@@ -86,6 +87,7 @@ class Inbox:
     def reset(self) -> None:
         """Nothing more comes, and what is here is not wanted any more."""
         self._drop()
+        # So that fail() counts it as broken, also if the client had ended it.
         self._ended = False
         self.fail()
 

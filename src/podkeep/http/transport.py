@@ -114,6 +114,7 @@ class SocketTransport:
         self._hangup = Hangup(sock, account.hang_up)
         self._idle_timeout = idle_timeout
         self._active = self._loop.time()
+        # One clock that looks when the last byte came, not a new one with each of them.
         self._clock = self._loop.call_later(idle_timeout, self._look_at_clock)
         self._tasks = Tasks("looking at a streaming client")
         if self._ends is not None:

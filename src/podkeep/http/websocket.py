@@ -68,6 +68,7 @@ class WebSocket:
             self._more = False
             for event in self._connection.events():
                 taken = len(event.data) if isinstance(event, BytesMessage | TextMessage) else 0
+                # Pings and empty messages count, too: each is work, and a client may send nothing else.
                 await self.transport.account.took(taken)
                 if isinstance(event, BytesMessage | TextMessage):
                     payload = event.data.encode() if isinstance(event, TextMessage) else bytes(event.data)
@@ -168,6 +169,7 @@ class ChannelConnection:
         if self._protocol.signals_end and number == CLOSE_SIGNAL:
             if data and data[0] in self.inboxes:
                 self.inboxes[data[0]].finish()
+        # The other channels are the server's: what a client sends there is dropped.
         elif number in self.inboxes:
             await self.inboxes[number].put(data)
         if part.last:
@@ -239,6 +241,7 @@ class Tunnel:
 
     async def receive(self) -> bytes:
         while parts := await self._socket.receive():
+            # An empty message is no end of the stream, which no bytes would mean.
             if data := b"".join(part.data for part in parts):
                 return data
         return b""

@@ -63,7 +63,6 @@ class Change:
 
     @property
     def is_deletion(self) -> bool:
-        """Whether the object is gone."""
         return self._event.type is EventType.DELETED
 
     @cached_property

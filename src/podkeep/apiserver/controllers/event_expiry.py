@@ -25,12 +25,10 @@ class EventExpiry:
         self._ttl = ttl
 
     def observe(self, change: Change) -> Iterator[Item]:
-        """Return the event."""
         if not change.is_deletion:
             yield change.key
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
-        """Delete an event that is old enough."""
         assert isinstance(item, Key)
         event = lister.get(*item)
         if event is None:
@@ -43,6 +41,7 @@ class EventExpiry:
             namespace=item.namespace,
             name=item.name,
             uid=event["metadata"]["uid"],
+            # For this revision alone: the event may have been told again since.
             revision=event["metadata"]["resourceVersion"],
         )
         return Plan(writes=[delete])

@@ -55,7 +55,6 @@ class NamespaceContents:
             yield key.namespace
 
     def reconcile(self, item: Item, lister: Lister, _now: datetime) -> Plan:
-        """Return what a namespace lacks."""
         name = str(item)
         namespace = lister.get(NAMESPACES, "", name)
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:

@@ -84,6 +84,7 @@ class NamespaceDeletion:
         finalizers = namespace.get("spec", {}).get("finalizers", [])
         if FINALIZER not in finalizers:
             return NOTHING
+        # Pods first (KEP-5080): while they run, what restricts them, such as network policies, has to stay.
         remaining = {PODS: list(lister.list(PODS, name))} if PODS in self._resources else {}
         if not any(remaining.values()):
             remaining = {resource: list(lister.list(resource, name)) for resource in self._resources}

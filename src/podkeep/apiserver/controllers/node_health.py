@@ -57,7 +57,6 @@ class NodeHealth:
         """The renewal of a node's lease, or its heartbeat, and when it was seen."""
 
     def observe(self, change: Change) -> Iterator[Item]:
-        """Return the node."""
         key = change.key
         if key.resource == LEASES and key.namespace != LEASE_NAMESPACE:
             return
@@ -71,12 +70,12 @@ class NodeHealth:
             ready = _condition(change.value, READY)
             said = f"node {ready.get('lastHeartbeatTime', '')}" if _knows(ready) else ""
         before, _ = self._heard.get(key.name, ("", change.at))
+        # The clock of a node may be wrong: its times are not compared with ours, only with those that it said before.
         if said and said != before:
             self._heard[key.name] = said, change.at
         yield key.name
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
-        """Return what a node's conditions and taints should be."""
         name = str(item)
         node = lister.get(NODES, "", name)
         if node is None:
@@ -84,6 +83,7 @@ class NodeHealth:
         created = datetime.fromisoformat(node["metadata"]["creationTimestamp"])
         _, heard = self._heard.get(name, ("", created))
         left = (heard + (GRACE if _condition(node, READY) else STARTUP_GRACE) - now).total_seconds()
+        # Taints follow from conditions: this write comes back as a change, and the node is looked at again.
         if left <= 0 and (conditions := unknown_conditions(node, now)) is not None:
             patch = revised(node, {"status": {"conditions": conditions}})
             return Plan(writes=[Patch(resource=NODES, namespace="", name=name, subresource="status", patch=patch)])

@@ -149,6 +149,7 @@ def collect(item: Key, found: Found, states: list[State], dependents: list[tuple
     """Return what to do about an object with owners, given what each of them is."""
     fields = metadata(found)
     owners = fields["ownerReferences"]
+    # Nothing is deleted while an owner of it cannot be looked up.
     if State.UNKNOWN in states:
         return NOTHING
     if State.THERE in states:
@@ -165,6 +166,7 @@ def collect(item: Key, found: Found, states: list[State], dependents: list[tuple
     finalizers = fields.get("finalizers", ())
     propagation = "Orphan" if ORPHAN in finalizers else "Foreground" if FOREGROUND in finalizers else "Background"
     return Plan(
+        # For this revision alone: somebody may have given it another owner meanwhile.
         writes=[Delete(**_place(item), uid=fields["uid"], revision=fields["resourceVersion"], propagation=propagation)]
     )
 

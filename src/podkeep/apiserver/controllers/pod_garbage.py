@@ -50,7 +50,6 @@ class PodGarbage:
         self._gone: dict[str, datetime] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
-        """Return pods that may have to go."""
         key = change.key
         if key.resource == NODES:
             if change.is_deletion:
@@ -66,7 +65,6 @@ class PodGarbage:
             yield key
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
-        """Return what ends a pod."""
         assert isinstance(item, Key)
         node = lister.get(NODES, "", name) if (name := self._bound.node(item)) else None
         if node is not None and not _is_out_of_service(node):
@@ -77,11 +75,13 @@ class PodGarbage:
         is_deleted = "deletionTimestamp" in pod["metadata"]
         name = pod.get("spec", {}).get("nodeName", "")
         if not name:
+            # No kubelet will end it (gcUnscheduledTerminating).
             return Plan(writes=[_end(pod)]) if is_deleted else NOTHING
         node = lister.get(NODES, "", name)
         if node is not None:
             ends = is_deleted and _is_out_of_service(node)
             return Plan(writes=_failed(pod), then=(_end(pod),)) if ends else NOTHING
+        # A node that was gone before this controller began is given the whole time, too.
         left = (self._gone.setdefault(name, now) + QUARANTINE - now).total_seconds()
         if left > 0:
             return Plan(after=left)

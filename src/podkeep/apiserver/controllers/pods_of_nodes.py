@@ -30,7 +30,6 @@ class PodsOfNodes:
         return before, node
 
     def pods(self, node: str) -> list[Key]:
-        """Return the pods of a node."""
         return list(self._pods.get(node, ()))
 
     def node(self, pod: Key) -> str:

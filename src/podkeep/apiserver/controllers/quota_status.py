@@ -81,6 +81,7 @@ class QuotaStatus:
         difference = merge_patch(quota.get("status", {}), status)
         if not difference:
             return Plan(after=RESYNC.total_seconds())
+        # Many objects that come at once make one status: each write of it is told to all watchers.
         left = (self._written.get(item, now - INTERVAL) + INTERVAL - now).total_seconds()
         if left > 0:
             return Plan(after=left)

@@ -74,6 +74,7 @@ class Runner:
 
     async def _run(self) -> None:
         while True:
+            # Its end cancels all feeds and turns of this round: none of them writes beside those of the next one.
             async with Tasks("controllers") as tasks:
                 await asyncio.wait({tasks.start(self._round(tasks))})
             await asyncio.sleep(RESTART_DELAY)
@@ -96,6 +97,7 @@ class Runner:
 
     async def _begin(self, resource: str, told: Mapping[Controller, WorkQueue]) -> Watcher:
         """Tell controllers what is there of a resource, and return the watch of what follows."""
+        # The watch begins before the first object is told: what is written meanwhile waits in its queue.
         page = self._store.snapshot(resource)
         watcher = self._store.watch(resource, page.revision)
         for index, stored in enumerate(page.items):
@@ -163,6 +165,7 @@ class Runner:
         except StatusError as error:
             if error.code == 404 or _is_terminating(error):
                 return True  # what was to be changed is gone, or everything around it is about to be
+            # A conflict needs no word: the object has changed, and the item is tried again with what it is now.
             if error.code != 409:
                 log.warning("%s: %s", controller.name, error.message)
             return False
@@ -197,6 +200,7 @@ class Runner:
 def _end_turn(queue: WorkQueue, item: Item, turn: asyncio.Task[None]) -> None:
     if not turn.cancelled() and turn.exception() is not None:
         queue.failed(item)
+    # After failed(): until then an item that is to be tried again counts as taken, and two turns never have it.
     queue.finish(item)
 
 

@@ -162,7 +162,6 @@ def claims_problem(pod: Mapping[str, Any], lister: Lister) -> str:
 
 
 def binding(pod: Mapping[str, Any], decision: Decision, lister: Lister, now: datetime) -> Plan:
-    """Return the writes that bind a pod to a node."""
     metadata = pod["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     told = Told(

@@ -147,7 +147,6 @@ def amount(name: str, text: str) -> int:
 
 
 def is_terminal(pod: Fields) -> bool:
-    """Tell whether a pod has ended."""
     return pod.get("status", {}).get("phase") in _TERMINAL
 
 
@@ -248,7 +247,6 @@ def _namespaces(term: Fields, namespace: str) -> frozenset[str] | None:
 
 
 def node_state(node: Fields) -> NodeState:
-    """Return what matters about a node."""
     metadata, spec, status = node["metadata"], node.get("spec", {}), node.get("status", {})
     return NodeState(
         name=metadata["name"],
@@ -361,6 +359,7 @@ def _class_resources(pod: PodNeeds, place: Place, _: Sequence[Place]) -> list[st
 
 def _pod_affinity(pod: PodNeeds, place: Place, places: Sequence[Place]) -> list[str]:
     labels = place.node.labels
+    # In kube-scheduler's order (interpodaffinity: Filter): its own wishes before those of pods that are there.
     if pod.affinity and not _affinity_holds(pod, labels, places):
         return ["node(s) didn't match pod affinity rules"]
     for term in pod.anti_affinity:

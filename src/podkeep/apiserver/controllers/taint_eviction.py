@@ -63,7 +63,6 @@ class TaintEviction:
             self._since.pop(key, None)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
-        """Return what evicts a pod, now or later."""
         assert isinstance(item, Key)
         node = lister.get(NODES, "", self._bound.node(item))
         taints = () if node is None else _taints(node)

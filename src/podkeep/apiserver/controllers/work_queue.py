@@ -37,6 +37,7 @@ class WorkQueue:
 
     def add(self, item: Item, after: float = 0.0) -> None:
         """Let an item be looked at, unless it will be sooner. What failed waits a little at least."""
+        # A write that failed may itself cause changes: they must not undo the delay.
         if item in self._failures:
             after = max(after, CHANGED_DELAY)
         self._put(item, self._clock() + after)
@@ -68,6 +69,7 @@ class WorkQueue:
         if item in self._after:
             self._put(item, self._after.pop(item))
 
+    # A heap cannot give up an entry in its middle: one that was replaced by a sooner one is passed over at its top.
     def _drop_replaced(self) -> None:
         while self._heap and self._due.get(self._heap[0][2]) != self._heap[0][0]:
             heapq.heappop(self._heap)
@@ -75,6 +77,7 @@ class WorkQueue:
     async def next(self) -> Item:
         """Return the next item, waiting until it is due."""
         while (item := self.take()) is None:
+            # Nothing can be put between take() and here, since neither awaits.
             self._wake.clear()
             seconds = max(0.0, self._heap[0][0] - self._clock()) if self._heap else None
             with contextlib.suppress(TimeoutError):

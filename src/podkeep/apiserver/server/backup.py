@@ -33,6 +33,7 @@ async def stream(store: Store, directory: Path) -> AsyncGenerator[bytes, None]:
     try:
         await store.backup(path)
         with path.open("rb") as file:
+            # It can be read while it is open: a server that is killed meanwhile leaves no copy of all secrets behind.
             path.unlink()
             while piece := await asyncio.to_thread(file.read, PIECE_BYTES):
                 yield piece
@@ -82,8 +83,10 @@ def restore(root: Path, source: Path, *, replace: bool) -> None:
         shutil.copyfile(source, made)
         made.chmod(0o600)
         _check(made, source)
+        # Before the rename: after a loss of power the name must not lead to a file without its contents.
         with made.open("rb") as file:
             os.fsync(file.fileno())
+        # The journal of the database that is replaced would be played into the new one.
         for journal in ("-wal", "-shm"):
             target.with_name(target.name + journal).unlink(missing_ok=True)
         made.replace(target)

@@ -313,6 +313,7 @@ def _read(path: Path) -> bytes:
 
 def _read_authority(files: Files) -> tuple[str, str]:
     certificate, key = _read(files.certificate(AUTHORITY)), _read(files.key(AUTHORITY))
+    # Any bytes are Latin-1: that they are no PEM is for the worker to tell.
     return certificate.decode("latin-1"), key.decode("latin-1")
 
 
@@ -347,6 +348,7 @@ def _store(files: Files, old: Mapping[str, Record], todo: Plan, delivery: Delive
 
 
 def _write(files: Files, name: str, pair: Pair) -> None:
+    # Both files are whole; that they belong together is told by the digests in the records.
     atomicfile.write(files.key(name), pair.key.encode())
     atomicfile.write(files.certificate(name), pair.certificate.encode())
 

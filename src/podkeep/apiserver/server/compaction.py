@@ -31,6 +31,7 @@ async def _short_lived(store: Store, seconds: float) -> None:
 async def _regularly(store: Store, compact: Callable[[int], Awaitable[None]], seconds: float) -> None:
     noted: deque[int] = deque()
     while True:
+        # Revisions have no times: that of so long ago is the one that was noted then.
         noted.append(store.revision)
         await asyncio.sleep(seconds / LOOKS)
         if len(noted) > LOOKS:

@@ -10,5 +10,4 @@ class Masters:
     """Allows the group ``system:masters`` everything; has no opinion on others."""
 
     def authorize(self, user: User, attributes: RequestAttributes) -> Decision:
-        """Decide."""
         return Decision(MASTERS in user.groups)

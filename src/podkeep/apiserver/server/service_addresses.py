@@ -40,6 +40,7 @@ class ServiceAddresses(AdmitAll):
         read = {}
         for stored in self._store.newest_of(_SERVICES):
             known = self._read.get(stored.key)
+            # The store has one object for each revision as long as it is the newest.
             if known is None or known[0] is not stored:
                 known = stored, _taking(msgspec.json.decode(stored.value))
             read[stored.key] = known

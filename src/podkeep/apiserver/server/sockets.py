@@ -35,6 +35,7 @@ def make_certificates(api: ApiConfig, files: Files) -> float:
     :returns: when this is to be called again, in seconds since 1970.
     """
     endpoint = api.endpoint()
+    # On all addresses no certificate can name each of them; pods know the service's.
     addresses = [SERVICE_ADDRESS, *([endpoint[0]] if endpoint and endpoint[0] not in ("0.0.0.0", "::") else [])]
     wanted = [certificates.api_server([socket.gethostname()], addresses), *CLIENTS, KUBELET_CLIENT]
     if api.node:

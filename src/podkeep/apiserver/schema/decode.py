@@ -140,6 +140,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _quantity(value: str | float) -> str:
+    # Go trims it, and takes a number by its text (Quantity: UnmarshalJSON).
     text = value.strip() if isinstance(value, str) else repr(value)
     try:
         return quantity.canonical(text or "0")
@@ -152,6 +153,7 @@ def _quantity(value: str | float) -> str:
 def _text(value: str, form: Format) -> str:
     if form is Format.BYTES:
         try:
+            # Go passes over line ends in base64, and over nothing else.
             raw = base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
         except (ValueError, binascii.Error):
             raise WrongType("illegal base64 data at input byte 0") from None
@@ -180,6 +182,7 @@ def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:
     word = json_word(value)
     if isinstance(kind, Scalar) and kind.format in _LIMITS and _is_integer(value):
         word = f"number {value}"
+    # Go's decoder tells no indices.
     where = re.sub(r"\[[0-9]+\]", "", path)
     into = f"Go struct field {owner.short_name}.{where}" if where else "Go value"
     return WrongType(f"json: cannot unmarshal {word} into {into} of type {_go_type(kind)}")

@@ -65,6 +65,7 @@ def envelope(data: bytes) -> tuple[str, str, bytes]:
             meta = _as_bytes(value)
         elif number == 2:
             raw = _as_bytes(value)
+        # runtime.Unknown: contentEncoding and contentType.
         elif value and number in (3, 4):
             raise NotProtobuf("the object has an encoding of its own")
     named = {number: _text(value) for number, value in _fields(meta)}
@@ -107,6 +108,7 @@ def _fill(made: dict[str, Any], data: bytes, kind: Struct, numbers: Numbers, bud
             made.setdefault(plain, {})[key] = item
         else:
             found = _value(value, field.type, budget)
+            # Without a `?` to remove, `plain` is the same text: such a field is written also if it is zero.
             if found is not None and (found or plain is name):
                 made[plain] = found
 
@@ -199,6 +201,7 @@ def _as_number(value: int | bytes) -> int:
 
 def _signed(value: int | bytes) -> int:
     number = _as_number(value)
+    # A negative int32 is a varint of 64 bits as well (protobuf.dev: Encoding).
     return number - (1 << 64) if number >= 1 << 63 else number
 
 

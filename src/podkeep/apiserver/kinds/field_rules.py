@@ -149,6 +149,7 @@ def is_zero(value: int | str) -> bool:
 
 
 def _number(text: str) -> int:
+    # More digits are above every bound, and int() refuses thousands of them.
     return int(text) if _INTEGER.fullmatch(text) else 0 if not text.isdecimal() else 1 << 63
 
 

@@ -29,6 +29,7 @@ _REDACTED = "<secret contents redacted>"
 
 def _size(values: Iterable[str]) -> int:
     """Return the bytes that canonical base64 texts stand for."""
+    # Not decoded for it: what is stored is padded base64 without line ends (schema/decode.py).
     return sum(len(value) // 4 * 3 - value[-2:].count("=") for value in values)
 
 
@@ -64,6 +65,7 @@ def _validate_config_map_update(new: Object, old: Object, errors: FieldErrors) -
 
 def _default_secret(value: Object) -> None:
     value["type"] = value.get("type") or OPAQUE
+    # It can be written and never read, and wins over `data` (Convert_v1_Secret_To_core_Secret).
     texts = value.pop("stringData", None)
     if texts:
         data = value.setdefault("data", {})

@@ -75,6 +75,7 @@ def _validate_old(event: Mapping[str, Any], controller: str, errors: FieldErrors
     namespace = metadata(event).get("namespace", "")
     about = at(event, "involvedObject", "namespace", default="")
     path, why = "involvedObject.namespace", "does not match event.namespace"
+    # Events without it are of the older form (legacyValidateEvent): those about the cluster's objects are in `default`.
     if not event.get("eventTime"):
         if about != namespace and (about or namespace != "default"):
             errors.invalid(path, about, why)

@@ -42,6 +42,7 @@ def _prepare_create(value: Object) -> None:
 
 def _prepare_update(new: Object, old: Object) -> None:
     spec = new.setdefault("spec", {})
+    # They change through the subresource `finalize` alone (namespaceStrategy: PrepareForUpdate).
     spec.pop("finalizers", None)
     if finalizers := at(old, "spec", "finalizers"):
         spec["finalizers"] = list(finalizers)
@@ -78,6 +79,7 @@ def _validate_finalize(new: Object, _: Object, errors: FieldErrors) -> None:
 
 
 def _begin_deletion(value: Object) -> None:
+    # A namespace has none: it goes when what is in it is gone.
     value["metadata"].pop("deletionGracePeriodSeconds", None)
     value.setdefault("status", {})["phase"] = TERMINATING
 

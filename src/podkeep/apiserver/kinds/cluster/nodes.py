@@ -190,6 +190,7 @@ def _validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
 def _status_cell(node: Mapping[str, Any]) -> str:
     conditions = at(node, "status", "conditions", default=())
     ready = [item.get("status") == "True" for item in conditions if item.get("type") == "Ready"]
+    # Of several conditions the last counts (printNode).
     shown = ("Ready" if ready[-1] else "NotReady") if ready else "Unknown"
     return f"{shown},SchedulingDisabled" if at(node, "spec", "unschedulable") else shown
 

@@ -55,6 +55,7 @@ def summary(pod: Values) -> Summary:
         reason = f"Init:{_init_reason(state) or f'{index}/{len(init)}'}"
         initializing = True
         break
+    # Restarts of init containers are told while these run; sidecars go on (printPod).
     if not initializing or _condition(status, "Initialized"):
         restarts, last = sidecar_restarts, last_sidecar
         reason, ready_now, more, latest = _running(status, reason)
@@ -72,6 +73,7 @@ def _running(status: Values, reason: str) -> tuple[str, int, int, str]:
     ready = restarts = 0
     last, error = "", ""
     running = False
+    # From the last to the first, so that the reason of the first is left (printPod).
     for container in reversed(status.get("containerStatuses", ())):
         restarts += container.get("restartCount", 0)
         last = max(last, _ended(container))

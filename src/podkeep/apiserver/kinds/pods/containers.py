@@ -76,7 +76,9 @@ def validate_containers(context: Context, path: str) -> None:
         _common(container, where, context)
         _unique_name(container, where, seen, errors)
         _init(container, where, context)
+        # Each alone, as kube-apiserver does: init containers run one after the other.
         _host_ports([container], f"{path}.initContainers", errors)
+    # Before the ephemeral ones: none of these can be the target of another.
     targets = frozenset(seen)
     for index, container in enumerate(ephemeral):
         where = f"{path}.ephemeralContainers[{index}]"

@@ -45,8 +45,10 @@ def default_pod(pod: Object) -> None:
     spec = pod.setdefault("spec", {})
     for container in containers(spec, "initContainers", "containers"):
         resources = container.get("resources", {})
+        # Of pods and not of templates, which stay as they were written (SetDefaults_Pod).
         if limits := resources.get("limits"):
             resources["requests"] = {**limits, **resources.get("requests", {})}
+    # After the containers' requests, which it sums up.
     pod_resources.default_pod_level(spec)
     spec.setdefault("enableServiceLinks", True)
     if spec.get("hostNetwork"):
@@ -134,6 +136,7 @@ def _http_get(action: dict[str, Any]) -> None:
 
 
 def _volume(volume: dict[str, Any]) -> None:
+    # A volume of no type is an emptyDir (SetDefaults_Volume).
     if not volume.keys() - {"name"}:
         volume["emptyDir"] = {}
         return

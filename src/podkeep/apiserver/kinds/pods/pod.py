@@ -50,6 +50,7 @@ def prepare_create(pod: Object) -> None:
         }
         set_condition(status, gated, metadata["creationTimestamp"])
     pod["status"] = status
+    # Once and for all (KEP-3243, KEP-3633): the labels of a pod may change later.
     pod_scheduling.add_match_label_keys(spec, metadata.get("labels", {}))
     pod_spec.take_apparmor_annotations(pod)
 

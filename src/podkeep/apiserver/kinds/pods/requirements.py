@@ -178,6 +178,8 @@ def _consistent(spec: Values, resources: Values, path: str, errors: FieldErrors)
         given = resources.get(kind, {})
         total = aggregate(spec, kind) if given else {}
         for name, value in total.items():
+            # Limits of containers may be more than their pod's together, but for huge pages, which are never
+            # overcommitted.
             if kind == "limits" and not name.startswith(HUGE_PAGES):
                 continue
             if name in given and quantity.parse(value) > quantity.parse(given[name]):

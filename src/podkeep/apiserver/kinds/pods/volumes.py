@@ -29,6 +29,7 @@ _CACHING = ("None", "ReadOnly", "ReadWrite")
 _DISKS = ("Dedicated", "Managed", "Shared")
 _MANAGED_URI = ("/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",)
 _BLOB_URI = ("https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd",)
+# The dots of the last two stand for any character: upstream's do.
 _INITIATORS = {
     "iqn": re.compile(r"iqn\.[0-9]{4}-[0-9]{2}\.[a-zA-Z0-9.-]+:[^,;*&$|\s]+"),
     "eui": re.compile(r"eui.[a-zA-Z0-9]{16}"),

@@ -39,6 +39,8 @@ def _default(value: Object) -> None:
         for name in _LISTS:
             pod_resources.round_up(limit.get(name, {}))
         if limit.get("type") == CONTAINER:
+            # A default that is left out is the maximum; a default request is the default, else the minimum
+            # (SetDefaults_LimitRangeItem).
             limits = {**limit.get("max", {}), **limit.get("default", {})}
             requests = {**limit.get("min", {}), **limits, **limit.get("defaultRequest", {})}
             limit |= {name: given for name, given in (("default", limits), ("defaultRequest", requests)) if given}

@@ -26,8 +26,10 @@ def parse(text: str) -> Address | None:
 def _parse(text: str) -> Address | None:
     head, colon, tail = text.rpartition(":")
     if "." in tail:
+        # Zeros at the beginning of a number in IPv4 are taken as decimal, as Go once did (k8s.io/utils: ParseIPSloppy).
         text = f"{head}{colon}{_ZEROS.sub('', tail)}"
     try:
+        # Go's net.ParseIP takes no zones of IPv6.
         return None if "%" in text else ipaddress.ip_address(text)
     except ValueError:
         return None

@@ -367,6 +367,7 @@ def _port_refusal(ports: range, port: int, taken: set[int]) -> str:
 
 def _next_port(ports: range, taken: set[int], pick: Pick, what: str) -> int:
     size = len(ports)
+    # For those who ask for a certain port (KEP-3668).
     kept = 0 if size <= 16 else min(max(16, size // 32), 128)
     found = _next(ports.start, size, kept, taken, pick)
     if found is None:

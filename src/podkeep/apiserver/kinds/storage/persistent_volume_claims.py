@@ -121,6 +121,8 @@ def _immutable_spec(new: Object, old: Object, errors: FieldErrors) -> None:
         _same(spec, before, "volumeName")
     annotated = metadata(old).get("annotations", {}).get(CLASS_ANNOTATION)
     given = metadata(new).get("annotations", {}).get(CLASS_ANNOTATION)
+    # A class may be set late: as the annotation had it (validateStorageClassUpgradeFromAnnotation), or where there was
+    # none (validateStorageClassUpgradeFromNil).
     added = "storageClassName" not in before and "storageClassName" in spec
     if added and annotated is not None and spec["storageClassName"] == annotated and given in (None, annotated):
         del spec["storageClassName"]

@@ -214,6 +214,7 @@ def _range(text: str, bounds: _Bounds) -> tuple[set[int], bool]:
     ):
         if wrong:
             raise ScheduleError(why)
+    # A star with a step is none (robfig/cron: getRange): then one of the two fields for days is enough.
     return set(range(start, end + 1, step)), star and step == 1
 
 
@@ -225,6 +226,7 @@ def _number(text: str, bounds: _Bounds) -> int:
 def _integer(text: str) -> int:
     if not _INTEGER.fullmatch(text):
         raise ScheduleError(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": invalid syntax')
+    # The length first: int() refuses thousands of digits with an error of its own.
     if len(text) > 20 or abs(int(text)) > _MAX_INTEGER:
         raise ScheduleError(f'failed to parse int from {text}: strconv.Atoi: parsing "{text}": value out of range')
     number = int(text)
@@ -261,6 +263,7 @@ def _duration(text: str) -> int:
         if unit not in _UNITS:
             raise ValueError(f'unknown unit "{unit}" in duration "{text}"')
         number = f"{match[1] or '0'}{match[2] or ''}".rstrip(".")
+        # Fractions of more digits take time that grows with the square: so long a number counts as too large.
         total += Fraction(number) * _UNITS[unit] if len(number) <= 40 else _MAX_INTEGER + 1
         if total > _MAX_INTEGER:
             raise ValueError(f'invalid duration "{text}"')

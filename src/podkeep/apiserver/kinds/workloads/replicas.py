@@ -140,6 +140,7 @@ def validate_replica_set(value: Object, errors: FieldErrors) -> None:
 
 def _validate_pods(spec: dict[str, Any], errors: FieldErrors) -> None:
     """Note what is wrong with the selector and the template of a ReplicaSet or Deployment."""
+    # kube-apiserver says `deployment` of ReplicaSets, and `ReplicaSet` of Deployments' templates.
     workload_rules.required_selector(spec, "deployment", errors)
     selector, template = spec.get("selector"), spec["template"]
     if not field_rules.is_selector(selector):

@@ -54,6 +54,7 @@ def keep_identity(value: Object, old: Object) -> None:
     fields, before = value["metadata"], old["metadata"]
     for name in ("creationTimestamp", "deletionTimestamp", "generation"):
         _keep(fields, before, name)
+    # Left out they are as before; another value is for validate_update() to refuse.
     for name in ("uid", "deletionGracePeriodSeconds"):
         if name not in fields:
             _keep(fields, before, name)
@@ -107,6 +108,7 @@ def _maps(fields: Mapping[str, Any], errors: FieldErrors) -> None:
         _note(errors, "metadata.labels", content, names.label_value(content))
     annotations = fields.get("annotations", {})
     for key in annotations:
+        # Case does not matter here (ValidateAnnotations).
         for why in names.label_key_problems(key.lower()):
             _note(errors, "metadata.annotations", key, why)
     if annotation_bytes(annotations) > MAX_ANNOTATION_BYTES:

@@ -86,6 +86,7 @@ def validate_containers(spec: PodSpec, volumes: dict[str, Volume], errors: Field
             if security is not None and security.proc_mount == "Unmasked" and spec.host_users is not False:
                 where = f"spec.{json_name(kind)}[{index}].securityContext.procMount"
                 errors.invalid(where, "Unmasked", "`hostUsers` must be false to use `Unmasked`")
+    # Before those of ephemeral containers join: upstream's validateEphemeralContainers wants a target that is none.
     targets = frozenset(seen)
     for index, ephemeral in enumerate(spec.ephemeral_containers):
         path = f"spec.ephemeralContainers[{index}]"
@@ -278,6 +279,7 @@ def _sub_path(mount: VolumeMount, path: str, errors: FieldErrors) -> None:
         errors.invalid(f"{path}.subPathExpr", mount.sub_path_expr, "subPathExpr and subPath are mutually exclusive")
     for name in ("sub_path", "sub_path_expr"):
         value = getattr(mount, name)
+        # As upstream: validateLocalDescendingPath here, validateLocalNonReservedPath for the files of a volume.
         if value and (why := inner_path(value)) and why != "must not start with '..'":
             errors.invalid(f"{path}.{json_name(name)}", value, why)
 
@@ -302,6 +304,7 @@ def _security(security: SecurityContext, path: str, errors: FieldErrors) -> None
     if security.allow_privilege_escalation is False:
         if security.privileged:
             errors.invalid(f"{path}.allowPrivilegeEscalation", "false", "cannot be false when privileged is true")
+        # kube-apiserver looks for CAP_SYS_ADMIN alone (ValidateSecurityContext); to the agent both names are one.
         if security.capabilities and {"SYS_ADMIN", "CAP_SYS_ADMIN"} & set(security.capabilities.add):
             errors.invalid(f"{path}.allowPrivilegeEscalation", "false", "cannot be false when SYS_ADMIN is added")
     validate_profiles(security.seccomp_profile, security.apparmor_profile, path, errors)

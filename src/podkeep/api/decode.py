@@ -62,6 +62,8 @@ def decode(kind: type[Struct], value: Mapping[str, Any], errors: FieldErrors, pa
             and field.default is msgspec.NODEFAULT
             and field.default_factory is msgspec.NODEFAULT
         ):
+            # The struct cannot be made without it; what is required and empty is for validation to say, or noted
+            # already.
             given[field.name] = _ZERO.get(_plain_type(field.type))
     return kind(**given)
 
@@ -108,6 +110,7 @@ def _value(kind: Any, value: Any, path: str, errors: FieldErrors) -> Any:
         return _base64(value, path, errors)
     if kind is Any:
         return value
+    # Not isinstance(): a bool is an int in Python, and no number in the API.
     return value if type(value) is kind else _expected(_WORDS.get(kind, kind.__name__), value, path, errors)
 
 
@@ -175,6 +178,7 @@ def _base64(value: Any, path: str, errors: FieldErrors) -> Any:
     if not isinstance(value, str):
         return _expected("base64 text", value, path, errors)
     try:
+        # Block texts of YAML have line ends, which Go's decoder passes over too (spaces it refuses).
         return base64.b64decode("".join(value.split()), validate=True)
     except (binascii.Error, ValueError):
         errors.add(path, "expected base64 text; plain text belongs in stringData or data of a ConfigMap")

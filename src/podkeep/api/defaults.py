@@ -159,6 +159,7 @@ def _resources(resources: ResourceRequirements) -> ResourceRequirements:
 
 
 def _volume(volume: Volume) -> Volume:
+    # A volume without a source is an emptyDir (upstream: SetDefaults_Volume).
     if not sources(volume):
         return _replace(volume, empty_dir=EmptyDirVolumeSource())
     changes: dict[str, object] = {}

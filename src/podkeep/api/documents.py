@@ -50,6 +50,7 @@ _FLOAT = re.compile(
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)"
 )
 _RESOLVERS = {"tag:yaml.org,2002:int": _INT, "tag:yaml.org,2002:float": _FLOAT}
+# A table of its own: the library's belongs to whoever else reads YAML in this process.
 _Loader.yaml_implicit_resolvers = {
     first: [(tag, pattern) for tag, pattern in resolvers if tag not in {*_RESOLVERS, "tag:yaml.org,2002:timestamp"}]
     for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
@@ -64,6 +65,7 @@ def _construct_int(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     digits = text.lstrip("+-")
     if len(digits) > _MAX_DIGITS:  # an error would show it, which takes longer than to read it
         raise _problem(node, f"a number of {len(digits)} digits")
+    # Octal in YAML 1.1, which Kubernetes reads; int() with base 0 refuses a leading zero.
     if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
         return sign * int(digits, 8)
     return sign * int(digits, 0)
@@ -89,11 +91,12 @@ def parse(
         deep, or expands without measure.
     """
     source = "<stdin>" if source == "-" else source
+    # A lone surrogate is let through here, outside of `try`; the loader refuses it below.
     if len(text.encode(errors="surrogatepass")) > MAX_BYTES:
         raise InvalidArgument(f"{source}: larger than {MAX_BYTES >> 20} MiB")
     documents = []
     try:
-        _refuse_shape(text, source, max_nodes)
+        _refuse_shape(text, source, max_nodes)  # before the loader, whose composer would recurse
         loader = _Loader(text)
         try:
             index = repeated = 0
@@ -102,6 +105,7 @@ def parse(
                 index += 1
                 if node is None:
                     continue
+                # Over all documents: each may be just small enough by itself.
                 repeated += _refuse_bombs(node)
                 if max_nodes is not None and repeated > max_nodes:
                     raise TooManyValues(f"{source}: more than {max_nodes} values")
@@ -117,6 +121,7 @@ def parse(
         mark = error.problem_mark or error.context_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         raise InvalidArgument(f"{source}: {where}{error.problem or error.context}") from error
+    # Aliases that refer to aliases nest values that do not nest in the text, which is what _refuse_shape looks at.
     except RecursionError as error:
         raise InvalidArgument(f"{source}: its aliases nest too deeply") from error
     except (yaml.YAMLError, ValueError) as error:
@@ -176,6 +181,8 @@ def _plain(loader: Any, node: yaml.Node, on_repeated: Repeated | None = None) ->
     if not isinstance(node, yaml.MappingNode):
         try:
             return loader.construct_object(node)
+        # What the library raises for an explicit tag on a text that does not fit: IndexError for `!!float ''`, KeyError
+        # for `!!bool x`.
         except (ArithmeticError, LookupError, ValueError) as error:
             raise _problem(node, f"this is no {node.tag.rpartition(':')[2]}") from error
     merged: dict[str, Any] = {}
@@ -196,6 +203,7 @@ def _plain(loader: Any, node: yaml.Node, on_repeated: Repeated | None = None) ->
                 raise _problem(key_node, f"the key {key!r} is given twice")
             on_repeated(key, value_node.start_mark.line + 1)
         own[key] = value
+    # A key of its own wins over a merged one wherever in the mapping `<<` stands.
     return merged | own
 
 

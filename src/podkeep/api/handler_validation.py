@@ -117,6 +117,7 @@ def _http_get(action: HTTPGetAction, path: str, errors: FieldErrors) -> None:
 
 
 def _port(port: str, path: str, errors: FieldErrors) -> None:
+    # The decoder keeps ports as texts, numbers among them.
     if _NUMBER.fullmatch(port):
         if not 0 < int(port) < 65536:
             errors.invalid(path, int(port), "must be between 1 and 65535, inclusive")

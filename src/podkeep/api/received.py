@@ -38,6 +38,7 @@ def pod(value: Mapping[str, Any]) -> ReceivedPod:
     """
     try:
         return ReceivedPod(pod=msgspec.convert(_with_texts_for_ports(value), Pod))
+    # The last three: its shape is not even what the look for ports takes for granted.
     except (msgspec.ValidationError, KeyError, TypeError, AttributeError):
         return _looked_at(value)
 

@@ -130,6 +130,7 @@ def inner_path(path: str) -> str:
         return "must be a relative path"
     if ".." in path.split("/"):
         return "must not contain '..'"
+    # The kubelet's atomic writer reserves such names for its own: `..data` and the directories it points to.
     return "must not start with '..'" if path.startswith("..") else ""
 
 

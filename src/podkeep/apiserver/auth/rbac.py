@@ -123,6 +123,7 @@ class _Index:
         found: dict[str, tuple[int, Grant]] = {}
         for kind, name in (("User", user.name), *(("Group", group) for group in user.groups)):
             for binding, grant in self.grants.get(_Subject(namespace, kind, name), {}).items():
+                # Of several subjects that are the user the first in the binding counts, as upstream (`appliesTo`).
                 found[binding] = min(found.get(binding, grant), grant, key=lambda placed: placed[0])
         return [found[binding][1] for binding in sorted(found)]
 
@@ -138,6 +139,7 @@ def _subject(value: Mapping[str, Any], namespace: str) -> _Subject | None:
 def _described(binding: str, role: RoleRef, subject: Mapping[str, Any]) -> str:
     name = subject.get("name", "")
     if subject["kind"] == "ServiceAccount":
+        # Name first, as upstream writes it (describeSubject).
         name = f"{name}/{subject.get('namespace') or role.namespace}"
     kind = "RoleBinding" if role.namespace else "ClusterRoleBinding"
     place = f"{binding}/{role.namespace}" if role.namespace else binding
@@ -230,6 +232,7 @@ def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
 
 def _rules(index: _Index, lister: Lister, role: RoleRef) -> tuple[Rule, ...]:
     if role.kind == "ClusterRole":
+        # One entry for the bindings of all namespaces.
         role = role._replace(namespace="")
     if (known := index.rules.get(role)) is not None:
         return known

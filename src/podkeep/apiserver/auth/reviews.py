@@ -134,6 +134,7 @@ def asked_for(spec: Mapping[str, Any]) -> tuple[RequestAttributes, list[str]]:
     attributes = RequestAttributes(
         verb=asked.get("verb", ""),
         group=asked.get("group", ""),
+        # As upstream's matchAllVersionIfEmpty.
         version=asked.get("version") or "*",
         resource=asked.get("resource", ""),
         subresource=asked.get("subresource", ""),
@@ -158,6 +159,7 @@ def _fields(selector: Mapping[str, Any]) -> tuple[list[str], bool]:
     for requirement in selector.get("requirements", ()):
         operator, values = requirement.get("operator", ""), requirement.get("values", ())
         key = requirement.get("key", "")
+        # A field selector in a query knows = and != of one value alone.
         if operator in ("In", "NotIn") and len(values) == 1 and not set(key) & set("\\,=!"):
             value = values[0].replace("\\", "\\\\").replace(",", "\\,").replace("=", "\\=")
             found.append(f"{key}{'=' if operator == 'In' else '!='}{value}")

@@ -57,6 +57,7 @@ class Rule:
     def _has_resource(self, resource: str, subresource: str) -> bool:
         if ALL in self.resources or resource in self.resources:
             return True
+        # `pods/*` is no pattern: an asterisk stands before the slash alone (upstream: ResourceMatches).
         return bool(subresource) and f"*/{subresource}" in self.resources
 
     def covers(self, part: Part) -> bool:
@@ -68,6 +69,7 @@ class Rule:
         return (
             (ALL in self.groups or part.group in self.groups)
             and self._has_resource(part.resource, part.resource.partition("/")[2])
+            # A part without a name is all of them.
             and (not self.names or (bool(part.name) and part.name in self.names))
         )
 

@@ -180,6 +180,7 @@ def revised(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any
 
 def merge_patch(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     """Return the merge patch (RFC 7396) that makes ``new`` of ``old``."""
+    # A null takes a field away.
     patch: dict[str, Any] = dict.fromkeys(old.keys() - new.keys())
     for name, value in new.items():
         before = old.get(name)

@@ -161,6 +161,7 @@ def _count(budget: Mapping[str, Any], lister: Lister, now: datetime) -> Plan:
     condition |= {"type": "DisruptionAllowed", "observedGeneration": metadata["generation"]}
     conditions = with_condition(old.get("conditions", ()), condition, now)
     status |= {"conditions": old.get("conditions", []) if conditions is None else conditions}
+    # Nobody waits: an empty one would be a difference to write.
     if not status.get("disruptedPods"):
         status.pop("disruptedPods", None)
     writes = [write for write in events if write is not None]

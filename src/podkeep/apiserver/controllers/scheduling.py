@@ -109,6 +109,7 @@ class Usage:
     ports: Counter[HostPort] = field(default_factory=Counter)
 
     def add(self, key: object, pod: PodNeeds) -> None:
+        # A pod that has changed counts once.
         self.remove(key)
         self.pods[key] = pod
         if pod.anti_affinity:
@@ -312,6 +313,7 @@ def _selects(spec: Fields, node: NodeState) -> bool:
 
 def _matches(term: Fields, node: NodeState) -> bool:
     expressions, names = term.get("matchExpressions", ()), term.get("matchFields", ())
+    # An empty term is no wish for any node: it matches none (v1.NodeSelectorTerm).
     if not expressions and not names:
         return False
     fields = {"metadata.name": node.name}
@@ -327,6 +329,7 @@ def _requirement(item: Fields) -> Requirement:
 def _host_ports(pod: PodNeeds, place: Place, _: Sequence[Place]) -> list[str]:
     for wanted in pod.ports:
         for used, count in place.usage.ports.items():
+            # Ports whose last pod has gone stay in the Counter, with 0.
             if count > 0 and _conflict(wanted, used):
                 return ["node(s) didn't have free ports for the requested pod ports"]
     return []
@@ -340,6 +343,7 @@ def _conflict(one: HostPort, other: HostPort) -> bool:
 
 def _resources(pod: PodNeeds, place: Place, _: Sequence[Place]) -> list[str]:
     allocatable, used = place.node.allocatable, place.usage.requests
+    # A node that says nothing of pods takes none.
     found = ["Too many pods"] if len(place.usage.pods) + 1 > allocatable.get("pods", 0) else []
     order = dict.fromkeys(("cpu", "memory", "ephemeral-storage", *sorted(pod.requests)))
     return found + [

@@ -72,6 +72,7 @@ class VolumeBinder:
                 claim = Key(CLAIMS, key.namespace, name)
                 if claim in self._claims:
                     yield claim
+        # Whether a claim waits for its consumer, and what it is told, depends on its class.
         elif key.resource == CLASSES:
             yield from list(self._claims)
 
@@ -139,6 +140,7 @@ def reference(claim: Value) -> dict[str, str]:
 def _volume(volume: Value, lister: Lister) -> Plan:
     held = volume["spec"].get("claimRef")
     if held is None or not held.get("uid"):
+        # Without a uid an administrator keeps it for a claim that may not be there yet.
         return _phase(VOLUMES, volume, "Available")
     claim = lister.get(CLAIMS, held.get("namespace", ""), held.get("name", ""))
     if claim is not None and claim["metadata"]["uid"] == held["uid"]:
@@ -233,6 +235,7 @@ def _size(volume: Value) -> Any:
 
 
 def _class(value: Value) -> str:
+    # The old annotation comes before the field, as upstream (GetPersistentVolumeClaimClass).
     annotated = value["metadata"].get("annotations", {}).get("volume.beta.kubernetes.io/storage-class", "")
     return str(annotated or value.get("spec", {}).get("storageClassName", ""))
 

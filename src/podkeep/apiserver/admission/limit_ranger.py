@@ -114,6 +114,7 @@ def _pod_problems(pod: Object, limits: list[Mapping[str, Any]]) -> Iterator[str]
 
 def _of_pod(spec: Mapping[str, Any], kind: str) -> Amounts:
     whole = spec.get("resources", {}).get(kind, {})
+    # What the pod asks for as a whole comes before its containers' sum (KEP-2837).
     return aggregate(spec, kind) | {name: whole[name] for name in ("cpu", "memory") if name in whole}
 
 

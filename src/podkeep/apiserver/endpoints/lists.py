@@ -202,6 +202,7 @@ class Lists:
             except Compacted:
                 raise expired(_TOO_OLD) from None
         name = options.fields.value("metadata.name")
+        # A watcher of one object lists it so: it is looked up, not looked for.
         if name is not None and (target.namespace or not resource.namespaced):
             named = self._store.get(resource.key(target.namespace, name))
             return await self._chosen(options, resource, [named] if named else [], self._store.revision)
@@ -246,6 +247,8 @@ class Lists:
                 if not self._facts.selects(options, resource, stored):
                     continue
                 if len(found) == limit:
+                    # How many remain is not said: nobody has looked at them (upstream leaves it out with selectors,
+                    # too).
                     return self._listed(found, revision, more=True)
                 found.append(stored)
         return self._listed(found, revision)

@@ -135,6 +135,7 @@ class Body:
             raise Refused(413, f"the request's body has {self._length} bytes; at most {limit} are taken")
         data = bytearray()
         try:
+            # Over all pieces: one byte now and then would keep each single piece in time.
             async with asyncio.timeout(self._timeout):
                 async for piece in self:
                     data += piece

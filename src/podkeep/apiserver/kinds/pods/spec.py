@@ -203,6 +203,7 @@ def validate_annotations(
         why = "must set spec.nodeName if mirror pod annotation is set"
         errors.invalid(f"{path}[{MIRROR}]", annotations[MIRROR], why)
     cost = annotations.get(DELETION_COST, "0")
+    # No plus sign and no leading zeros (upstream: GetDeletionCostFromPodAnnotations).
     if not _COST.fullmatch(cost) or not -MAX_INT32 - 1 <= int(cost) <= MAX_INT32 or (cost[0] == "0" and cost != "0"):
         errors.invalid(f"{path}[{DELETION_COST}]", cost, "must be a 32bit integer")
     for key, value in annotations.items():
@@ -267,6 +268,7 @@ def _agree(annotation: str, profile: Values, kind: str, path: str, errors: Field
     if kind == "seccomp":
         meant["docker/default"] = "RuntimeDefault"
     said = "Localhost" if annotation.startswith("localhost/") else meant.get(annotation, "")
+    # The field is wrong by itself, and that is told elsewhere.
     if profile.get("type") not in pod_security.PROFILES:
         return
     if said != profile.get("type"):

@@ -122,6 +122,7 @@ def _restarts(container: Values, exit_code: int, spec: Values) -> bool:
     policy = container.get("restartPolicy")
     for rule in container.get("restartPolicyRules", ()):
         codes = rule.get("exitCodes", {})
+        # The first rule that fits decides (KEP-5307).
         if (exit_code in codes.get("values", ())) is (codes.get("operator") == "In"):
             if policy is not None and rule.get("action") == "Restart":
                 return True

@@ -243,6 +243,7 @@ def _env(spec: Values, path: str) -> Iterator[str]:
         seen: set[str] = set()
         for index, variable in enumerate(container.get("env", ())):
             name, value = variable.get("name", ""), variable.get("value", "")
+            # A value that goes on from the one before, as `$(PATH):/opt` does for PATH, is no mistake.
             reference = f"$({name})"
             hides = "valueFrom" in variable or value == reference or reference not in value
             if name in seen and hides:

@@ -150,6 +150,7 @@ def _prepare_slice(value: Object) -> None:
 
 
 def _prepare_slice_update(new: Object, old: Object) -> None:
+    # For this kind labels count, too (upstream: endpointSliceStrategy); they say whose slice it is.
     if not equal(metadata(new).get("labels"), metadata(old).get("labels")):
         new["metadata"]["generation"] = metadata(old).get("generation", 0) + 1
     if not equal(new.get("endpoints"), old.get("endpoints")):

@@ -76,6 +76,7 @@ def _validate(value: Object, errors: FieldErrors) -> None:
     modes = spec.get("accessModes", ())
     for mode in modes:
         supported("spec.accessModes", mode, ACCESS_MODES, errors)
+    # All but the last, which is ReadWriteOncePod.
     if "ReadWriteOncePod" in modes and set(modes) & set(ACCESS_MODES[:-1]):
         errors.forbidden("spec.accessModes", "may not use ReadWriteOncePod with other access modes")
     _capacity(spec.get("capacity", {}), errors)
@@ -90,6 +91,7 @@ def _validate(value: Object, errors: FieldErrors) -> None:
             validate_node_selector(selector, "spec.nodeAffinity.required", errors)
     volume_sources.validate(spec, metadata(value).get("name", ""), "spec", errors)
     host_path = at(spec, "hostPath", "path", default="")
+    # Python keeps two slashes at the start of a path; Go's path.Clean does not.
     if host_path and posixpath.normpath(host_path) in ("/", "//") and policy == _RECYCLE:
         errors.forbidden("spec.persistentVolumeReclaimPolicy", "may not be 'recycle' for a hostPath mount of '/'")
     name = spec.get("storageClassName", "")

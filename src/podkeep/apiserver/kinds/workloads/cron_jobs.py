@@ -64,6 +64,7 @@ def _validate(spec: Mapping[str, Any], old: Mapping[str, Any] | None, errors: Fi
     if errors.required("spec.schedule", schedule):
         _validate_schedule(spec, old, errors)
     field_rules.not_negative(spec, ("startingDeadlineSeconds",), "spec", errors)
+    # A zone that the machine does not know any more may stay.
     if old is None or old.get("timeZone") != spec.get("timeZone"):
         _validate_zone(spec.get("timeZone"), errors)
     field_rules.one_of("spec.concurrencyPolicy", spec["concurrencyPolicy"], _POLICIES, errors)
@@ -121,6 +122,7 @@ def warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]
     if old is None or not equal(new["spec"], old["spec"]):
         found += jobs.spec_warnings(new["spec"]["jobTemplate"]["spec"], "spec.jobTemplate.spec")
     if old is not None and "TZ" in new["spec"]["schedule"]:
+        # `spec.spec` is kube-apiserver's.
         found.append(
             "cannot use TZ or CRON_TZ in spec.spec.schedule, use timeZone instead, see"
             " https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details"

@@ -43,6 +43,7 @@ def default(value: Object) -> None:
 
 def _template_generation(value: Mapping[str, Any]) -> int:
     text = at(value, "metadata", "annotations", TEMPLATE_GENERATION, default="")
+    # A client may have written anything there; 18 digits always fit into Go's int64.
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
 
 
@@ -60,6 +61,7 @@ def _prepare_create(value: Object) -> None:
 
 
 def _prepare_update(new: Object, old: Object) -> None:
+    # Counted on from the old one, whatever the client says.
     same = equal(new["spec"]["template"], old["spec"]["template"])
     _set_template_generation(new, _template_generation(old) + (0 if same else 1))
 

@@ -40,6 +40,7 @@ class Requirement:
         value = labels.get(self.key)
         if self.operator == "!":
             return value is None
+        # What has no such label is in no set of values.
         if self.operator == "notin":
             return value is None or value not in self.values
         if value is None or self.operator == "exists":

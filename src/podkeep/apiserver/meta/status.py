@@ -49,6 +49,7 @@ class StatusError(Exception):
             "details": self.details,
             "code": self.code,
         }
+        # Go leaves out no struct for being empty.
         return {name: value for name, value in answer.items() if value or name == "metadata"}
 
 

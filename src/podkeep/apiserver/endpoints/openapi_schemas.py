@@ -142,6 +142,7 @@ def _type(kind: Type, dialect: Dialect, references: set[str]) -> dict[str, Any]:
     if isinstance(kind, Scalar):
         name = _NAMED_SCALARS.get(kind.format)
         if name is None:
+            # A copy: the field's description is put into it.
             return dict(_SCALARS[kind.format])
         references.add(name)
         return dialect.reference(name)

@@ -143,6 +143,7 @@ def _check_selectable(selector: FieldSelector, resource: Resource) -> None:
     asked = {name for name, _ in (*selector.equal, *selector.unequal)} - _ALWAYS_SELECTABLE
     if not asked:
         return
+    # Of an empty object: only the names of the fields are wanted.
     known = resource.strategy.selectable({"metadata": {}})
     for name in sorted(asked):
         if name not in known:
@@ -267,6 +268,7 @@ def deletion(value: Mapping[str, Any]) -> Deletion:
     dry_run = _dry_run(value.get("dryRun") or [], errors)
     _refuse("DeleteOptions", errors)
     if orphan is not None:
+        # How clients said it before there was propagationPolicy.
         propagation = "Orphan" if orphan else "Background"
     preconditions = value.get("preconditions") or {}
     options = DeleteOptions(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import image_volume, mount, pod, shell
+from agent.manifests import FOREVER, image_volume, mount, pod, shell
 from agent.test_run_image_volumes import push
-from node.test_user_namespace_gate import SCRIPT, is_block
+from node.test_user_namespace_gate import is_block
 
 from support.class_types import in_force
 from support.cri import Pods
@@ -48,11 +48,11 @@ def test_namespace_and_volumes_are_the_pods(
     volume = {"volumes": [image_volume(data)]}
     with own_node as node, Pods(node.daemon.socket, image) as runtime:
         for name in ("web", "other"):
-            main = shell(image, SCRIPT, volumeMounts=[mount()])
+            main = shell(image, FOREVER, volumeMounts=[mount()])
             node.apply(pod(main, name=name, restartPolicy="Always", hostUsers=False, **volume))
             node.running(name)
         mounts = [mount("/all"), mount("/part", readOnly=True)]
-        debug(node, "web", shell(image, SCRIPT, "debug", volumeMounts=mounts))
+        debug(node, "web", shell(image, FOREVER, "debug", volumeMounts=mounts))
         found = node.pod("web", lambda item: runs(item, "debug"), "the debugger")
         main = identity(statuses(found, "containerStatuses")["main"])
         debugger = identity(statuses(found)["debug"])
@@ -68,19 +68,19 @@ def test_namespace_and_volumes_are_the_pods(
 @pytest.mark.requirement("Q23", "Q31")
 def test_classes_come_of_the_annotation_for_all_containers(classed: RunningNode, image: str) -> None:
     """None other can: a field is refused, and so is an annotation that names a container before it is there."""
-    document = pod(shell(image, SCRIPT), restartPolicy="Always")
+    document = pod(shell(image, FOREVER), restartPolicy="Always")
     document["metadata"]["annotations"] = {f"{BLOCKIO}/default": "slow"}
-    early = pod(shell(image, SCRIPT), name="early")
+    early = pod(shell(image, FOREVER), name="early")
     early["metadata"]["annotations"] = {f"{BLOCKIO}/container.debug": "slow"}
     with classed as node, Pods(node.daemon.socket, image) as runtime:
         with pytest.raises(AssertionError, match=r'container\.debug\]: Not found: "debug"'):
             node.apply(early)
         node.apply(document)
         before = node.running("web")
-        wrong = shell(image, SCRIPT, "debug", resources={"classes": {"blockio": "nosuch"}})
+        wrong = shell(image, FOREVER, "debug", resources={"classes": {"blockio": "nosuch"}})
         with pytest.raises(AssertionError, match="resources: Forbidden: cannot be set for an Ephemeral Container"):
             debug(node, "web", wrong)
-        debug(node, "web", shell(image, SCRIPT, "debug"))
+        debug(node, "web", shell(image, FOREVER, "debug"))
         found = node.pod("web", lambda item: runs(item, "debug"), "the debugger")
         assert in_force(runtime, container=identity(statuses(found)["debug"]))["blockio"] == "slow"
         assert found["status"]["containerStatuses"] == before["status"]["containerStatuses"]

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from agent.manifests import config_map, pod, secret, shell
+from agent.manifests import FOREVER, config_map, pod, secret, shell
 from node.test_image_volume_gate import container_of, reasons, restart
 from node.test_pod_volumes import claim_and_volume, log_of, mounted
-from node.test_user_namespace_gate import IDENTITY, SCRIPT, is_block, mapping_of, recreate, runs, stop_container
+from node.test_user_namespace_gate import IDENTITY, is_block, mapping_of, recreate, runs, stop_container
 
 from podkeep.agent.user_namespaces import blocks
 from podkeep.kernel.namespace.idmap import IdMap
@@ -27,7 +27,7 @@ from support.timeout import TIMEOUT_S
 
 GATE = "agent.feature_gates.UserNamespaceSupport=true"
 WIDE = "0:300000:65536"
-END = f"echo end; {SCRIPT}"
+END = f"echo end; {FOREVER}"
 """What a pod does after it has written what a test reads."""
 
 
@@ -141,7 +141,7 @@ def triggers(image: str) -> dict[str, tuple[dict[str, Any], str]]:
     path = {"name": "v", "hostPath": {"path": "/usr"}}
 
     def runs_with(name: str, **more: Any) -> dict[str, Any]:
-        return pod(shell(image, SCRIPT, **more), name=name)
+        return pod(shell(image, FOREVER, **more), name=name)
 
     def after(name: str, **more: Any) -> dict[str, Any]:
         return runs(image, name, initContainers=[shell(image, "true", "first", **more)])
@@ -329,7 +329,7 @@ def test_ids_outside_of_the_mapping_are_named(
     small: RunningNode, image: str, spec: Any, main: Any, message: str
 ) -> None:
     node = small
-    node.apply(pod(shell(image, SCRIPT, **main), name="bad", restartPolicy="Always", securityContext=spec))
+    node.apply(pod(shell(image, FOREVER, **main), name="bad", restartPolicy="Always", securityContext=spec))
     assert message in refusal(node, "bad")
     node.delete("bad")
     node.gone("bad")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from agent.manifests import config_map, mount, pod, secret, shell
+from agent.manifests import FOREVER, config_map, mount, pod, secret, shell
 from node.test_pod_volumes import volume_of
-from node.test_user_namespace_gate import SCRIPT, container_of, mapping_of
+from node.test_user_namespace_gate import container_of, mapping_of
 
 from podkeep.agent.user_namespaces.blocks import default_range
 from support.cri import Pods
@@ -33,7 +33,7 @@ def test_two_pods_with_user_namespaces(own_node: RunningNode, image: str) -> Non
         node.apply(config_map("settings", text="t"), secret("key", text="t"))
         found = []
         for name in ("one", "two"):
-            main = shell(image, SCRIPT, volumeMounts=mounts)
+            main = shell(image, FOREVER, volumeMounts=mounts)
             node.apply(
                 pod(main, name=name, restartPolicy="Always", hostUsers=False, securityContext=security, volumes=VOLUMES)
             )

@@ -124,7 +124,7 @@ pod_logs = "{self.base / "logs"}"
 
     def run(self, *arguments: str, timeout: float = TIMEOUT_S, check: bool = False) -> subprocess.CompletedProcess[str]:
         """Run a verb of podkeep against this daemon to its end."""
-        return subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=timeout, check=check)
+        return forked.run(self.command(*arguments), timeout=timeout, check=check)
 
     def listens(self) -> bool:
         """Return whether somebody accepts connections on the socket."""

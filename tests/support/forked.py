@@ -1,7 +1,7 @@
-"""Daemons of podkeep as copies of a process that has imported them: most of the CPU time of a start are imports.
+"""Daemons and verbs of podkeep as copies of a process that has imported them: a start takes most of its time for that.
 
-Owns: the fork server of this test run (``programs/forking.py``), and when a daemon is started as a program instead: if
-its command is another, or something that a process inherits is not what it was when the fork server began.
+Owns: the fork server of this test run (``programs/forking.py``), and when one is started as a program instead: if its
+command is another, or something that a process inherits is not what it was when the fork server began.
 """
 
 from __future__ import annotations
@@ -16,14 +16,25 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
 _PROGRAM = Path(__file__).with_name("programs") / "forking.py"
 _COMMAND_LINE_BYTES = 4096
-_GIVEN = frozenset({"PODKEEP_CONFIG"})
+_GIVEN = frozenset(
+    {
+        "PODKEEP_CONFIG",
+        "PODKEEP_FAILPOINTS",
+        "HOME",
+        "XDG_RUNTIME_DIR",
+        "DOCKER_CONFIG",
+        "REGISTRY_AUTH_FILE",
+    }
+)
 """Variables that podkeep looks at when it runs, not when it is imported."""
 _NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid_for_children", "user", "uts")
 
@@ -78,7 +89,7 @@ def start(
     :param stderr: where its standard error goes; None: into a pipe, ``stderr`` of what is returned.
     """
     server = _server()
-    if list(command[:3]) != [sys.executable, "-m", "podkeep"] or _inherited(env) != server.inherited:
+    if not server.may_run(command, env):
         sink = stderr if stderr is not None else subprocess.PIPE
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=sink, text=True, env=env)
     if stderr is not None:
@@ -90,9 +101,49 @@ def start(
         os.close(write)
 
 
+def run(
+    command: Sequence[str],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout: float,
+    check: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """Run a verb of podkeep to its end, as :func:`subprocess.run` does with ``capture_output`` and ``text``."""
+    server = _server()
+    environment = os.environ if env is None else env
+    if not server.may_run(command, environment):
+        return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=timeout, check=check)
+    with ExitStack() as files:
+        # Files, and not pipes, which somebody would have to read meanwhile.
+        out, error = (files.enter_context(tempfile.TemporaryFile()) for _ in range(2))
+        null = files.enter_context(Path(os.devnull).open("rb"))
+        verb = server.verb(command, [error.fileno(), out.fileno(), null.fileno()], environment, cwd or Path.cwd())
+        try:
+            status = verb.wait(timeout)
+        except subprocess.TimeoutExpired:
+            verb.send_signal(signal.SIGKILL)
+            verb.wait()
+            raise
+        said = []
+        for file in (out, error):
+            file.seek(0)
+            said.append(file.read().decode())
+    done = subprocess.CompletedProcess(list(command), status, *said)
+    if check:
+        done.check_returncode()
+    return done
+
+
+def begin() -> None:
+    """Start the fork server now, for who counts what tests leave."""
+    _server()
+
+
 class _Server:
     def __init__(self) -> None:
         self.inherited = _inherited(os.environ)
+        self._lock = threading.Lock()
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             number = other.fileno()
@@ -100,14 +151,24 @@ class _Server:
             self._process = subprocess.Popen(command, pass_fds=[number], start_new_session=True)
         atexit.register(self._channel.close)
 
+    def may_run(self, command: Sequence[str], env: Mapping[str, str]) -> bool:
+        """Return whether a copy is what the command would be."""
+        return list(command[:3]) == [sys.executable, "-m", "podkeep"] and _inherited(env) == self.inherited
+
     def start(self, command: Sequence[str], stderr: int, env: Mapping[str, str], pipe: IO[str] | None) -> Forked:
+        return self._ask({"argv": list(command), "env": dict(env), "cwd": ""}, [stderr], pipe)
+
+    def verb(self, command: Sequence[str], files: Sequence[int], env: Mapping[str, str], cwd: Path) -> Forked:
+        return self._ask({"argv": list(command), "env": dict(env), "cwd": str(cwd)}, files, None)
+
+    def _ask(self, asked: Mapping[str, object], files: Sequence[int], pipe: IO[str] | None) -> Forked:
         read, write = os.pipe2(os.O_CLOEXEC)
-        request = json.dumps({"argv": list(command), "env": dict(env)}).encode()
         try:
-            socket.send_fds(self._channel, [request], [stderr, write])
+            with self._lock:
+                socket.send_fds(self._channel, [json.dumps(asked).encode()], [write, *files])
+                pid, (pidfd,), _, _ = socket.recv_fds(self._channel, 16, 1)
         finally:
             os.close(write)
-        pid, (pidfd,), _, _ = socket.recv_fds(self._channel, 16, 1)
         return Forked(int(pid), pidfd, read, pipe)
 
 

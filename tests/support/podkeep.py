@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+
+from support import forked
 
 
 def podkeep(
@@ -24,14 +25,11 @@ def podkeep(
     settings = ["--set", f'registries."{insecure}".insecure=true'] if insecure else []
     # Nobody's own logins have a part in a test.
     clean = {"HOME": "/nonexistent", "XDG_RUNTIME_DIR": "/nonexistent"}
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "podkeep", *settings, *arguments],
-        capture_output=True,
-        text=True,
         cwd=cwd,
         env={**os.environ, **clean, **(environment or {})},
         timeout=120,
-        check=False,
     )
     assert done.returncode == status, done.stderr
     return done.stdout, done.stderr

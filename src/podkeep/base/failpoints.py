@@ -3,11 +3,13 @@
 ``PODKEEP_FAILPOINTS`` holds ``name=action`` pairs separated by commas; actions: ``kill`` (SIGKILL to this process),
 ``error`` (raise Internal), ``stop`` (SIGSTOP to this process, so that a test can look around), ``time`` (write the time
 to standard error, so that a benchmark can tell steps apart), ``open:PATH`` (open a named pipe for reading, which holds
-this thread until the test opens it for writing). Unset, a failpoint costs one dictionary look-up.
+this thread until the test opens it for writing). It is read where a failpoint is reached, because daemons can be copies
+of a process that has imported this (``forks.py``). Unset, that costs one dictionary look-up.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -15,18 +17,19 @@ import time
 
 from podkeep.base.errors import Internal
 
+_VARIABLE = "PODKEEP_FAILPOINTS"
 
+
+@functools.cache
 def _parse(text: str) -> dict[str, str]:
     pairs = (item.partition("=") for item in text.split(",") if item)
     return {name.strip(): action.strip() for name, _, action in pairs}
 
 
-_ACTIVE = _parse(os.environ.get("PODKEEP_FAILPOINTS", ""))
-
-
 def reach(name: str) -> None:
     """Mark that execution reached the failpoint ``name`` and do what the environment asks for there."""
-    action = _ACTIVE.get(name)
+    text = os.environ.get(_VARIABLE)
+    action = None if text is None else _parse(text).get(name)
     if action is None:
         return
     if action == "kill":

@@ -16,7 +16,7 @@ import pytest
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.images.store.store import ImageStore
-from support import erofs
+from support import erofs, forked
 from support.images import Layout, busybox_layout
 from support.registry import Registry
 
@@ -79,6 +79,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def nothing_leaks(registry: Registry, busybox: Layout) -> Iterator[None]:
     """Fail a test that leaves a descriptor, mount, child process or thread behind."""
     _forget_grpc()
+    forked.begin()
     before = _resources()
     yield
     deadline = time.monotonic() + 5  # threads that wait for a child end a moment after it

@@ -1,16 +1,17 @@
-"""A fork server: imports podkeep's daemons once, and runs each that it is asked for in a copy of itself.
+"""A fork server: imports podkeep once, and runs each of its daemons and verbs that it is asked for in a copy of itself.
 
 forking.py SOCKET PADDING
 
 ``podkeep node`` starts its daemons in this way (``podkeep.base.forks``). A request on the inherited socket with this
-number (SOCK_SEQPACKET) is JSON, ``{"argv": [...], "env": {...}}``, with two descriptors: the daemon's standard error,
-and a pipe that gets its exit status. The answer is its process ID, with a pidfd. The server ends when nobody holds the
-other end of its socket; the daemons stay. PADDING makes room for the command lines of the daemons, which /proc shows in
-place of its own.
+number (SOCK_SEQPACKET) is JSON, ``{"argv": [...], "env": {...}, "cwd": ""}``, with a pipe that gets the exit status and
+the standard error; for a verb, whose ``cwd`` is its working directory, also with its standard output and input. The
+answer is its process ID, with a pidfd. The server ends when nobody holds the other end of its socket; the daemons stay.
+PADDING makes room for the command lines of what runs, which /proc shows in place of its own.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -19,6 +20,8 @@ import socket
 import sys
 from contextlib import suppress
 from functools import partial
+from multiprocessing.context import ForkProcess
+from typing import Any
 
 import podkeep.agent.daemon.daemon
 import podkeep.apiserver.server.daemon
@@ -35,7 +38,7 @@ _REQUEST_BYTES = 1 << 20
 
 def main(channel: socket.socket) -> None:
     """Serve until the other end is closed."""
-    running: dict[int, tuple[forks.Fork, int]] = {}
+    running: dict[int, tuple[forks.Fork | _Verb, int]] = {}
     """Pipes for the exit status, by pidfd."""
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -45,20 +48,55 @@ def main(channel: socket.socket) -> None:
                     selector.unregister(key.fd)
                     _tell(key.fd, *running.pop(key.fd))
                     continue
-                request, received, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 2)
+                request, (status, *files), _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 4)
                 if not request:
                     return
-                stderr, status = received
                 asked = json.loads(request)
-                fork = forks.start(partial(_become, asked["argv"]), stderr=stderr, env=asked["env"])
-                os.close(stderr)
+                if asked["cwd"]:
+                    fork: forks.Fork | _Verb = _Verb(asked, files)
+                else:
+                    fork = forks.start(partial(_become, asked["argv"]), stderr=files[0], env=asked["env"])
+                for file in files:
+                    os.close(file)
                 pidfd = os.pidfd_open(fork.pid)
                 running[pidfd] = fork, status
                 selector.register(pidfd, selectors.EVENT_READ)
                 socket.send_fds(channel, [str(fork.pid).encode()], [pidfd])
 
 
-def _tell(pidfd: int, fork: forks.Fork, status: int) -> None:
+class _Verb:
+    """A verb that runs."""
+
+    def __init__(self, asked: dict[str, Any], files: list[int]) -> None:
+        # As forks.start does it.
+        gc.collect()
+        gc.freeze()
+        self._process = ForkProcess(target=_run, args=(asked, files))
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def wait(self) -> int:
+        self._process.join()
+        assert self._process.exitcode is not None
+        return self._process.exitcode
+
+
+def _run(asked: dict[str, Any], files: list[int]) -> None:
+    for number, file in zip((2, 1, 0), files, strict=True):
+        os.dup2(file, number)
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 -- multiprocessing has closed that of the server
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    _become(asked["argv"])
+
+
+def _tell(pidfd: int, fork: forks.Fork | _Verb, status: int) -> None:
     """Say how a daemon has ended, to whoever still wants to know."""
     os.close(pidfd)
     with suppress(BrokenPipeError):

@@ -109,10 +109,13 @@ def run(
     timeout: float,
     check: bool = False,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a verb of podkeep to its end, as :func:`subprocess.run` does with ``capture_output`` and ``text``."""
-    server = _server()
+    """Run a verb of podkeep to its end, as :func:`subprocess.run` does with ``capture_output`` and ``text``.
+
+    It is a copy where there is a fork server already: tests without daemons count the processes that they leave.
+    """
     environment = os.environ if env is None else env
-    if not server.may_run(command, environment):
+    server = _server() if _server.cache_info().currsize else None
+    if server is None or not server.may_run(command, environment):
         return subprocess.run(command, capture_output=True, text=True, env=env, cwd=cwd, timeout=timeout, check=check)
     with ExitStack() as files:
         # Files, and not pipes, which somebody would have to read meanwhile.
@@ -136,7 +139,7 @@ def run(
 
 
 def begin() -> None:
-    """Start the fork server now, for who counts what tests leave."""
+    """Start the fork server now, for tests that count what they leave and run verbs."""
     _server()
 
 

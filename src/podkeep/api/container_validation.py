@@ -86,7 +86,8 @@ def validate_containers(spec: PodSpec, volumes: dict[str, Volume], errors: Field
             if security is not None and security.proc_mount == "Unmasked" and spec.host_users is not False:
                 where = f"spec.{json_name(kind)}[{index}].securityContext.procMount"
                 errors.invalid(where, "Unmasked", "`hostUsers` must be false to use `Unmasked`")
-    # Before those of ephemeral containers join: upstream's validateEphemeralContainers wants a target that is none.
+    # Taken before ephemeral containers are added: the target of one must not be ephemeral itself
+    # (validateEphemeralContainers).
     targets = frozenset(seen)
     for index, ephemeral in enumerate(spec.ephemeral_containers):
         path = f"spec.ephemeralContainers[{index}]"

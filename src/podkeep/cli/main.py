@@ -103,8 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         status = _status(podkeep.main(args=arguments, prog_name="podkeep", standalone_mode=False))
         if sys.stdout is not None:  # it was closed before this process began
-            # Here, where a pipe that nobody reads any more is an exit status; at the interpreter's end it would be a
-            # traceback.
+            # Flush here, where EPIPE sets the exit status; when the interpreter flushes at exit, it prints a traceback.
             sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         status = EXIT_INTERRUPTED

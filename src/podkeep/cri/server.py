@@ -154,7 +154,7 @@ class _Rpc:
             raise InvalidArgument(f"the request of {self.name} is not a {self.request.__name__}: {error}") from error
 
     def encode(self, answer: Message) -> bytes:
-        # Serialized it would be decoded as another message, with fields that nobody set.
+        # The client would decode a message of another type as this one, with wrong fields.
         if type(answer) is not self.response:
             raise TypeError(f"the handler of {self.name} answered with {type(answer).__name__}")
         if (size := answer.ByteSize()) > transport.MAX_MESSAGE_BYTES:

@@ -118,7 +118,7 @@ class Account:
         self._turns = self.pool.turns_of(owner)
         self._shared = 0
         self._pieces = self._taken = 0
-        # Weak: a queue that nobody refers to is freed before the connection ends; close() gives back what it had.
+        # Weak references: a queue may be freed before the connection ends; close() returns its bytes to the budget.
         self._queues: WeakSet[Queue] = WeakSet()
         self._until = 0.0
         self._waiter: asyncio.Future[None] | None = None

@@ -298,7 +298,7 @@ def _lock(directory: Path, *, make: bool) -> tuple[int | None, bool]:
                     f"{directory}: another process makes or removes the mount namespace and does not end",
                     hint=f"`fuser -v {path}` names it",
                 )
-            # Its last holder unlinks the file: who waited for that one holds a lock that nobody else sees.
+            # The last holder unlinks the lock file: a process that waited for it has locked a file that is gone.
             if lockfile.is_at(fd, path):
                 undo.pop_all()
                 return fd, made

@@ -42,7 +42,7 @@ _DONE_BEFORE = (
     "Unable to get init container status from container runtime and pod has been initialized, "
     "treat it as exited normally"
 )
-# Of a container that nobody can find, a kubelet reports the exit code of one that was ended by SIGKILL (128 + 9).
+# A kubelet reports exit code 137 (128 + SIGKILL) for a container that the runtime no longer has.
 _KILLED = 137
 _MAX_WAITING = 256 * 1024
 """Bytes of what all containers of a pod wait for: hooks print what they like, and a status has to fit in a request."""

@@ -66,7 +66,7 @@ def request_token(
         raise invalid("TokenRequest", GROUP, "", errors.found)
     binding = _binding(found, spec.get("boundObjectRef"), lister)
     lasts, warn = seconds, 0
-    # Only a token that ends with its pod, and that nobody but the API takes.
+    # Only tokens that are bound to a pod and whose audiences are the API server's are extended.
     if seconds == WARN_SECONDS and binding.pod is not None and set(spec["audiences"]) <= set(tokens.audiences):
         lasts, warn = EXTENDED_SECONDS, seconds
     token = tokens.issue(binding, spec["audiences"], lasts, warn)

@@ -196,7 +196,7 @@ class Answer:
                 raise BrokenOff(
                     "the connection was closed in the middle of an answer" if self._source.received else _CLOSED
                 )
-            # The first bytes tell another protocol; h11 would complain of a line that nobody wrote as one.
+            # The first bytes show that the server speaks another protocol; h11 would report an invalid status line.
             if self._source.received == len(data) and data[: len(_FIRST)] != _FIRST[: len(data)]:
                 raise BadAnswer(f"it does not speak HTTP/1: it begins with {data[:40]!r}")
             self._parser.receive_data(data)

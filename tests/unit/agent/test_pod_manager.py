@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -47,6 +48,27 @@ class Told:
         self.ended.set()
 
 
+@asynccontextmanager
+async def managing(
+    tmp_path: Path, admit: Callable[[Pod, Sequence[Pod]], Rejection | None]
+) -> AsyncIterator[tuple[PodManager, Told]]:
+    """The manager of a node without a runtime, and what it tells; it is to be closed."""
+    socket = str(tmp_path / "none.sock")
+    settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
+    async with CriClient(socket) as client:
+        node, told = this_node(client, config.load(None, settings)), Told()
+        manager = PodManager(
+            node=node,
+            objects=StaticObjects(Sources()),
+            events=RuntimeEvents(client, node.metrics),
+            statuses=told,
+            report=lambda pod, event: None,
+            admit=admit,
+            sources=("api",),
+        )
+        yield manager, told
+
+
 def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path: Path) -> None:
     asked: list[str] = []
 
@@ -57,19 +79,7 @@ def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path
         return Rejection(reason="Judged", message="after all")
 
     async def main() -> None:
-        socket = str(tmp_path / "none.sock")
-        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
-        async with CriClient(socket) as client:
-            node, told = this_node(client, config.load(None, settings)), Told()
-            manager = PodManager(
-                node=node,
-                objects=StaticObjects(Sources()),
-                events=RuntimeEvents(client, node.metrics),
-                statuses=told,
-                report=lambda pod, event: None,
-                admit=admit,
-                sources=("api",),
-            )
+        async with managing(tmp_path, admit) as (manager, told):
             manager.changed("api", POD)
             async with asyncio.timeout(TIMEOUT_S):
                 await told.ended.wait()
@@ -101,19 +111,7 @@ def test_news_of_a_pod_that_comes_while_a_step_fails_needs_no_pause(
                 raise ValueError("nobody expected that")
             return Rejection(reason="Judged", message="after all")
 
-        socket = str(tmp_path / "none.sock")
-        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
-        async with CriClient(socket) as client:
-            node, told = this_node(client, config.load(None, settings)), Told()
-            manager = PodManager(
-                node=node,
-                objects=StaticObjects(Sources()),
-                events=RuntimeEvents(client, node.metrics),
-                statuses=told,
-                report=lambda pod, event: None,
-                admit=admit,
-                sources=("api",),
-            )
+        async with managing(tmp_path, admit) as (manager, told):
             manager.changed("api", POD)
             try:
                 async with asyncio.timeout(TIMEOUT_S):

@@ -27,6 +27,7 @@ from podkeep.apiserver.controllers.recorder import Told, event, is_due
 from podkeep.apiserver.kinds.cells import selector_text
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.objects import has_condition
 from podkeep.apiserver.meta.selectors import LabelSelector
 from podkeep.apiserver.storage.records import Key
 from podkeep.base import rfc3339
@@ -212,7 +213,7 @@ def unconfirmed(
 def healthy(pods: Sequence[Mapping[str, Any]], evicted: Container[str]) -> int:
     """Return how many pods are ready, not about to end, and not evicted."""
     return sum(
-        _has_condition(pod, "Ready")
+        has_condition(pod, "Ready")
         for pod in pods
         if "deletionTimestamp" not in pod["metadata"] and pod["metadata"]["name"] not in evicted
     )
@@ -262,11 +263,6 @@ def _scaled(owner: Mapping[str, Any], namespace: str, lister: Lister) -> Mapping
 def _controller_of(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
     owners = value["metadata"].get("ownerReferences", ())
     return next((owner for owner in owners if owner.get("controller")), None)
-
-
-def _has_condition(pod: Mapping[str, Any], kind: str) -> bool:
-    conditions = pod.get("status", {}).get("conditions", ())
-    return any(item.get("type") == kind and item.get("status") == "True" for item in conditions)
 
 
 def _disrupted_at(pod: Mapping[str, Any]) -> datetime | None:

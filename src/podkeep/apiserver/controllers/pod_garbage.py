@@ -23,6 +23,7 @@ from podkeep.apiserver.controllers.controller import (
 from podkeep.apiserver.controllers.pods_of_nodes import PodsOfNodes
 from podkeep.apiserver.controllers.scheduling import is_terminal
 from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.objects import has_condition
 from podkeep.apiserver.storage.records import Key
 
 PODS, NODES = "pods", "nodes"
@@ -90,9 +91,9 @@ class PodGarbage:
 
 def _is_out_of_service(node: Mapping[str, Any]) -> bool:
     """Return whether a node is not ready and somebody vouches for it that nothing runs there."""
-    conditions = node.get("status", {}).get("conditions", ())
-    is_ready = any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions)
-    return not is_ready and any(item.get("key") == OUT_OF_SERVICE for item in node.get("spec", {}).get("taints", ()))
+    return not has_condition(node, "Ready") and any(
+        item.get("key") == OUT_OF_SERVICE for item in node.get("spec", {}).get("taints", ())
+    )
 
 
 def _failed(

@@ -212,9 +212,9 @@ def _may_have(volume: Value, claim: Value) -> bool:
 def _holds(volume: Value, claim: Value) -> bool:
     """Return whether a volume is what a claim asks for by its mode, its accesses and its size, and stays."""
     has, asks = volume["spec"], claim.get("spec", {})
-    if "deletionTimestamp" in volume["metadata"] or has.get("volumeMode", "Filesystem") != asks.get(
-        "volumeMode", "Filesystem"
-    ):
+    if "deletionTimestamp" in volume["metadata"]:
+        return False
+    if has.get("volumeMode", "Filesystem") != asks.get("volumeMode", "Filesystem"):
         return False
     if not set(asks.get("accessModes", ())) <= set(has.get("accessModes", ())):
         return False

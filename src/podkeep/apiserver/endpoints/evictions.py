@@ -10,7 +10,7 @@ from typing import Any
 
 from podkeep.apiserver.kinds.pods.binding import set_condition
 from podkeep.apiserver.meta import selectors
-from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.objects import Object, has_condition, metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden
 from podkeep.apiserver.patch.values import copy
 
@@ -50,8 +50,7 @@ def budget_of(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> M
 
 def is_unguarded(pod: Mapping[str, Any], budget: Mapping[str, Any]) -> bool:
     """Tell whether a budget does not count a pod, because it is not ready."""
-    conditions = pod.get("status", {}).get("conditions", ())
-    if any(item.get("type") == "Ready" and item.get("status") == "True" for item in conditions):
+    if has_condition(pod, "Ready"):
         return False
     if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True

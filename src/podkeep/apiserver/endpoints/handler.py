@@ -22,20 +22,14 @@ from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.call import Call
 from podkeep.apiserver.endpoints.catalog import Catalog, Entry
 from podkeep.apiserver.endpoints.discovery import Discovery
-from podkeep.apiserver.endpoints.limits import InFlight, NoRoom
+from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.media_types import JSON, PLAIN
 from podkeep.apiserver.endpoints.metrics import Metrics
 from podkeep.apiserver.endpoints.openapi import OpenApi
 from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.endpoints.request_info import RequestInfo
 from podkeep.apiserver.endpoints.resources import Resources
-from podkeep.apiserver.meta.status import (
-    StatusError,
-    internal,
-    method_not_allowed,
-    no_such_resource,
-    too_many_requests,
-)
+from podkeep.apiserver.meta.status import StatusError, internal, method_not_allowed, no_such_resource
 from podkeep.base import log as request_log
 from podkeep.http.budget import ClientGone
 from podkeep.http.health import Check
@@ -98,10 +92,6 @@ class Handler:
         except StatusError as error:
             code = error.code
             answer = call.refusal(error)
-            known = self._is_known(call.info)
-        except NoRoom:
-            code = 429
-            answer = call.refusal(too_many_requests())
             known = self._is_known(call.info)
         except (Refused, ClientGone) as error:
             code = error.status if isinstance(error, Refused) else 499

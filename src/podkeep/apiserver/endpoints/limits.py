@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from podkeep.apiserver.auth.user import MASTERS, User
 from podkeep.apiserver.endpoints.request_info import READ_ONLY, RequestInfo
 from podkeep.apiserver.meta.status import StatusError, too_many_requests
-from podkeep.base.errors import ResourceExhausted
 
 MAX_READS = 400
 MAX_WRITES = 200
@@ -61,11 +60,8 @@ class Slots:
             del self.users[user]
 
 
-class NoRoom(ResourceExhausted):
+class NoRoom(StatusError):
     """Too much is kept for the clients of one user, or for all."""
-
-    def __init__(self) -> None:
-        super().__init__("too many large objects are being sent", hint="ask again, or for fewer at a time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +81,8 @@ class Room:
             if self.slots is not None and size > OWN_BYTES:
                 try:
                     held.enter_context(self.slots.taken(self.user, size))
-                except StatusError:
-                    raise NoRoom from None
+                except StatusError as error:
+                    raise NoRoom(error.code, error.reason, error.message, **error.details) from None
             yield
 
 

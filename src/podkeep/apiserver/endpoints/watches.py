@@ -21,7 +21,7 @@ from podkeep.apiserver.endpoints.options import ListOptions
 from podkeep.apiserver.endpoints.output import EVENT_END, PIECE_BYTES, Rendering, decode, encode, event_start
 from podkeep.apiserver.endpoints.recent import Recent
 from podkeep.apiserver.kinds.resources import Target
-from podkeep.apiserver.meta.status import StatusError, expired, internal, too_many_requests
+from podkeep.apiserver.meta.status import StatusError, expired, internal
 from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.records import Event, EventType, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
@@ -158,8 +158,8 @@ class Watches:
         except Compacted as error:
             yield error_line(expired(error.message))
             return
-        except NoRoom:
-            yield error_line(too_many_requests())
+        except NoRoom as error:
+            yield error_line(error)
             return
         del initial
         if options.initial_events and options.bookmarks:
@@ -176,8 +176,8 @@ class Watches:
         except Slow:
             # Without an ERROR event: clients watch again from the last revision they saw.
             return
-        except NoRoom:
-            yield error_line(too_many_requests())
+        except NoRoom as error:
+            yield error_line(error)
         except Compacted as error:
             yield error_line(expired(error.message))
         except PodkeepError as error:

@@ -33,6 +33,12 @@ def metadata(value: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def has_condition(value: Mapping[str, Any], kind: str) -> bool:
+    """Return whether the status of an object has a condition of this type that is ``True``."""
+    conditions = value.get("status", {}).get("conditions", ())
+    return any(item.get("type") == kind and item.get("status") == "True" for item in conditions)
+
+
 def path_segment(name: str) -> str:
     """Return why ``name`` cannot be a part of a URL's path, or nothing."""
     if name in (".", ".."):

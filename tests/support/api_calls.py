@@ -15,18 +15,18 @@ from podkeep.apiserver.auth import default_policy
 from podkeep.apiserver.auth.authenticators import BearerAuthenticator, everybody
 from podkeep.apiserver.auth.rbac import Rbac
 from podkeep.apiserver.auth.union import AnyAuthorizer
-from podkeep.apiserver.endpoints.catalog import Catalog
-from podkeep.apiserver.endpoints.discovery import Discovery
+from podkeep.apiserver.discovery.catalog import Catalog
+from podkeep.apiserver.discovery.groups import Discovery
+from podkeep.apiserver.discovery.openapi import OpenApi
 from podkeep.apiserver.endpoints.handler import Handler, Parts
-from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
-from podkeep.apiserver.endpoints.openapi import OpenApi
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.endpoints.reviews import Reviews
 from podkeep.apiserver.endpoints.subresources import Subresources
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
+from podkeep.apiserver.requests.limits import InFlight
 from podkeep.apiserver.server import bootstrap
 from podkeep.apiserver.server.masters import Masters
 from podkeep.apiserver.storage.store import Store

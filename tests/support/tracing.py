@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 
 import podkeep
-from podkeep.base.redaction import redacted
+from podkeep.base.text.redaction import redacted
 
 PACKAGE = f"{Path(podkeep.__file__).parent}/"
 CO_GENERATOR, CO_COROUTINE, CO_ASYNC_GENERATOR = 0x20, 0x80, 0x200

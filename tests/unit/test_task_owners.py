@@ -1,7 +1,8 @@
 """Who may start a task by asyncio's own calls, which leave it without an owner: its failure is lost, or its end.
 
-``asyncio.TaskGroup`` and ``Tasks`` of ``base/tasks.py`` own what they start. A module that starts a task otherwise is
-listed here, with how its end is waited for. If this test names a module of yours: use an owner, or argue for it here.
+``asyncio.TaskGroup`` and ``Tasks`` of ``base/concurrency/tasks.py`` own what they start. A module that starts a task
+otherwise is listed here, with how its end is waited for. If this test names a module of yours: use an owner,
+or argue for it here.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ import podkeep
 SOURCE = Path(podkeep.__file__).parent
 
 ALLOWED = {
-    "The owner itself; calls that are made once for all who wait.": ("base/tasks.py", "base/singleflight.py"),
+    "The owner itself; calls that are made once for all who wait.": (
+        "base/concurrency/tasks.py",
+        "base/concurrency/singleflight.py",
+    ),
     "The function that starts it cancels it or waits for it before it ends, however that is.": (
         "agent/daemon/daemon.py",
         "agent/eviction/shutdown.py",

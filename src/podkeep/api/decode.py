@@ -18,7 +18,7 @@ import msgspec
 
 from podkeep.api.fields import FieldErrors
 from podkeep.api.scalars import Form
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 

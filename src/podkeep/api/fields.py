@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 
 
 @dataclass(frozen=True, kw_only=True, order=True)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from podkeep.api import class_resources, defaults, validation
+from podkeep.api import class_resources, defaults
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.decode import decode as decode_struct
 from podkeep.api.decode import type_name
@@ -19,6 +19,7 @@ from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
 from podkeep.api.support import refuse_unsupported
+from podkeep.api.validation import objects as validation
 from podkeep.base.errors import InvalidArgument
 
 Key = tuple[str, str]

@@ -17,8 +17,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from podkeep.base import misfit, quantity
+from podkeep.base import misfit
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text import quantity
 
 DEFAULT_PATH = Path("/etc/podkeep/config.toml")
 

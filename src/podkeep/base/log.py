@@ -14,8 +14,8 @@ from contextvars import ContextVar
 from typing import Literal, TextIO
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.base.printable import printable_lines
-from podkeep.base.redaction import redacted
+from podkeep.base.text.printable import printable_lines
+from podkeep.base.text.redaction import redacted
 
 LEVELS = ("debug", "info", "warning", "error")
 

@@ -19,7 +19,7 @@ import click
 
 from podkeep import __version__
 from podkeep.base.errors import PodkeepError
-from podkeep.base.redaction import redacted
+from podkeep.base.text.redaction import redacted
 from podkeep.cli.core.invocation import Invocation
 from podkeep.cli.core.output import echo_line, error_text
 from podkeep.cli.core.verbs import LazyGroup, Verb

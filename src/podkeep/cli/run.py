@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -294,7 +294,7 @@ class _Supervisor:
 
     async def _to_its_end(self, worker: PodWorker) -> PodResult | None:
         from podkeep.agent.events import PodRejected
-        from podkeep.agent.pod.status import rejected
+        from podkeep.agent.pod.status.pod_status import rejected
         from podkeep.agent.pod.worker import PodResult
 
         try:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.base.tasks import Tasks
 from podkeep.cli.core.output import echo_error, echo_json, echo_line
 from podkeep.cli.objects import following, kinds
 from podkeep.cli.objects.apply import apply, place

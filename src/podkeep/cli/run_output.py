@@ -24,7 +24,7 @@ from podkeep.agent.events import Event
 from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import PodkeepError
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.cli.core.output import echo_line
 
 _PAUSE_S = 0.05

@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 MAX_KEYS = 4096
 """Of each cache: those that were not used for the longest time go."""

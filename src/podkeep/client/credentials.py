@@ -18,8 +18,9 @@ from typing import Any
 
 import msgspec
 
-from podkeep.base import rfc3339, spawn
+from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.text import rfc3339
 from podkeep.client.settings import ExecPlugin, Pem, Settings
 from podkeep.http.tls import limit_buffers
 

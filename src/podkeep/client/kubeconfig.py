@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.text import netloc
 from podkeep.client.settings import ExecPlugin, Pem, Settings
 
 MAX_BYTES = 4 << 20

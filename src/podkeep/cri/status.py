@@ -28,8 +28,8 @@ from podkeep.base.errors import (
     Unavailable,
     Unimplemented,
 )
-from podkeep.base.printable import printable_lines
-from podkeep.base.redaction import redacted
+from podkeep.base.text.printable import printable_lines
+from podkeep.base.text.redaction import redacted
 
 MAX_DETAILS_BYTES = 6 * 1024
 """Longest details on the wire. gRPC core drops a whole answer whose trailers pass 8 KiB (its soft default limit)."""

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import h11
 
-from podkeep.base import netloc
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError, Unavailable
-from podkeep.base.tasks import Tasks
+from podkeep.base.text import netloc
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
 from podkeep.http.messages import Headers, encoded
 from podkeep.http.parser import Parser

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition
-from podkeep.base.tasks import Tasks
 from podkeep.http.transport import abort
 
 log = logging.getLogger(__name__)

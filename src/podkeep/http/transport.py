@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from podkeep.base.tasks import Tasks
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.http.budget import Account, ClientGone
 from podkeep.kernel.network import tcp
 

@@ -35,7 +35,7 @@ import msgspec
 
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest, ImageID
-from podkeep.base.reference import Reference
+from podkeep.base.registries.reference import Reference
 from podkeep.images.formats.image import ImageKind, LayerKind
 from podkeep.images.formats.media_types import Policy
 from podkeep.images.formats.openfile import OpenFile

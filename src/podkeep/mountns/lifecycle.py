@@ -20,7 +20,7 @@ from pathlib import Path
 
 from podkeep.base import failpoints, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, Unavailable
-from podkeep.base.printable import listed
+from podkeep.base.text.printable import listed
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import Propagation

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, RegistryUnavailable
-from podkeep.base.reference import parse
+from podkeep.base.registries.reference import parse
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.publish import packing, pushing
 from podkeep.images.publish.packing import Blob

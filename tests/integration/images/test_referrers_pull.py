@@ -16,7 +16,7 @@ from conftest import OpenStore
 from podkeep.base.config import ReferrersConfig, RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PermissionDenied, RegistryUnavailable
 from podkeep.base.ids import Digest
-from podkeep.base.reference import parse
+from podkeep.base.registries.reference import parse
 from podkeep.images.formats.image import Image
 from podkeep.images.formats.manifest import node_architecture
 from podkeep.images.registry import endpoints, referrers

@@ -9,7 +9,7 @@ from typing import Any
 
 from agent.manifests import FOREVER, mount, pod, shell
 
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 from support.running_node import RunningNode
 
 ONCE = "[ -e /v/again ] || {{ touch /v/again; exit {code}; }}; {then}"

@@ -20,7 +20,7 @@ from podkeep.agent.observed import Observed, SandboxView
 from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import Admitted, admit, with_identity
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import rejected
+from podkeep.agent.pod.status.pod_status import rejected
 from podkeep.agent.pod.worker import PodWorker
 from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.api import manifest

@@ -22,7 +22,6 @@ from podkeep.agent.objects.sources import Sources
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
-from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import (
     InvalidArgument,
     NotFound,
@@ -31,6 +30,7 @@ from podkeep.base.errors import (
     RegistryUnavailable,
     Unavailable,
 )
+from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 

@@ -12,7 +12,7 @@ from podkeep.agent.backoff import BackOff, event_message, waiting_message
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait
 from podkeep.agent.pod.plan import decide
-from podkeep.agent.pod.status import StatusFacts, Waiting, exit_code, pod_status
+from podkeep.agent.pod.status.pod_status import StatusFacts, Waiting, exit_code, pod_status
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 

@@ -15,10 +15,10 @@ from podkeep.agent.events import PullFailed
 from podkeep.agent.images.plugins import CredentialPlugins
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, PullLimits, Wanted
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, AgentMetrics
+from podkeep.base.concurrency.threads import SharedThreads, working_for
 from podkeep.base.config import AgentConfig
-from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import NotFound
-from podkeep.base.threads import SharedThreads, working_for
+from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.cri.v1 import api_pb2
 from support.timeout import TIMEOUT_S
 from unit.cri.cri_endpoint import run, talking

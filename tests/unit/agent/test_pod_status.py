@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from podkeep.agent.observed import Confinement, ContainerView, Observed, SandboxView, State
-from podkeep.agent.pod.conditions import is_only_the_sandbox
 from podkeep.agent.pod.news import tells_anew
-from podkeep.agent.pod.phase import at_its_end, phase
-from podkeep.agent.pod.status import StatusFacts, Waiting, pod_status
+from podkeep.agent.pod.status.conditions import is_only_the_sandbox
+from podkeep.agent.pod.status.phase import at_its_end, phase
+from podkeep.agent.pod.status.pod_status import StatusFacts, Waiting, pod_status
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api import manifest
 from podkeep.api.pod import Pod

@@ -13,9 +13,9 @@ import pytest
 from podkeep.agent.events import Event, PullFailed
 from podkeep.agent.images.pull_records import MOST_CREDENTIALS, Policy, PullRecords, Verification
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
-from podkeep.base import reference
-from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import PermissionDenied, Unavailable
+from podkeep.base.registries import reference
+from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.apiserver.endpoints.bodies import FieldValidation, decode_object, given_kind
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.served import RESOURCES, Served
+from podkeep.apiserver.requests.bodies import FieldValidation, decode_object, given_kind
 from podkeep.apiserver.schema.table import Kind
 from support.api_kinds import creation
 

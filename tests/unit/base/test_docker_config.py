@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.base.docker_config import Credentials, Keyring, parse
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.registries.docker_config import Credentials, Keyring, parse
 
 SECRET = "pass:word"
 AUTH = base64.b64encode(f"user:{SECRET}".encode()).decode()

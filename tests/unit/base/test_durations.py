@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.base import durations
+from podkeep.base.text import durations
 
 
 @pytest.mark.parametrize(

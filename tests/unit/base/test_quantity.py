@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from podkeep.base import log, redaction
-from podkeep.base.redaction import redacted, remember
+from podkeep.base import log
+from podkeep.base.text import redaction
+from podkeep.base.text.redaction import redacted, remember
 
 TOKEN = "dckr_pat_27-Zv.x9Q~longTokenOfManyCharacters"
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 
 def test_a_moment_is_written_in_utc_with_whole_seconds() -> None:

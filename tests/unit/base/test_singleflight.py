@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.errors import NotFound
-from podkeep.base.singleflight import SingleFlight
 
 
 def test_callers_of_one_key_share_one_operation() -> None:

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from podkeep.base.threads import SharedThreads, working_for
+from podkeep.base.concurrency.threads import SharedThreads, working_for
 
 TIMEOUT_S = 30.0
 

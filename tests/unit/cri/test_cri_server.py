@@ -22,6 +22,7 @@ import pytest
 from cri_endpoint import run, serving, talking
 
 from podkeep.base import errors, log
+from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.errors import (
     AlreadyExists,
     Cancelled,
@@ -36,7 +37,6 @@ from podkeep.base.errors import (
     ResourceExhausted,
     Unimplemented,
 )
-from podkeep.base.singleflight import SingleFlight
 from podkeep.cri import server as cri_server
 from podkeep.cri.transport import MAX_MESSAGE_BYTES
 from podkeep.cri.v1 import api_pb2, api_pb2_grpc, podkeep_pb2

@@ -21,8 +21,8 @@ from podkeep.base.errors import (
     RegistryUnavailable,
     Unavailable,
 )
-from podkeep.base.printable import printable
-from podkeep.base.redaction import redacted
+from podkeep.base.text.printable import printable
+from podkeep.base.text.redaction import redacted
 from podkeep.cri import status
 
 CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and cls.__base__ is PodkeepError]

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from podkeep.base import credential_providers
 from podkeep.base.config import ImagesConfig
-from podkeep.base.credential_providers import Provider, Providers, load, parse_duration
-from podkeep.base.docker_config import Credentials
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.registries import credential_providers
+from podkeep.base.registries.credential_providers import Provider, Providers, load, parse_duration
+from podkeep.base.registries.docker_config import Credentials
 from podkeep.images.registry.credentials import NodeCredentials, check, from_docker, from_helper
 
 VERSION = "credentialprovider.kubelet.k8s.io/v1"

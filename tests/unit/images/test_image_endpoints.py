@@ -6,7 +6,7 @@ import pytest
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
-from podkeep.base.reference import parse
+from podkeep.base.registries.reference import parse
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.endpoints import check, check_allowed, endpoints_of, for_worker, meant_for

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.base.reference import parse
+from podkeep.base.registries.reference import parse
 
 DIGEST = "sha256:" + "ab" * 32
 

@@ -7,9 +7,9 @@ import json
 import pytest
 from msgspec import structs
 
-from podkeep.base import reference
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest, ImageID
+from podkeep.base.registries import reference
 from podkeep.images import messages
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.formats.media_types import Policy

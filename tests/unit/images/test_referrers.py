@@ -8,7 +8,7 @@ from msgspec import structs
 from podkeep.base.config import ReferrersConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.base.ids import Digest
-from podkeep.base.reference import parse
+from podkeep.base.registries.reference import parse
 from podkeep.images.formats import referrer_names
 from podkeep.images.registry import referrers
 from podkeep.images.registry.referrers import Referrer

@@ -15,8 +15,13 @@ from runtime_values import container_config, in_own_userns, spec_input
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.runtime.model.records import Mount as RequestMount
-from podkeep.runtime.oci import cdi, cdi_edits, spec
-from podkeep.runtime.oci.cdi import (
+from podkeep.runtime.oci import spec
+from podkeep.runtime.oci.cdi import edits as cdi_edits
+from podkeep.runtime.oci.cdi import spec as cdi
+from podkeep.runtime.oci.cdi.edits import Prepared
+from podkeep.runtime.oci.cdi.nodes import is_bind, prepare
+from podkeep.runtime.oci.cdi.registry import MAX_SPEC_BYTES, Registry
+from podkeep.runtime.oci.cdi.spec import (
     DeviceNode,
     Edits,
     Hook,
@@ -25,9 +30,6 @@ from podkeep.runtime.oci.cdi import (
     NetDevice,
     Spec,
 )
-from podkeep.runtime.oci.cdi_edits import Prepared
-from podkeep.runtime.oci.cdi_nodes import is_bind, prepare
-from podkeep.runtime.oci.cdi_registry import MAX_SPEC_BYTES, Registry
 from podkeep.runtime.oci.mounts import StagedMount
 
 WHOLE = """

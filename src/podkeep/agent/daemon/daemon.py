@@ -52,10 +52,10 @@ from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base import service
+from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition
-from podkeep.base.tasks import Tasks
-from podkeep.base.threads import SharedThreads
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder

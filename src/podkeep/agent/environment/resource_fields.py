@@ -8,8 +8,8 @@ from decimal import ROUND_CEILING, Decimal
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import ResourceFieldSelector
-from podkeep.base import quantity
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.text import quantity
 
 _OF_NODE = ("cpu", "memory", "ephemeral-storage")
 """Of these a container without a limit has what the node has to give; huge pages always have a limit."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from podkeep.base import netloc
+from podkeep.base.text import netloc
 
 _API = ("default", "kubernetes")
 """Namespace and name of the service whose variables every pod gets."""

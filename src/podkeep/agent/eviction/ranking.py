@@ -14,7 +14,7 @@ from podkeep.agent.resources import critical, requests
 from podkeep.agent.resources import thresholds as signals
 from podkeep.agent.resources.thresholds import INODES_RESOURCE, PIDS_RESOURCE, Observations, Threshold
 from podkeep.api.pod import Pod
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 REASON = "Evicted"
 _ALL = (ROOT, LOGS, VOLUMES)

@@ -19,10 +19,11 @@ from podkeep.agent.eviction.logind import Logind
 from podkeep.agent.eviction.manager import Events, Pods
 from podkeep.agent.metrics import SHUTDOWN_END, SHUTDOWN_START
 from podkeep.api.pod import Pod
-from podkeep.base import atomicfile, rfc3339
+from podkeep.base import atomicfile
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import PodkeepError
 from podkeep.base.metrics import Metrics
+from podkeep.base.text import rfc3339
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Credentials for images from a kubelet's exec plugins, asked on threads.
 
 A plugin may hang, for a minute, and a pod's author says for which images it is asked. All plugins together take threads
-of nobody else (``base/threads.py``), and the pods of one namespace some of these.
+of nobody else (``base/concurrency/threads.py``), and the pods of one namespace some of these.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from weakref import WeakValueDictionary
 
 from podkeep.agent.images.puller import PodPull
-from podkeep.base import credential_providers
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.config import AgentConfig
-from podkeep.base.credential_providers import Providers, Settings, Told
-from podkeep.base.docker_config import Credentials, Keyring
-from podkeep.base.threads import working_for
+from podkeep.base.registries import credential_providers
+from podkeep.base.registries.credential_providers import Providers, Settings, Told
+from podkeep.base.registries.docker_config import Credentials, Keyring
 
 log = logging.getLogger(__name__)
 

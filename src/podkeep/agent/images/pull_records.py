@@ -34,8 +34,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from podkeep.base import atomicfile, lockfile
-from podkeep.base.docker_config import Credentials
-from podkeep.base.reference import Reference
+from podkeep.base.registries.docker_config import Credentials
+from podkeep.base.registries.reference import Reference
 
 log = logging.getLogger(__name__)
 

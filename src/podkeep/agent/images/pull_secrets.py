@@ -7,9 +7,9 @@ import logging
 from podkeep.agent.events import Event
 from podkeep.agent.objects.sources import Sources
 from podkeep.api.pod import Pod
-from podkeep.api.secret_types import docker_entries
-from podkeep.base.docker_config import Entry, Keyring
+from podkeep.api.validation.secret_types import docker_entries
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.registries.docker_config import Entry, Keyring
 
 log = logging.getLogger(__name__)
 

@@ -22,8 +22,7 @@ from podkeep.agent.convert.security import ImageUser
 from podkeep.agent.events import Event, PullFailed
 from podkeep.agent.images.pull_records import Pull, PullRecords
 from podkeep.agent.metrics import ENSURE_IMAGE_REQUESTS, IMAGE_PULL_DURATION, AgentMetrics, size_bucket
-from podkeep.base import reference
-from podkeep.base.docker_config import Credentials, Keyring
+from podkeep.base.concurrency.tasks import finished
 from podkeep.base.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -34,8 +33,9 @@ from podkeep.base.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from podkeep.base.reference import Reference
-from podkeep.base.tasks import finished
+from podkeep.base.registries import reference
+from podkeep.base.registries.docker_config import Credentials, Keyring
+from podkeep.base.registries.reference import Reference
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 

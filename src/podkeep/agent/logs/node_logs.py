@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from podkeep.agent.logs.rotation import LogRotation
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import AgentConfig
-from podkeep.base.tasks import Tasks
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from podkeep.base.concurrency.tasks import Tasks, finished
 from podkeep.base.errors import PodkeepError
-from podkeep.base.log_names import is_rotated, numbered, rotated_name
-from podkeep.base.tasks import Tasks, finished
+from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
 from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)

@@ -31,7 +31,7 @@ from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader
-from podkeep.agent.pod.status import rejected
+from podkeep.agent.pod.status.pod_status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
 from podkeep.agent.resources import critical, preemption
@@ -39,10 +39,10 @@ from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.backoff import doubling
+from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.ids import parse_pod_uid
-from podkeep.base.tasks import Tasks
-from podkeep.base.threads import working_for
 
 log = logging.getLogger(__name__)
 

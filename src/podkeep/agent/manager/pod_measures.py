@@ -14,7 +14,7 @@ from podkeep.agent.events import Event
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 _NEW = frozenset({"", "Pending"})
 _PULLING, _PULLED = "Pulling", "Pulled"

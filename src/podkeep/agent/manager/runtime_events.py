@@ -18,8 +18,8 @@ from podkeep.agent import metrics as counted
 from podkeep.agent.convert import names
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.pod.news import News
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError, Unimplemented
-from podkeep.base.tasks import Tasks
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 

@@ -24,7 +24,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.scheduling import Toleration
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)

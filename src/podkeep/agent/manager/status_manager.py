@@ -22,8 +22,8 @@ from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.backoff import Backoff
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError
-from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import PODS

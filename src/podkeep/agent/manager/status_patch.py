@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podkeep.agent.pod.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING
+from podkeep.agent.pod.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING
 
 OWNED = frozenset(
     {

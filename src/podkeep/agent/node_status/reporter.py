@@ -21,10 +21,10 @@ from podkeep.agent.node_status.lease import NodeLease
 from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.node_status.status import SPREAD, Facts, Report, fields, report, with_missing
 from podkeep.api.feature_gates import CLASS_RESOURCES
-from podkeep.base import rfc3339
 from podkeep.base.backoff import doubling
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError
-from podkeep.base.tasks import Tasks
+from podkeep.base.text import rfc3339
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
 from podkeep.client.errors import ApiError

@@ -29,9 +29,9 @@ from podkeep.agent.objects.sources import Claim, Key, Sources, TokenKey, failure
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
-from podkeep.base import rfc3339
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError
-from podkeep.base.tasks import Tasks
+from podkeep.base.text import rfc3339
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.reflector import Reflector

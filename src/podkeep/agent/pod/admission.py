@@ -35,10 +35,10 @@ from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
-from podkeep.base import rfc3339
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import PodUID, parse_pod_uid
+from podkeep.base.text import rfc3339
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.namespace.idmap import IdMap
 

@@ -13,8 +13,8 @@ import math
 
 import msgspec
 
-from podkeep.agent.pod.conditions import foreign
-from podkeep.agent.pod.status import end_of
+from podkeep.agent.pod.status.conditions import foreign
+from podkeep.agent.pod.status.pod_status import end_of
 from podkeep.api.pod import Pod
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.cri.client import CriClient

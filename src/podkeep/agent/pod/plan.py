@@ -34,7 +34,7 @@ from podkeep.agent.probes.model import NO_PROBES
 from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 _NS = 1e9
 DEADLINE_EXCEEDED = "DeadlineExceeded"

@@ -48,9 +48,9 @@ from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container
 from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
-from podkeep.base.docker_config import Keyring
 from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
+from podkeep.base.registries.docker_config import Keyring
 from podkeep.cri.v1 import api_pb2
 
 Result = TypeVar("Result")

@@ -45,14 +45,14 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.admission import Admitted, admit
-from podkeep.agent.pod.conditions import is_only_the_sandbox
 from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
-from podkeep.agent.pod.status import exit_code, pod_status
-from podkeep.agent.pod.status_facts import StatusFacts, Waiting
+from podkeep.agent.pod.status.conditions import is_only_the_sandbox
+from podkeep.agent.pod.status.facts import StatusFacts, Waiting
+from podkeep.agent.pod.status.pod_status import exit_code, pod_status
 from podkeep.agent.pod.stopping import Grace, Stopper, grace_of, targets
 from podkeep.agent.pod.termination_messages import TerminationMessages, log_of
 from podkeep.agent.pod.waiting import WaitingContainers
@@ -61,10 +61,10 @@ from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
-from podkeep.base import rfc3339
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
-from podkeep.base.tasks import Tasks
+from podkeep.base.text import rfc3339
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)

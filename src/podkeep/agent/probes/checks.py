@@ -14,8 +14,8 @@ from podkeep.agent.probes import dialing, grpc_health, http_get, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.agent.probes.places import Places
 from podkeep.api.containers import Container, EphemeralContainer, ExecAction, Probe, TCPSocketAction
-from podkeep.base import netloc
 from podkeep.base.errors import DeadlineExceeded, PodkeepError
+from podkeep.base.text import netloc
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.transport import abort

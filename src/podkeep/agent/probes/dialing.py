@@ -7,9 +7,9 @@ import os
 import socket
 import ssl
 
-from podkeep.base import netloc
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import Unavailable
-from podkeep.base.threads import working_for
+from podkeep.base.text import netloc
 
 _MAX_HELD = 64 * 1024
 """Bytes of an answer that are kept in memory while nobody reads them."""
@@ -52,7 +52,7 @@ async def _address(host: str, port: int) -> tuple[str, int]:
     """Return the first address of ``host``.
 
     A name may take a resolver long, and cannot be given up: all names together take threads of nobody else
-    (``base/threads.py``). Few probes have one: without ``host`` they go to the pod's address.
+    (``base/concurrency/threads.py``). Few probes have one: without ``host`` they go to the pod's address.
     """
     if not host:
         # Go dials this machine then; a pod without an address is not what runs there.

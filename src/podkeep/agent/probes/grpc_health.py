@@ -13,7 +13,7 @@ import grpc.aio
 from podkeep.agent import durations
 from podkeep.agent.probes.http_get import VERSION
 from podkeep.agent.probes.model import Outcome, Verdict
-from podkeep.base import netloc
+from podkeep.base.text import netloc
 
 _CHECK = "/grpc.health.v1.Health/Check"
 _MAX_ANSWER = 4096

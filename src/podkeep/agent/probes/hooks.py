@@ -14,9 +14,9 @@ from podkeep.agent.metrics import HOOK_HTTP_FALLBACKS, HOOK_SLEEP_ENDED_EARLY
 from podkeep.agent.probes import http_get
 from podkeep.agent.probes.model import Target
 from podkeep.api.containers import ExecAction, HTTPGetAction, LifecycleHandler
-from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.metrics import Metrics
+from podkeep.base.text import netloc
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 

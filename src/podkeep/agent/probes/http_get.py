@@ -20,8 +20,8 @@ import h11
 from podkeep.agent.probes import dialing, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.api.containers import HTTPGetAction
-from podkeep.base import netloc
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
+from podkeep.base.text import netloc
 from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
 

@@ -26,8 +26,8 @@ from podkeep.agent.probes.progress import Progress
 from podkeep.api.containers import Container, Probe
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.metrics import Metrics
-from podkeep.base.tasks import Tasks
 from podkeep.cri.client import CriClient
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from podkeep.api import class_resources as api
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition
-from podkeep.base.printable import listed
+from podkeep.base.text.printable import listed
 
 UNAVAILABLE = "ClassResourceUnavailable"
 """The reason of a pod that asks for what the node does not offer."""

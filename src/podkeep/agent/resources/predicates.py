@@ -16,7 +16,7 @@ from podkeep.agent.resources.node_selection import NO_EXECUTE, NO_SCHEDULE, Tain
 from podkeep.agent.resources.qos import qos_class
 from podkeep.api.class_resources import containers
 from podkeep.api.pod import Pod
-from podkeep.api.validation import SAFE_SYSCTLS
+from podkeep.api.validation.objects import SAFE_SYSCTLS
 
 EVICTED = "Evicted"
 NODE_SHUTDOWN = "NodeShutdown"

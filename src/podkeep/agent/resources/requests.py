@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 
 from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.pod import Pod
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 Amounts: TypeAlias = Mapping[str, int]
 """By the name of the resource."""

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from podkeep.agent.resources import requests
-from podkeep.base import quantity
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text import quantity
 
 MEMORY = "memory.available"
 ALLOCATABLE_MEMORY = "allocatableMemory.available"

@@ -23,8 +23,8 @@ from podkeep.agent.server.node_usage import NodeUsage
 from podkeep.agent.server.stats import FileSystem, Inventory, Json, NodeFacts, PodDisk, Size
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
+from podkeep.base.concurrency.tasks import Tasks, on_thread
 from podkeep.base.errors import PodkeepError
-from podkeep.base.tasks import Tasks, on_thread
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup import cgroup_stats, cgroups

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
+from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.errors import DataLoss, NotFound, PodkeepError, Unavailable
-from podkeep.base.tasks import on_thread
 from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2

@@ -14,7 +14,7 @@ from podkeep.agent.convert.names import CONTAINER_NAME
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 

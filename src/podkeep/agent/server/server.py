@@ -25,9 +25,9 @@ from podkeep.agent.server.collector import Collector
 from podkeep.agent.server.disk import measure
 from podkeep.agent.server.endpoints import Endpoints, Settings
 from podkeep.agent.server.interfaces import Pods
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.base.tasks import Tasks
 from podkeep.client.client import Client
 from podkeep.client.resources import Resource
 from podkeep.http import self_signed

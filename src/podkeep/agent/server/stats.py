@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from podkeep.agent.server.node_usage import NodeUsage
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup.cgroup_files import Psi
 from podkeep.kernel.cgroup.cgroup_stats import Usage

@@ -15,8 +15,8 @@ from functools import partial
 from itertools import islice
 from urllib.parse import quote
 
+from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.errors import PodkeepError
-from podkeep.base.tasks import on_thread
 from podkeep.http.messages import Refused, Response
 from podkeep.kernel.files import openat
 

@@ -18,9 +18,9 @@ from podkeep.agent.user_namespaces.blocks import NO_ID, IdRange, default_range
 from podkeep.agent.user_namespaces.subordinate_ids import KUBELET
 from podkeep.base import spawn
 from podkeep.base.config import AgentConfig
-from podkeep.base.credential_providers import last_words
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, PodkeepError, ResourceExhausted
-from podkeep.base.printable import printable
+from podkeep.base.registries.credential_providers import last_words
+from podkeep.base.text.printable import printable
 from podkeep.kernel.process import procfs, users
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base.errors import InvalidArgument
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
 _NAMES = ("agent.uid_mapping (--uid-mapping)", "agent.gid_mapping (--gid-mapping)")

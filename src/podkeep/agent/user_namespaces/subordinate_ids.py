@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.base.printable import listed, printable
+from podkeep.base.text.printable import listed, printable
 from podkeep.kernel.process import users
 
 FILES = ("/etc/subuid", "/etc/subgid")

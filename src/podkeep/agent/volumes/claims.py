@@ -20,7 +20,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.scheduling import NodeSelector
 from podkeep.api.volumes import HostPathVolumeSource, Volume
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.base.printable import quoted
+from podkeep.base.text.printable import quoted
 
 _PROTECTION = "kubernetes.io/pvc-protection"
 _GID = "pv.beta.kubernetes.io/gid"

@@ -19,7 +19,7 @@ from podkeep.agent.volumes import projection
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
-from podkeep.api.volume_validation import inner_path
+from podkeep.api.validation.volumes import inner_path
 from podkeep.base import atomicfile
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel.files import openat

@@ -14,8 +14,8 @@ from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import EmptyDirVolumeSource
-from podkeep.base import quantity
 from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.base.text import quantity
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountFlag
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from podkeep.apiserver.admission.attributes import AdmitAll, Attributes
 from podkeep.apiserver.admission.pod_specs import images, template
 from podkeep.apiserver.meta.status import forbidden
-from podkeep.base import reference
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.registries import reference
 
 _SHOWN = 5
 """Images that a refusal names at most."""

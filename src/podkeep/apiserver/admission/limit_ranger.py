@@ -14,7 +14,7 @@ from podkeep.apiserver.kinds.policy.limit_ranges import CLAIM, CONTAINER, POD
 from podkeep.apiserver.meta import values
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 ANNOTATION = "kubernetes.io/limit-ranger"
 """What the plugin has set in a pod."""

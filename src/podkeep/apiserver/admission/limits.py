@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.apiserver.admission.attributes import Admission
-from podkeep.apiserver.admission.class_quota import ClassQuota
 from podkeep.apiserver.admission.limit_ranger import LimitRanger
 from podkeep.apiserver.admission.priority import Priority
-from podkeep.apiserver.admission.quota_ledger import QuotaLedger
-from podkeep.apiserver.admission.resource_quota import ResourceQuota
+from podkeep.apiserver.admission.quota.class_quota import ClassQuota
+from podkeep.apiserver.admission.quota.ledger import QuotaLedger
+from podkeep.apiserver.admission.quota.resource_quota import ResourceQuota
 from podkeep.apiserver.admission.runtime_class import RuntimeClass
 from podkeep.apiserver.meta.lister import NewestLister
 

@@ -11,7 +11,7 @@ from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import refused
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.patch.values import copy, equal
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 _CLASSES = "node.k8s.io/runtimeclasses"
 # Each toleration is held against each other one.

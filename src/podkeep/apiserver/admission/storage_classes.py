@@ -9,7 +9,7 @@ from podkeep.apiserver.admission.attributes import AdmitAll, Attributes, Operati
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import forbidden
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 CLAIMS = "persistentvolumeclaims"
 CLASSES = "storage.k8s.io/storageclasses"

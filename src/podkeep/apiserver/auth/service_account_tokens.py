@@ -21,7 +21,7 @@ from podkeep.apiserver.auth.tokens import TokenUser
 from podkeep.apiserver.auth.user import User, service_account_groups, service_account_name
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import metadata
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 # That of kube-apiserver (go-jose: DefaultLeeway).
 LEEWAY_SECONDS = 60

@@ -12,7 +12,7 @@ from podkeep.apiserver.auth.service_account_tokens import Binding, Ref, ServiceA
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, bad_request, conflict, invalid, not_found
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 GROUP = "authentication.k8s.io"
 DEFAULT_SECONDS = 3600

@@ -14,7 +14,7 @@ from podkeep.apiserver.auth.user import AUTHENTICATED, User, service_account_gro
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.storage.records import Event, EventType, Key
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 Item: TypeAlias = Hashable
 """What a controller looks at in one turn: mostly a key of the store."""

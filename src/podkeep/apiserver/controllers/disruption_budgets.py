@@ -30,7 +30,7 @@ from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import has_condition
 from podkeep.apiserver.meta.selectors import LabelSelector
 from podkeep.apiserver.storage.records import Key
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 PODS, BUDGETS = "pods", "policy/poddisruptionbudgets"
 NAME = "disruption-controller"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
-from podkeep.apiserver.admission import quota_usage
-from podkeep.apiserver.admission.quota_ledger import QuotaLedger
-from podkeep.apiserver.admission.quota_usage import QUOTAS
+from podkeep.apiserver.admission.quota import usage as quota_usage
+from podkeep.apiserver.admission.quota.ledger import QuotaLedger
+from podkeep.apiserver.admission.quota.usage import QUOTAS
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
     Change,

@@ -11,7 +11,7 @@ from typing import Any
 from podkeep.apiserver.controllers.controller import Create, Patch, Write, revised
 from podkeep.apiserver.controllers.event_expiry import EVENTS, last_seen
 from podkeep.apiserver.meta.lister import Lister
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 
 REPEATED = timedelta(minutes=5)
 """When an event is told again of what is as before."""

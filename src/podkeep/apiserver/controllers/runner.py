@@ -22,7 +22,7 @@ from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
 from podkeep.apiserver.storage.records import Event, EventType
 from podkeep.apiserver.storage.store import Slow, Store, Watcher
-from podkeep.base.tasks import Tasks
+from podkeep.base.concurrency.tasks import Tasks
 
 log = logging.getLogger(__name__)
 

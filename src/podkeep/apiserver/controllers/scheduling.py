@@ -16,7 +16,7 @@ from podkeep.apiserver.admission.pod_specs import containers
 from podkeep.apiserver.kinds.pods.resources import aggregate
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.selectors import LabelSelector, Requirement
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 Fields: TypeAlias = Mapping[str, Any]
 

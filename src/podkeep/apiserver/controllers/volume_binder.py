@@ -26,7 +26,7 @@ from podkeep.apiserver.controllers.recorder import REPEATED, Told, event, is_due
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 CLAIMS, VOLUMES, CLASSES, PODS = "persistentvolumeclaims", "persistentvolumes", "storage.k8s.io/storageclasses", "pods"
 _BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"

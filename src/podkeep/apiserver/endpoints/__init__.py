@@ -1,1 +1,1 @@
-"""Requests: routing, content types, lists, watches, Tables, discovery, OpenAPI, health, metrics, audit."""
+"""A request's way through the server: who asks, whether they may, and who answers; the audit log, metrics."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from podkeep.apiserver.auth.reviews import user_info
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.output import encode
+from podkeep.apiserver.requests.call import Call
+from podkeep.apiserver.requests.output import encode
 
 MAX_BYTES = 100 << 20
 """Of one file; the one before it is kept beside it, as ``.1``."""

@@ -17,19 +17,21 @@ from podkeep import __version__
 from podkeep.apiserver.auth.impersonation import impersonate
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
-from podkeep.apiserver.endpoints import discovery, health, metrics, openapi, openid, request_info
+from podkeep.apiserver.discovery import health, openapi, openid
+from podkeep.apiserver.discovery.catalog import Catalog, Entry
+from podkeep.apiserver.discovery.groups import GROUP, Discovery, asked_version
+from podkeep.apiserver.discovery.openapi import OpenApi
+from podkeep.apiserver.endpoints import metrics
 from podkeep.apiserver.endpoints.audit import AuditLog
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.catalog import Catalog, Entry
-from podkeep.apiserver.endpoints.discovery import Discovery
-from podkeep.apiserver.endpoints.limits import InFlight
-from podkeep.apiserver.endpoints.media_types import JSON, PLAIN
 from podkeep.apiserver.endpoints.metrics import Metrics
-from podkeep.apiserver.endpoints.openapi import OpenApi
-from podkeep.apiserver.endpoints.query import Query
-from podkeep.apiserver.endpoints.request_info import RequestInfo
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.meta.status import StatusError, internal, method_not_allowed, no_such_resource
+from podkeep.apiserver.requests import request_info
+from podkeep.apiserver.requests.call import Call
+from podkeep.apiserver.requests.limits import InFlight
+from podkeep.apiserver.requests.media_types import JSON, PLAIN
+from podkeep.apiserver.requests.query import Query
+from podkeep.apiserver.requests.request_info import RequestInfo
 from podkeep.base import log as request_log
 from podkeep.http.budget import ClientGone
 from podkeep.http.health import Check
@@ -187,7 +189,7 @@ class Handler:
             return call.answer({"paths": self._paths()})
         if path.startswith("/openapi/"):
             return self._openapi(call, path)
-        if path in ("/api", "/apis") and (version := discovery.asked_version(call.header("accept"))):
+        if path in ("/api", "/apis") and (version := asked_version(call.header("accept"))):
             return _aggregated(call, *parts.discovery.aggregated(path, version), version)
         document = parts.discovery.plain(path)
         if document is None:
@@ -237,7 +239,7 @@ class Handler:
 
 
 def _aggregated(call: Call, body: bytes, etag: str, version: str) -> Response:
-    content_type = f"application/json;g={discovery.GROUP};v={version};as=APIGroupDiscoveryList"
+    content_type = f"application/json;g={GROUP};v={version};as=APIGroupDiscoveryList"
     headers = [("ETag", etag), ("Vary", "Accept"), ("Cache-Control", "public"), ("Audit-Id", call.audit_id)]
     if call.header("if-none-match") == etag:
         return Response(status=304, headers=headers)

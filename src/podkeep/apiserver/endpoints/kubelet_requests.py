@@ -11,11 +11,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, bad_request, invalid
-from podkeep.base import rfc3339
+from podkeep.apiserver.requests.query import Query
+from podkeep.base.text import rfc3339
 
 _LISTS = ("initContainers", "containers", "ephemeralContainers")
 """In the order in which their names are listed."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from podkeep.apiserver.endpoints.request_info import RequestInfo
+from podkeep.apiserver.requests.request_info import RequestInfo
 from podkeep.base import metrics, process_metrics
 from podkeep.base.metrics import CONTENT_TYPE as CONTENT_TYPE
 from podkeep.base.metrics import counter, gauge, histogram

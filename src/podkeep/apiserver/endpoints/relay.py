@@ -18,15 +18,15 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from podkeep.apiserver.auth.interfaces import Authorizer
+from podkeep.apiserver.discovery.catalog import Entry
 from podkeep.apiserver.endpoints import kubelet_requests as asked
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.catalog import Entry
 from podkeep.apiserver.endpoints.handler import Answer
 from podkeep.apiserver.endpoints.kubelets import Kubelets, client_context
 from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, forbidden, not_found, unavailable
+from podkeep.apiserver.requests.call import Call
 from podkeep.base.errors import Unavailable
 from podkeep.http.backend import Address, Backend
 from podkeep.http.messages import Headers, Request, Response, Upgrade

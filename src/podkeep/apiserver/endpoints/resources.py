@@ -10,18 +10,10 @@ from typing import Any
 import msgspec
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.endpoints import options
-from podkeep.apiserver.endpoints.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.facts import Facts
-from podkeep.apiserver.endpoints.limits import NoRoom, Room
-from podkeep.apiserver.endpoints.lists import Listed, Lists, Objects
-from podkeep.apiserver.endpoints.media_types import APPLY, JSON, YAML
-from podkeep.apiserver.endpoints.options import WriteOptions
-from podkeep.apiserver.endpoints.output import PIECE_BYTES, ListBody, Rendering
-from podkeep.apiserver.endpoints.request_info import check_name
-from podkeep.apiserver.endpoints.watches import Watches
 from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.list_watch.facts import Facts
+from podkeep.apiserver.list_watch.lists import Listed, Lists, Objects
+from podkeep.apiserver.list_watch.watches import Watches
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import (
     StatusError,
@@ -31,6 +23,14 @@ from podkeep.apiserver.meta.status import (
     too_large,
 )
 from podkeep.apiserver.registry.registry import PatchType, Registry, Request
+from podkeep.apiserver.requests import options
+from podkeep.apiserver.requests.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
+from podkeep.apiserver.requests.call import Call
+from podkeep.apiserver.requests.limits import NoRoom, Room
+from podkeep.apiserver.requests.media_types import APPLY, JSON, YAML
+from podkeep.apiserver.requests.options import WriteOptions
+from podkeep.apiserver.requests.output import PIECE_BYTES, ListBody, Rendering
+from podkeep.apiserver.requests.request_info import check_name
 from podkeep.apiserver.schema.decode import WrongType, decode, json_word
 from podkeep.apiserver.storage.store import Compacted, Store
 from podkeep.http.messages import Response

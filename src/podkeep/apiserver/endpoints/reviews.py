@@ -9,15 +9,15 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.auth import reviews
 from podkeep.apiserver.auth.interfaces import Authorizer
 from podkeep.apiserver.auth.reviews import RuleResolver, TokenReviewer
-from podkeep.apiserver.endpoints import options
-from podkeep.apiserver.endpoints.bodies import decode_object
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.catalog import Entry
+from podkeep.apiserver.discovery.catalog import Entry
 from podkeep.apiserver.endpoints.handler import Answer
 from podkeep.apiserver.kinds.access.reviews import VIRTUAL
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import bad_request, invalid
+from podkeep.apiserver.requests import options
+from podkeep.apiserver.requests.bodies import decode_object
+from podkeep.apiserver.requests.call import Call
 from podkeep.http.messages import Response
 
 _RESOURCES = {resource.plural: resource for resource in VIRTUAL}

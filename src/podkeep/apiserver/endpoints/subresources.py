@@ -9,15 +9,9 @@ from typing import Any
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.auth.service_account_tokens import ServiceAccountTokens
 from podkeep.apiserver.auth.token_request import request_token
-from podkeep.apiserver.endpoints import evictions, options
-from podkeep.apiserver.endpoints.bodies import decode_object
-from podkeep.apiserver.endpoints.call import Call
-from podkeep.apiserver.endpoints.catalog import Entry
+from podkeep.apiserver.discovery.catalog import Entry
+from podkeep.apiserver.endpoints import evictions
 from podkeep.apiserver.endpoints.handler import Answer
-from podkeep.apiserver.endpoints.media_types import APPLY
-from podkeep.apiserver.endpoints.options import WriteOptions
-from podkeep.apiserver.endpoints.output import Rendering
-from podkeep.apiserver.endpoints.request_info import check_name
 from podkeep.apiserver.endpoints.resources import Resources, applied, patch_value
 from podkeep.apiserver.kinds.pods.binding import bind
 from podkeep.apiserver.kinds.resources import Resource, Target
@@ -29,9 +23,16 @@ from podkeep.apiserver.meta.status import MODIFIED, StatusError, bad_request, in
 from podkeep.apiserver.patch import json_patch, merge_patch, strategic_merge
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
+from podkeep.apiserver.requests import options
+from podkeep.apiserver.requests.bodies import decode_object
+from podkeep.apiserver.requests.call import Call
+from podkeep.apiserver.requests.media_types import APPLY
+from podkeep.apiserver.requests.options import WriteOptions
+from podkeep.apiserver.requests.output import Rendering
+from podkeep.apiserver.requests.request_info import check_name
 from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.schema.table import Kind, kubernetes
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 from podkeep.http.messages import Response
 
 ATTEMPTS = 5

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from podkeep.apiserver.kinds.resources import Column
-from podkeep.base import durations
+from podkeep.base.text import durations
 
 NONE = "<none>"
 _EXPRESSIONS = {

@@ -10,7 +10,7 @@ from typing import Any
 
 from podkeep.api import names
 from podkeep.apiserver.meta.status import StatusError, bad_request
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 
 MAX_CHARACTERS = 65_536
 """Of a selector; kube-apiserver's bound is that of the request line."""

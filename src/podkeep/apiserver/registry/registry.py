@@ -44,8 +44,8 @@ from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Store
-from podkeep.base import rfc3339
 from podkeep.base.errors import PodkeepError
+from podkeep.base.text import rfc3339
 
 MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from podkeep.apiserver.schema.types import Anything, Format, List, Map, Scalar, Struct, Type
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"

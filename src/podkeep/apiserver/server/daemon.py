@@ -19,15 +19,14 @@ from pathlib import Path
 from podkeep.api.feature_gates import read as read_gates
 from podkeep.apiserver.controllers.event_expiry import EVENTS
 from podkeep.apiserver.controllers.runner import Runner
-from podkeep.apiserver.endpoints import openid
+from podkeep.apiserver.discovery import openid
+from podkeep.apiserver.discovery.catalog import Catalog
+from podkeep.apiserver.discovery.groups import Discovery
+from podkeep.apiserver.discovery.openapi import OpenApi
 from podkeep.apiserver.endpoints.audit import AuditLog
-from podkeep.apiserver.endpoints.catalog import Catalog
-from podkeep.apiserver.endpoints.discovery import Discovery
 from podkeep.apiserver.endpoints.handler import Handler, Parts
 from podkeep.apiserver.endpoints.kubelets import Kubelets
-from podkeep.apiserver.endpoints.limits import InFlight
 from podkeep.apiserver.endpoints.metrics import Metrics
-from podkeep.apiserver.endpoints.openapi import OpenApi
 from podkeep.apiserver.endpoints.relay import Relay
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.endpoints.reviews import Reviews
@@ -35,6 +34,7 @@ from podkeep.apiserver.endpoints.subresources import Subresources
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
+from podkeep.apiserver.requests.limits import InFlight
 from podkeep.apiserver.server import backup, bootstrap, certificates, kubernetes_service, plugins
 from podkeep.apiserver.server.access import ISSUER, Access
 from podkeep.apiserver.server.certificates import AUTHORITY, Files
@@ -42,9 +42,9 @@ from podkeep.apiserver.server.compaction import compact_regularly
 from podkeep.apiserver.server.sockets import SERVICE_ADDRESS, Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.base.tasks import Tasks
 from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 
 from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair, of_node
-from podkeep.base import atomicfile, netloc
+from podkeep.base import atomicfile
 from podkeep.base.errors import refused
+from podkeep.base.text import netloc
 
 CLUSTER = "podkeep"
 

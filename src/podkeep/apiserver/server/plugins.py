@@ -15,8 +15,8 @@ from podkeep.apiserver.admission.image_policy import ImagePolicy
 from podkeep.apiserver.admission.image_volumes import ImageVolumes
 from podkeep.apiserver.admission.namespace_lifecycle import NamespaceLifecycle
 from podkeep.apiserver.admission.node_restriction import NodeRestriction
-from podkeep.apiserver.admission.pod_security import PodSecurity, configuration
-from podkeep.apiserver.admission.quota_ledger import QuotaLedger
+from podkeep.apiserver.admission.pod_security.plugin import PodSecurity, configuration
+from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.admission.rbac_escalation import RbacEscalation
 from podkeep.apiserver.admission.service_account import ServiceAccount
 from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from podkeep.apiserver.server import certificates, kubeconfig
 from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, KUBELET_CLIENT, Files
-from podkeep.base import netloc
 from podkeep.base.config import ApiConfig
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.text import netloc
 from podkeep.http.connection import Limits
 from podkeep.http.listener import tcp_socket, unix_socket
 from podkeep.http.messages import Handler

@@ -25,8 +25,8 @@ import msgspec
 
 from podkeep.apiserver.storage.database import Database
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from podkeep.base.concurrency.tasks import Tasks, finished
 from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError, Unavailable
-from podkeep.base.tasks import Tasks, finished
 
 HISTORY_EVENTS = 10_000
 """Newest writes that are kept in memory for watches that begin in the past; older ones come from the disk."""

@@ -102,7 +102,7 @@ def images(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
     """Return the names of images, in full and as people write them."""
 
     async def ask(client: CriClient) -> set[str]:
-        from podkeep.base.reference import parse
+        from podkeep.base.registries.reference import parse
         from podkeep.cri.v1 import api_pb2
 
         listed = await client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_TIMEOUT_S)

@@ -102,7 +102,7 @@ def tell_differences(config: Config, relevant: Callable[[str], bool] = lambda _:
     """
     # Reading a configuration imports msgspec; completion does not.
     from podkeep.base import in_force
-    from podkeep.base.printable import listed
+    from podkeep.base.text.printable import listed
     from podkeep.cli.core.output import echo_line
 
     told = in_force.read(Path(config.runtime.run), config.runtime.socket)

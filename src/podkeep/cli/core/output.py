@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import click
 
-from podkeep.base import durations
 from podkeep.base.errors import PodkeepError
-from podkeep.base.printable import printable
-from podkeep.base.redaction import redacted
+from podkeep.base.text import durations
+from podkeep.base.text.printable import printable
+from podkeep.base.text.redaction import redacted
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 Row = TypeVar("Row")

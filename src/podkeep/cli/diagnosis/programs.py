@@ -12,8 +12,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from podkeep.base import docker_config, spawn
+from podkeep.base import spawn
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.registries import docker_config
 from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding, Level
 
@@ -150,7 +151,7 @@ def _load_tls(config: StreamingConfig) -> None:
 def _examine_credential_providers(config: ImagesConfig) -> Iterator[Finding]:
     if not config.credential_providers:
         return
-    from podkeep.base import credential_providers
+    from podkeep.base.registries import credential_providers
 
     try:
         providers = credential_providers.load(config.credential_providers, config.credential_provider_dir)

@@ -17,14 +17,14 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base import rfc3339
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text import rfc3339
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
-    from podkeep.base.docker_config import Credentials
-    from podkeep.base.reference import Reference
+    from podkeep.base.registries.docker_config import Credentials
+    from podkeep.base.registries.reference import Reference
     from podkeep.cli.images.progress import Display
     from podkeep.images.publish.packing import Blob, Compression
     from podkeep.images.publish.pushing import Artifact, Subject
@@ -73,7 +73,7 @@ def push(invocation: Invocation, /, reference: str, paths: tuple[str, ...], outp
     A file becomes a file of the same name at the root of the volume, a directory a directory of the same name. With
     --subject and without a tag in REFERENCE the artifact gets no tag: it is found by what it refers to.
     """
-    from podkeep.base.reference import is_media_type, parse
+    from podkeep.base.registries.reference import is_media_type, parse
     from podkeep.images.publish import packing, pushing
 
     target, wanted = parse(reference), _Options(**options)
@@ -178,7 +178,7 @@ def _echo_pushed(target: Reference, tag: str, digest: str, artifact: Artifact, *
 @pass_invocation
 def referrers(invocation: Invocation, reference: str, artifact_type: str, output: str) -> None:
     """List the artifacts in a registry that refer to an image: to its index and to its manifest for this machine."""
-    from podkeep.base.reference import parse
+    from podkeep.base.registries.reference import parse
     from podkeep.images.registry import referrers as listing
 
     name = parse(reference)
@@ -237,7 +237,7 @@ def _configuration(text: str) -> Blob | None:
 
 
 def _subject(invocation: Invocation, text: str, registry: Registry, target: Reference) -> Subject:
-    from podkeep.base.reference import parse
+    from podkeep.base.registries.reference import parse
     from podkeep.images.publish import pushing
 
     name = parse(text)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base import rfc3339
+from podkeep.base.text import rfc3339
 from podkeep.cli.core import output
 from podkeep.cli.core.output import fields
 

@@ -99,7 +99,7 @@ def _passes(image: ImageDescription, key: str, value: str) -> bool:
 
 def _fits(name: str, pattern: str) -> bool:
     """Compare a name with a pattern: with its tag or digest and without, and from any slash on."""
-    from podkeep.base.reference import parse
+    from podkeep.base.registries.reference import parse
 
     parsed = parse(name)
     bare = parsed.name

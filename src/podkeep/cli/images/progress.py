@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import IO, TYPE_CHECKING, Protocol, TypeVar
 
 from podkeep.base.errors import PodkeepError, Unavailable, Unimplemented
-from podkeep.base.printable import printable
-from podkeep.base.reference import parse
+from podkeep.base.registries.reference import parse
+from podkeep.base.text.printable import printable
 from podkeep.cli.core import output
 
 if TYPE_CHECKING:

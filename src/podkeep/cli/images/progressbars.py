@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Column
 from rich.text import Text
 
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.cli.core import output
 
 if TYPE_CHECKING:

@@ -96,7 +96,7 @@ def require_one_registry(references: Sequence[str]) -> None:
 
     :raises click.UsageError: if they are not.
     """
-    from podkeep.base.reference import parse
+    from podkeep.base.registries.reference import parse
 
     hosts = {parse(reference).host for reference in references}
     if len(hosts) > 1:
@@ -154,7 +154,7 @@ async def _pull_all(
 
 
 async def _pull(client: CriClient, reference: str, auth: tuple[str, str] | None) -> Pulled:
-    from podkeep.base.reference import parse
+    from podkeep.base.registries.reference import parse
     from podkeep.cri.v1 import api_pb2
 
     name = parse(reference)

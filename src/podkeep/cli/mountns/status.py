@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base.printable import listed
+from podkeep.base.text.printable import listed
 from podkeep.cli.core.output import aligned, fields
 from podkeep.cli.mountns import namespace
 from podkeep.kernel.mount import mountinfo

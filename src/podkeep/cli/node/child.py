@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import forks, service, spawn
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.cli.core import supervised
 from podkeep.cli.node.restarts import Reason, reason
 

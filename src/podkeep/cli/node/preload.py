@@ -11,11 +11,11 @@ def shared() -> None:
     import asyncio  # noqa: F401
     import sqlite3  # noqa: F401
 
-    import podkeep.api.container_validation
     import podkeep.api.documents
+    import podkeep.api.validation.containers
+    import podkeep.base.concurrency.tasks
     import podkeep.base.metrics
     import podkeep.base.process_metrics
-    import podkeep.base.tasks
     import podkeep.client.client
     import podkeep.cri.client
     import podkeep.http.health

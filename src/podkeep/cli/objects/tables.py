@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 
 MEDIA_TYPE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 _GAP = "   "

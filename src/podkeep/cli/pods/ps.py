@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base import rfc3339
 from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.text import rfc3339
 from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cli.core import connection, output
 from podkeep.cli.core.invocation import Invocation, pass_invocation

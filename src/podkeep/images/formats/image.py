@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from podkeep.base import reference
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, ImageID
+from podkeep.base.registries import reference
 
 ImageKind = Literal["image", "artifact"]
 LayerKind = Literal["tar", "file"]

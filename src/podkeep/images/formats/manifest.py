@@ -19,7 +19,7 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unimplemented
 from podkeep.base.ids import Digest, parse_digest
-from podkeep.base.printable import listed
+from podkeep.base.text.printable import listed
 from podkeep.images.formats import texts
 from podkeep.images.formats.image import ImageRunConfig
 from podkeep.images.formats.texts import Many, Text

@@ -1,14 +1,14 @@
 """Naming an artifact by the image that it refers to: whether that is allowed, and where to look. Pure.
 
-The form is ``IMAGE?artifactType=TYPE`` (``base/reference.py``). Called by the store before it starts a worker, and when
-the configuration is checked.
+The form is ``IMAGE?artifactType=TYPE`` (``base/registries/reference.py``). Called by the store before it
+starts a worker, and when the configuration is checked.
 """
 
 from __future__ import annotations
 
 from podkeep.base.config import ReferrersConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.base.reference import Reference, parse
+from podkeep.base.registries.reference import Reference, parse
 
 
 def check(config: ReferrersConfig) -> None:

@@ -22,7 +22,7 @@ from isal import isal_zlib
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.base.reference import is_media_type
+from podkeep.base.registries.reference import is_media_type
 from podkeep.images.formats.manifest import MAX_LAYERS
 from podkeep.images.formats.media_types import OCI_TAR, ORAS_DIGEST, ORAS_UNPACK, TITLE, wrong_title
 from podkeep.images.publish.directory_tar import PIECE, Count, changed, same, tar_of

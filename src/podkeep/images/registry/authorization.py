@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from podkeep.base.docker_config import Credentials, decode_auth
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
-from podkeep.base.redaction import remember
+from podkeep.base.registries.docker_config import Credentials, decode_auth
+from podkeep.base.text.redaction import remember
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.challenges import Challenge, usable
 from podkeep.images.registry.client import Client, Url, parse_url

@@ -14,9 +14,9 @@ from urllib.parse import parse_qsl, quote, urljoin, urlsplit
 import msgspec
 
 from podkeep import __version__
-from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition
-from podkeep.base.redaction import remember
+from podkeep.base.text import netloc
+from podkeep.base.text.redaction import remember
 from podkeep.images.registry.dialing import Allowed, Dialer
 from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import Answer, BrokenOff, Connection, TransferError

@@ -17,12 +17,13 @@ from pathlib import Path
 
 from msgspec import structs
 
-from podkeep.base import credential_providers, docker_config, spawn
+from podkeep.base import spawn
 from podkeep.base.config import ImagesConfig
-from podkeep.base.credential_providers import Providers, last_words
-from podkeep.base.docker_config import Credentials, Keyring
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.base.reference import DEFAULT_HOST, Reference
+from podkeep.base.registries import credential_providers, docker_config
+from podkeep.base.registries.credential_providers import Providers, last_words
+from podkeep.base.registries.docker_config import Credentials, Keyring
+from podkeep.base.registries.reference import DEFAULT_HOST, Reference
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.endpoint import Endpoint
 

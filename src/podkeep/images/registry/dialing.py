@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from podkeep.base import netloc
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.text import netloc
 from podkeep.images.registry.endpoint import Tls
 from podkeep.images.registry.http1 import BrokenOff, Connection, TransferError
 from podkeep.images.registry.proxies import Address, address_of, proxy_for

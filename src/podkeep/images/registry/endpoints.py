@@ -13,7 +13,7 @@ from msgspec import structs
 
 from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import InvalidArgument, PermissionDenied
-from podkeep.base.reference import DEFAULT_HOST, Reference, is_host, is_pattern, matches
+from podkeep.base.registries.reference import DEFAULT_HOST, Reference, is_host, is_pattern, matches
 from podkeep.images.formats.image import RegistryAuth
 from podkeep.images.registry.endpoint import Endpoint, Tls
 

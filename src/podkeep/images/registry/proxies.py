@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from urllib.parse import unquote, urlsplit
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.base.redaction import remember
+from podkeep.base.text.redaction import remember
 
 Address = IPv4Address | IPv6Address
 _PORT = re.compile("[0-9]{1,5}")

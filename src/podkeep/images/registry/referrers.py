@@ -18,7 +18,7 @@ import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.base.reference import Reference
+from podkeep.base.registries.reference import Reference
 from podkeep.images.formats import manifest, texts
 from podkeep.images.registry.calls import Call, ask
 from podkeep.images.registry.fallback import UNREADABLE

@@ -22,7 +22,7 @@ from podkeep.base.errors import (
     PodkeepError,
     RegistryUnavailable,
 )
-from podkeep.base.redaction import redacted
+from podkeep.base.text.redaction import redacted
 from podkeep.images.formats import manifest
 from podkeep.images.registry import challenges
 from podkeep.images.registry.authorization import Authorizer, Grant, credentials_of

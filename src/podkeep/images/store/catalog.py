@@ -14,9 +14,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from podkeep.base import reference
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, ImageID
+from podkeep.base.registries import reference
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image, ImageRunConfig
 from podkeep.images.messages import WantedLayer

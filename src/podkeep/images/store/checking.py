@@ -13,9 +13,9 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
+from podkeep.base.concurrency.tasks import acquired
 from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.base.ids import Digest, ImageID
-from podkeep.base.tasks import acquired
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image
 from podkeep.images.messages import Checked, Damaged, Event, Progress, StoredLayer, Unchecked, Verify, unexpected

@@ -15,15 +15,15 @@ from pathlib import Path
 
 from msgspec import structs
 
-from podkeep.base import reference
+from podkeep.base.concurrency.singleflight import SingleFlight
+from podkeep.base.concurrency.tasks import on_thread
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import PermissionDenied
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
-from podkeep.base.printable import printable
-from podkeep.base.singleflight import SingleFlight
-from podkeep.base.tasks import on_thread
-from podkeep.base.threads import working_for
+from podkeep.base.registries import reference
+from podkeep.base.text.printable import printable
 from podkeep.images.formats import manifest, referrer_names
 from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
 from podkeep.images.formats.media_types import Policy

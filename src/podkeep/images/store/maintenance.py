@@ -15,9 +15,9 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from dataclasses import dataclass, replace
 from functools import partial
 
+from podkeep.base.concurrency.tasks import acquired
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
-from podkeep.base.tasks import acquired
 from podkeep.images.formats.image import Image, PullProgress
 from podkeep.images.formats.openfile import OpenFile, open_directory, remove_directory
 from podkeep.images.messages import Event, Progress, Save, Saved, StoredImage, unexpected

@@ -20,10 +20,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from podkeep.base import lockfile, reference
+from podkeep.base import lockfile
+from podkeep.base.concurrency.tasks import finished
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.ids import Digest, ImageID
-from podkeep.base.tasks import finished
+from podkeep.base.registries import reference
 from podkeep.images.formats import referrer_names
 from podkeep.images.formats.image import Image, RegistryAuth
 from podkeep.images.formats.openfile import OpenFile

@@ -11,9 +11,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Generic, TypeVar
 
 from podkeep.base import errors
+from podkeep.base.concurrency.tasks import finished
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.spawn import own_command
-from podkeep.base.tasks import finished
 from podkeep.images import messages
 from podkeep.images.layers.programs import ended
 from podkeep.images.messages import Available, Done, Event, Failed, Request

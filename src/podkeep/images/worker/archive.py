@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-from podkeep.base import reference
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, of_request
 from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.registries import reference
 from podkeep.images.formats import manifest, texts
 from podkeep.images.formats.openfile import failure, open_again
 from podkeep.images.layers import decompress

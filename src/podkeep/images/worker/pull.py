@@ -10,7 +10,7 @@ from msgspec import structs
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest
-from podkeep.base.reference import Reference
+from podkeep.base.registries.reference import Reference
 from podkeep.images.formats import manifest
 from podkeep.images.messages import FetchedImage, Pull, Repository
 from podkeep.images.registry import referrers

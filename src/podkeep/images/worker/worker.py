@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, NotFound, PermissionDenied, PodkeepError, ResourceExhausted
-from podkeep.base.redaction import redacted
+from podkeep.base.text.redaction import redacted
 from podkeep.images.layers.messages import legible
 from podkeep.images.messages import Done, Failed, FetchedImage, Pull, Request, Save, Unchanged, Verify
 from podkeep.images.worker.channel import Channel

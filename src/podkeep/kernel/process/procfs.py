@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.kernel.tables import lines, read_text
 
 _PROC = Path("/proc")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied
-from podkeep.base.printable import listed
+from podkeep.base.text.printable import listed
 from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.model import DEFAULT_CLASS, ClassResource, Level, Offer, problem
 

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podkeep.base import in_force, service
+from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import SharedThreads, working_for
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
-from podkeep.base.tasks import Tasks
-from podkeep.base.threads import SharedThreads, working_for
 from podkeep.cri import server
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.store.store import ImageStore
@@ -59,7 +59,7 @@ from podkeep.runtime.model.counting import Counting
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.state import State
 from podkeep.runtime.network.networks import Networks
-from podkeep.runtime.oci.cdi_registry import Registry
+from podkeep.runtime.oci.cdi.registry import Registry
 from podkeep.runtime.oci.confinement import Confinement
 from podkeep.runtime.rpc.container import ContainerRpc
 from podkeep.runtime.rpc.events import EventRpc

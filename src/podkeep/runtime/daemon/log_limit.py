@@ -18,10 +18,10 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import ContainerID
-from podkeep.base.log_names import is_rotated, numbered, rotated_name
-from podkeep.base.tasks import Tasks
+from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
 from podkeep.kernel.files import openat
 from podkeep.runtime.bundle.container_log import LogFile
 

@@ -18,7 +18,7 @@ from podkeep.base import service
 from podkeep.base.config import Config
 from podkeep.base.errors import PodkeepError
 from podkeep.base.in_force import changed_keys
-from podkeep.base.printable import listed
+from podkeep.base.text.printable import listed
 from podkeep.images.store.store import ImageStore
 from podkeep.runtime.daemon import settings
 

@@ -27,6 +27,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from podkeep.base import spawn
+from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.errors import (
     DeadlineExceeded,
     FailedPrecondition,
@@ -38,7 +39,6 @@ from podkeep.base.errors import (
     refused,
 )
 from podkeep.base.ids import ContainerID
-from podkeep.base.singleflight import SingleFlight
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.openat import Found, Resolve

@@ -47,9 +47,11 @@ from podkeep.runtime.class_resources.targets import container_target
 from podkeep.runtime.lifecycle.container_plan import ContainerPlan, ContainerRequest, resolve
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
-from podkeep.runtime.oci import cdi_edits, cdi_nodes, devices, spec, users
-from podkeep.runtime.oci.cdi import Edits
-from podkeep.runtime.oci.cdi_registry import Registry
+from podkeep.runtime.oci import devices, spec, users
+from podkeep.runtime.oci.cdi import edits as cdi_edits
+from podkeep.runtime.oci.cdi import nodes as cdi_nodes
+from podkeep.runtime.oci.cdi.registry import Registry
+from podkeep.runtime.oci.cdi.spec import Edits
 from podkeep.runtime.oci.compose import setting
 from podkeep.runtime.oci.confinement import Confinement, read_profile
 from podkeep.runtime.oci.driver import Created, Driver, ExecLimits, ExecResult, Handler, Stdio

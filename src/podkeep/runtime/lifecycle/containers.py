@@ -21,6 +21,9 @@ from functools import partial
 import msgspec
 
 from podkeep.base import failpoints
+from podkeep.base.concurrency.singleflight import SingleFlight
+from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import (
     AlreadyExists,
     Cancelled,
@@ -32,9 +35,6 @@ from podkeep.base.errors import (
     refused,
 )
 from podkeep.base.ids import ContainerID, SandboxID, new_id
-from podkeep.base.singleflight import SingleFlight
-from podkeep.base.tasks import Tasks
-from podkeep.base.threads import working_for
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel.process import procfs

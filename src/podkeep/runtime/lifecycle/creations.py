@@ -10,8 +10,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 
+from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.base.singleflight import SingleFlight
 
 UNWANTED_S = 60.0
 """For how long a creation goes on without a caller. A kubelet gives a request up after two minutes, comes back within

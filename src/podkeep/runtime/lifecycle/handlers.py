@@ -21,7 +21,7 @@ from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
-from podkeep.base.printable import quoted
+from podkeep.base.text.printable import quoted
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.removal import remove_tree

@@ -15,6 +15,9 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from podkeep.base import failpoints
+from podkeep.base.concurrency.singleflight import SingleFlight
+from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import (
     AlreadyExists,
     FailedPrecondition,
@@ -24,9 +27,6 @@ from podkeep.base.errors import (
     refused,
 )
 from podkeep.base.ids import HandlerName, SandboxID, new_id
-from podkeep.base.singleflight import SingleFlight
-from podkeep.base.tasks import Tasks
-from podkeep.base.threads import working_for
 from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.lifecycle.handlers import HandlerTable

@@ -24,6 +24,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from podkeep.base import failpoints
+from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.errors import (
     FailedPrecondition,
     InvalidArgument,
@@ -33,7 +34,6 @@ from podkeep.base.errors import (
     Unavailable,
 )
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.base.singleflight import SingleFlight
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.model import Level, Target

@@ -35,7 +35,7 @@ from podkeep.base.errors import (
     ResourceExhausted,
 )
 from podkeep.base.ids import ContainerID, SandboxID
-from podkeep.base.printable import quoted
+from podkeep.base.text.printable import quoted
 from podkeep.runtime.model.records import (
     Container,
     ContainerConfig,

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import msgspec
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
-from podkeep.base.tasks import Tasks
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.kernel.network import nfnetlink

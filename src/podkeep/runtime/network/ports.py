@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
-from podkeep.base import netloc
 from podkeep.base.errors import AlreadyExists, InvalidArgument
-from podkeep.base.printable import quoted
+from podkeep.base.text import netloc
+from podkeep.base.text.printable import quoted
 from podkeep.runtime.model.records import HostPort, Sandbox
 
 PROTOCOLS = ("tcp", "udp", "sctp")

@@ -1,7 +1,7 @@
 """OCI configurations: one base, and edits of it that are applied in order. Pure.
 
 Owns: what the configurations of containers, of the infra process of a pod and of the probe of a handler have in common.
-Does not own: what only containers have (``spec.py``), what CDI devices and classes add to that (``cdi_edits.py``,
+Does not own: what only containers have (``spec.py``), what CDI devices and classes add to that (``cdi/edits.py``,
 ``class_resources``).
 """
 

@@ -184,7 +184,7 @@ def check_device_nodes(config: Mapping[str, Any]) -> None:
     """Check that the OCI runtime makes no device node in a volume, where a link could bring its mode and owner to
     another file.
 
-    :param config: the OCI configuration with all that was added to it (``cdi_edits.py``).
+    :param config: the OCI configuration with all that was added to it (``cdi/edits.py``).
     :raises InvalidArgument: naming the node and the volume.
     """
     volumes = {

@@ -11,8 +11,8 @@ import fcntl
 import os
 from collections.abc import Callable
 
+from podkeep.base.concurrency.tasks import finished
 from podkeep.base.errors import PodkeepError
-from podkeep.base.tasks import finished
 from podkeep.http.budget import ClientGone
 from podkeep.http.streams import Sink, Source
 from podkeep.runtime.oci.exec import ExecProcess

@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted
-from podkeep.base.tasks import Tasks
 from podkeep.http.budget import Account, ClientGone
 from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.http.streams import Sink, Source

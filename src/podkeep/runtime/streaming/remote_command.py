@@ -13,8 +13,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.base.tasks import Tasks
 from podkeep.http.budget import ClientGone
 from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.http.streams import Sink

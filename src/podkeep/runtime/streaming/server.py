@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from podkeep.base import netloc
+from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.config import StreamingConfig
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
-from podkeep.base.tasks import Tasks
-from podkeep.base.threads import working_for
+from podkeep.base.text import netloc
 from podkeep.http import handshake
 from podkeep.http.budget import Pool
 from podkeep.http.connection import Limits

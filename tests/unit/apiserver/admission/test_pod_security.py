@@ -8,10 +8,10 @@ import pytest
 
 from podkeep.api.feature_gates import KNOWN, FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.admission import pod_security
 from podkeep.apiserver.admission.attributes import Attributes, Operation
-from podkeep.apiserver.admission.pod_security import Configuration, PodSecurity, configuration
-from podkeep.apiserver.admission.pod_security_policy import LABELS, Level, Policies, Policy, of_labels
+from podkeep.apiserver.admission.pod_security import plugin as pod_security
+from podkeep.apiserver.admission.pod_security.plugin import Configuration, PodSecurity, configuration
+from podkeep.apiserver.admission.pod_security.policy import LABELS, Level, Policies, Policy, of_labels
 from podkeep.apiserver.auth.user import User
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.base.config import PodSecurityConfig

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.admission.pod_security_checks import NEWEST, violations
-from podkeep.apiserver.admission.pod_security_policy import Level, Policy
+from podkeep.apiserver.admission.pod_security.checks import NEWEST, violations
+from podkeep.apiserver.admission.pod_security.policy import Level, Policy
 
 BASELINE, RESTRICTED = Level.BASELINE, Level.RESTRICTED
 

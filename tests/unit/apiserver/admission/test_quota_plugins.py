@@ -14,9 +14,9 @@ import pytest
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.apiserver.admission import limits
 from podkeep.apiserver.admission.chain import ORDER, chain
-from podkeep.apiserver.admission.class_quota import ClassQuota
-from podkeep.apiserver.admission.quota_ledger import QuotaLedger
-from podkeep.apiserver.admission.resource_quota import ResourceQuota
+from podkeep.apiserver.admission.quota.class_quota import ClassQuota
+from podkeep.apiserver.admission.quota.ledger import QuotaLedger
+from podkeep.apiserver.admission.quota.resource_quota import ResourceQuota
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.meta.objects import Object

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.admission import quota_usage
+from podkeep.apiserver.admission.quota import usage as quota_usage
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from podkeep.api.feature_gates import FeatureGates
-from podkeep.apiserver.admission.quota_ledger import QuotaLedger
+from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.controllers.controller import merge_patch
 from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.runner import Runner

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.endpoints import bodies
-from podkeep.apiserver.endpoints.bodies import FieldValidation
-from podkeep.apiserver.endpoints.media_types import JSON, PROTOBUF, YAML
-from podkeep.apiserver.endpoints.options import write_options
-from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.endpoints.resources import applied, patch_value
 from podkeep.apiserver.kinds.cluster import configuration
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import PatchType
+from podkeep.apiserver.requests import bodies
+from podkeep.apiserver.requests.bodies import FieldValidation
+from podkeep.apiserver.requests.media_types import JSON, PROTOBUF, YAML
+from podkeep.apiserver.requests.options import write_options
+from podkeep.apiserver.requests.query import Query
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.table import Kind, kubernetes
 

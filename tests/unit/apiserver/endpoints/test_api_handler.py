@@ -13,10 +13,10 @@ import msgspec
 import pytest
 import yaml
 
-from podkeep.apiserver.endpoints import lists
-from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight, Slots
-from podkeep.apiserver.endpoints.output import PIECE_BYTES
 from podkeep.apiserver.kinds.served import Served
+from podkeep.apiserver.list_watch import lists
+from podkeep.apiserver.requests.limits import SEAT_CHARACTERS, InFlight, Slots
+from podkeep.apiserver.requests.output import PIECE_BYTES
 from podkeep.apiserver.storage import database, store
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.endpoints import openapi_schemas
-from podkeep.apiserver.endpoints.catalog import Catalog
-from podkeep.apiserver.endpoints.openapi import OpenApi
+from podkeep.apiserver.discovery import openapi_schemas
+from podkeep.apiserver.discovery.catalog import Catalog
+from podkeep.apiserver.discovery.openapi import OpenApi
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.schema import protobuf
 from podkeep.apiserver.schema.table import kubernetes

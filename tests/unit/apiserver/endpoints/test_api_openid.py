@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from podkeep.apiserver.auth.jwt import read_signing_key
-from podkeep.apiserver.endpoints import openid
+from podkeep.apiserver.discovery import openid
 
 
 def _integer(text: str) -> int:

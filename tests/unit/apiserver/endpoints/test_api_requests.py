@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.endpoints import media_types, options, request_info
-from podkeep.apiserver.endpoints.media_types import JSON, YAML, Form
-from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.kinds.cluster.configuration import RESOURCES
 from podkeep.apiserver.kinds.pods.pod import RESOURCES as PODS
 from podkeep.apiserver.meta.status import StatusError
+from podkeep.apiserver.requests import media_types, options, request_info
+from podkeep.apiserver.requests.media_types import JSON, YAML, Form
+from podkeep.apiserver.requests.query import Query
 
 CONFIG_MAPS = RESOURCES[0]
 

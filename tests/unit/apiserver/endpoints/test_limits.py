@@ -7,10 +7,10 @@ from contextlib import ExitStack
 import pytest
 
 from podkeep.apiserver.auth.user import MASTERS, User
-from podkeep.apiserver.endpoints import request_info
-from podkeep.apiserver.endpoints.limits import SEAT_CHARACTERS, InFlight
-from podkeep.apiserver.endpoints.query import Query
 from podkeep.apiserver.meta.status import StatusError
+from podkeep.apiserver.requests import request_info
+from podkeep.apiserver.requests.limits import SEAT_CHARACTERS, InFlight
+from podkeep.apiserver.requests.query import Query
 
 PODS = "/api/v1/pods"
 ANN, BOB, CARL = (User(name=name) for name in ("ann", "bob", "carl"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from podkeep.apiserver.endpoints.recent import ENTRY_BYTES, Recent
+from podkeep.apiserver.list_watch.recent import ENTRY_BYTES, Recent
 
 
 def test_the_oldest_are_given_up_for_new_ones() -> None:

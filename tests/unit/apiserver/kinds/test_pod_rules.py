@@ -11,14 +11,14 @@ import pytest
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.pods import projected as pod_projected
-from podkeep.apiserver.kinds.pods import volumes as pod_volumes
 from podkeep.apiserver.kinds.pods.template import (
     default_pod_template,
     drop_pod_template,
     pod_template_warnings,
     validate_pod_template,
 )
+from podkeep.apiserver.kinds.pods.validation import projected as pod_projected
+from podkeep.apiserver.kinds.pods.validation import volumes as pod_volumes
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
 from podkeep.apiserver.schema.decode import decode

@@ -10,7 +10,7 @@ import msgspec
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.api.secret_types import BASIC_AUTH, DOCKER_KEYS, SSH_AUTH, TLS
+from podkeep.api.validation.secret_types import BASIC_AUTH, DOCKER_KEYS, SSH_AUTH, TLS
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.field_rules import immutable
 from podkeep.apiserver.kinds.resources import Resource, Strategy

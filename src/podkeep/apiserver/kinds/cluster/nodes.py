@@ -14,7 +14,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, NAME, NONE, at, column
 from podkeep.apiserver.kinds.cluster import class_infos
 from podkeep.apiserver.kinds.field_rules import named, not_supported
-from podkeep.apiserver.kinds.pods.requirements import validate_quantity
+from podkeep.apiserver.kinds.pods.validation.requirements import validate_quantity
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.kinds.services import addresses
 from podkeep.apiserver.meta.objects import Object, metadata

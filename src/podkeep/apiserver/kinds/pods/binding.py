@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.pods import fields as pod_fields
+from podkeep.apiserver.kinds.pods.validation import fields as pod_fields
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import MODIFIED, bad_request, conflict, invalid
 from podkeep.apiserver.patch.values import copy

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from podkeep.apiserver.kinds import cells
 from podkeep.apiserver.kinds.field_rules import has_condition
-from podkeep.apiserver.kinds.pods.containers import is_sidecar
+from podkeep.apiserver.kinds.pods.validation.containers import is_sidecar
 from podkeep.apiserver.kinds.resources import Column
 
 _FINISHED = ("Failed", "Succeeded")

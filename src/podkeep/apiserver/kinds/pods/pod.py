@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.pods import scheduling as pod_scheduling
-from podkeep.apiserver.kinds.pods import spec as pod_spec
-from podkeep.apiserver.kinds.pods import status as pod_status
-from podkeep.apiserver.kinds.pods import updates as pod_updates
 from podkeep.apiserver.kinds.pods.binding import set_condition
 from podkeep.apiserver.kinds.pods.columns import COLUMNS
 from podkeep.apiserver.kinds.pods.defaults import default_pod
 from podkeep.apiserver.kinds.pods.gates import drop_pod
 from podkeep.apiserver.kinds.pods.resources import qos_class
+from podkeep.apiserver.kinds.pods.validation import scheduling as pod_scheduling
+from podkeep.apiserver.kinds.pods.validation import spec as pod_spec
+from podkeep.apiserver.kinds.pods.validation import status as pod_status
+from podkeep.apiserver.kinds.pods.validation import updates as pod_updates
 from podkeep.apiserver.kinds.pods.warnings import pod_warnings
 from podkeep.apiserver.kinds.resources import Part, Resource, Strategy
 from podkeep.apiserver.meta.objects import Object

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 HUGE_PAGES = "hugepages-"
 _FINE = re.compile(r"[nu]$|e-[69]$")

@@ -11,7 +11,11 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.pods import gates as pod_gates
 from podkeep.apiserver.kinds.pods.defaults import default_pod_spec
-from podkeep.apiserver.kinds.pods.spec import validate_annotations, validate_pod_spec, validate_profiles_agree
+from podkeep.apiserver.kinds.pods.validation.spec import (
+    validate_annotations,
+    validate_pod_spec,
+    validate_profiles_agree,
+)
 from podkeep.apiserver.kinds.pods.warnings import warnings
 from podkeep.apiserver.patch.managers import MAX_ANNOTATION_BYTES, annotation_bytes
 

@@ -7,16 +7,16 @@ from itertools import chain, islice
 from typing import Any
 
 from podkeep.api import names
-from podkeep.apiserver.kinds.pods.fields import containers
-from podkeep.apiserver.kinds.pods.scheduling import POD_AFFINITIES, PREFERRED, REQUIRED
-from podkeep.apiserver.kinds.pods.spec import (
+from podkeep.apiserver.kinds.pods.validation.fields import containers
+from podkeep.apiserver.kinds.pods.validation.scheduling import POD_AFFINITIES, PREFERRED, REQUIRED
+from podkeep.apiserver.kinds.pods.validation.spec import (
     APPARMOR_CONTAINER,
     SECCOMP_CONTAINER,
     SECCOMP_POD,
     apparmor_profile,
 )
 from podkeep.apiserver.kinds.services import addresses
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 DEPRECATED_NODE_LABELS = {
     "beta.kubernetes.io/arch": 'deprecated since v1.14; use "kubernetes.io/arch" instead',

@@ -14,7 +14,7 @@ from podkeep.apiserver.kinds.policy.resource_lists import is_overcommitted, vali
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 POD = "Pod"
 CONTAINER = "Container"

@@ -6,8 +6,8 @@ The rules are those of Kubernetes' pkg/apis/core/validation and pkg/apis/core/he
 from __future__ import annotations
 
 from podkeep.api.fields import FieldErrors
-from podkeep.apiserver.kinds.pods.requirements import is_extended, is_native, name_problem
 from podkeep.apiserver.kinds.pods.resources import HUGE_PAGES
+from podkeep.apiserver.kinds.pods.validation.requirements import is_extended, is_native, name_problem
 
 _COMPUTE = frozenset({"cpu", "memory", "ephemeral-storage"})
 _QUOTA = frozenset(

@@ -16,12 +16,12 @@ from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.cluster import class_infos
 from podkeep.apiserver.kinds.field_rules import IMMUTABLE, required
 from podkeep.apiserver.kinds.pods import resources as pod_resources
-from podkeep.apiserver.kinds.pods.requirements import validate_quantity
+from podkeep.apiserver.kinds.pods.validation.requirements import validate_quantity
 from podkeep.apiserver.kinds.policy.resource_lists import is_for_quota, validate_quota_name
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 MAX_HARD = 1_000
 """Resources that a quota limits: each write in its namespace is held against them, and its status has each twice."""

@@ -10,8 +10,8 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.field_rules import immutable, labels
 from podkeep.apiserver.kinds.pods import resources as pod_resources
-from podkeep.apiserver.kinds.pods.requirements import validate_overhead
-from podkeep.apiserver.kinds.pods.scheduling import validate_tolerations
+from podkeep.apiserver.kinds.pods.validation.requirements import validate_overhead
+from podkeep.apiserver.kinds.pods.validation.scheduling import validate_tolerations
 from podkeep.apiserver.kinds.pods.warnings import DEPRECATED_NODE_LABELS
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object

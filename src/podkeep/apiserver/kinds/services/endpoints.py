@@ -13,7 +13,7 @@ from podkeep.apiserver.kinds.services import addresses
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.patch.values import equal
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import netloc
+from podkeep.base.text import netloc
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 HOST_NAME = "kubernetes.io/hostname"

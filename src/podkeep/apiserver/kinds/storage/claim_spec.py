@@ -9,8 +9,8 @@ from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.field_rules import named, required
-from podkeep.apiserver.kinds.pods import fields as pod_fields
-from podkeep.base import quantity
+from podkeep.apiserver.kinds.pods.validation import fields as pod_fields
+from podkeep.base.text import quantity
 
 ACCESS_MODES = ("ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod")
 VOLUME_MODES = ("Block", "Filesystem")

@@ -9,7 +9,7 @@ from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, NAME, NONE, at, column
 from podkeep.apiserver.kinds.field_rules import immutable, not_negative, not_supported
-from podkeep.apiserver.kinds.pods.volumes import validate_driver_name
+from podkeep.apiserver.kinds.pods.validation.volumes import validate_driver_name
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.schema.table import Kind

@@ -12,7 +12,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.field_rules import IMMUTABLE, immutable, not_supported
 from podkeep.apiserver.kinds.pods import resources as pod_resources
-from podkeep.apiserver.kinds.pods.requirements import is_native, validate_quantity
+from podkeep.apiserver.kinds.pods.validation.requirements import is_native, validate_quantity
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.kinds.storage.claim_spec import validate_claim_spec
 from podkeep.apiserver.kinds.storage.volume_rules import (
@@ -26,7 +26,7 @@ from podkeep.apiserver.kinds.storage.volume_rules import (
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 _BOUND = "Bound"
 _CLAIM = "PersistentVolumeClaim"

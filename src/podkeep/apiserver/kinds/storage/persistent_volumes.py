@@ -13,8 +13,8 @@ from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.field_rules import IMMUTABLE, immutable, not_supported, required
 from podkeep.apiserver.kinds.pods import resources as pod_resources
 from podkeep.apiserver.kinds.pods.defaults import default_sources
-from podkeep.apiserver.kinds.pods.fields import supported
-from podkeep.apiserver.kinds.pods.scheduling import validate_node_selector
+from podkeep.apiserver.kinds.pods.validation.fields import supported
+from podkeep.apiserver.kinds.pods.validation.scheduling import validate_node_selector
 from podkeep.apiserver.kinds.pods.warnings import DEPRECATED_NODE_LABELS
 from podkeep.apiserver.kinds.resources import Resource, Strategy
 from podkeep.apiserver.kinds.storage import volume_sources
@@ -30,7 +30,7 @@ from podkeep.apiserver.kinds.storage.volume_rules import (
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 MOUNT_OPTIONS = "volume.beta.kubernetes.io/mount-options"
 _RECYCLE = "Recycle"

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.field_rules import required
-from podkeep.apiserver.kinds.pods.fields import no_backsteps
-from podkeep.apiserver.kinds.pods.volumes import validate_driver_name, validate_source
+from podkeep.apiserver.kinds.pods.validation.fields import no_backsteps
+from podkeep.apiserver.kinds.pods.validation.volumes import validate_driver_name, validate_source
 
 Source: TypeAlias = Mapping[str, Any]
 _Rule: TypeAlias = Callable[[Source, str, FieldErrors], None]

@@ -17,7 +17,7 @@ from podkeep.apiserver.kinds.workloads import index_sets, job_status, workload_r
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import durations
+from podkeep.base.text import durations
 
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
 JOB_NAME = "batch.kubernetes.io/job-name"

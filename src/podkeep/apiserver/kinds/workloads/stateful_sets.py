@@ -19,7 +19,7 @@ from podkeep.apiserver.kinds.workloads.replicas import READY
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.patch.values import equal
 from podkeep.apiserver.schema.table import Kind
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 
 _COUNTED = ("readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas")
 _NUMBERS = ("replicas", *_COUNTED, "observedGeneration", "collisionCount")

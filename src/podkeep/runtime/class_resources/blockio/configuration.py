@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from podkeep.base import quantity
+from podkeep.base.text import quantity
 from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import patterns
 from podkeep.runtime.class_resources.model import check_class

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, ResourceExhausted
-from podkeep.base.printable import printable
+from podkeep.base.text.printable import printable
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import Target

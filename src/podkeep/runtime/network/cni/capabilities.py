@@ -9,7 +9,7 @@ import re
 from decimal import Decimal
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.base.printable import quoted
+from podkeep.base.text.printable import quoted
 from podkeep.runtime.model.records import SandboxConfig
 from podkeep.runtime.network.cni.conflist import Json
 

@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping, Sequence, Sized
 from typing import TypeVar
 
-from podkeep.base import printable
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text import printable
 
 MAX_NAME_LENGTH = 1024
 """Characters of a name; Kubernetes allows 253."""

@@ -8,7 +8,8 @@ from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.annotations import find as annotations_of
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import SandboxConfig
-from podkeep.runtime.oci import cdi, resources
+from podkeep.runtime.oci import resources
+from podkeep.runtime.oci.cdi import spec as cdi
 from podkeep.runtime.rpc.convert.checks import (
     absolute,
     bounded,

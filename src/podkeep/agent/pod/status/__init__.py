@@ -1,0 +1,1 @@
+"""The status of a pod (v1.PodStatus) from what is wanted and what was observed. Pure."""

@@ -1,0 +1,163 @@
+"""What each quota is used for now, with the writes that are on their way to the disk: sums that are kept, not computed.
+
+A sum changes by the objects that were written since it was asked for last. What was counted of a write that is not
+acknowledged yet is looked at again each time, since that write may fail; so is a pod whose grace period runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from podkeep.apiserver.admission.quota import usage as quota_usage
+from podkeep.apiserver.admission.quota.usage import PODS, QUOTAS, Amounts, Object
+from podkeep.apiserver.meta.lister import NewestLister
+from podkeep.apiserver.meta.objects import metadata
+
+_Key = tuple[str, str, str]
+
+
+class _Counted(NamedTuple):
+    """An object as it was counted, and by which quotas."""
+
+    revision: str
+    charged: bool
+    usage: Amounts
+    quotas: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Namespace:
+    """The quotas of a namespace, what is used of each, and the objects that were counted for that."""
+
+    quotas: dict[str, Object] = field(default_factory=dict)
+    used: dict[str, Amounts] = field(default_factory=dict)
+    counted: dict[tuple[str, str], _Counted] = field(default_factory=dict)
+    resources: set[str] = field(default_factory=set)
+    deleting: set[tuple[str, str]] = field(default_factory=set)
+    is_counted: bool = False
+
+
+def _utc() -> datetime:
+    return datetime.now(UTC)
+
+
+class QuotaLedger:
+    """The quotas of all namespaces with what is used of them.
+
+    :param now: tells the time.
+    """
+
+    def __init__(self, lister: NewestLister, now: Callable[[], datetime] = _utc) -> None:
+        self._lister = lister
+        self._now = now
+        self._namespaces: dict[str, _Namespace] | None = None
+        self._revision = 0
+        self._open: frozenset[_Key] = frozenset()
+
+    def quotas(self, namespace: str) -> list[Object]:
+        """Return the quotas of a namespace by name, as the next write to them finds them."""
+        found = self._current().get(namespace)
+        return [] if found is None else [quota for _, quota in sorted(found.quotas.items())]
+
+    def used(self, namespace: str, name: str) -> Mapping[str, Decimal]:
+        found = self._current()[namespace]
+        if not found.is_counted:
+            self._count(namespace, found)
+        # sorted() makes a list: counting changes the set.
+        for resource, item in sorted(found.deleting):
+            self._recount(found, (resource, namespace, item))
+        return found.used[name]
+
+    def _current(self) -> dict[str, _Namespace]:
+        """Return every namespace with quotas, after what was written since the last time."""
+        pending = frozenset(self._lister.pending())
+        changes = None if self._namespaces is None else self._lister.changes(self._revision)
+        if self._namespaces is None or changes is None:
+            self._namespaces = {}
+            keys: set[_Key] = {
+                (QUOTAS, metadata(quota)["namespace"], metadata(quota)["name"]) for quota in self._lister.list(QUOTAS)
+            }
+            keys.update(pending)
+        else:
+            # What was queued at the last look may have failed since: it is counted as it is now.
+            keys = {*changes, *pending, *self._open}
+        # Nothing is awaited in this function: changes, queued writes and the revision are of one moment.
+        self._revision, self._open = self._lister.revision, pending
+        # Quotas first: one that is new or means something else has its namespace counted from the beginning.
+        for key in keys:
+            if key[0] == QUOTAS:
+                self._note_quota(key)
+        for key in keys:
+            found = self._namespaces.get(key[1])
+            if found is not None and found.is_counted:
+                self._recount(found, key)
+        return self._namespaces
+
+    def _note_quota(self, key: _Key) -> None:
+        _, namespace, name = key
+        assert self._namespaces is not None
+        quota, found = self._lister.newest(*key), self._namespaces.get(namespace)
+        if quota is None:
+            if found is not None and found.quotas.pop(name, None) is not None:
+                found.is_counted = False
+                if not found.quotas:
+                    del self._namespaces[namespace]
+            return
+        found = self._namespaces.setdefault(namespace, _Namespace())
+        before = found.quotas.get(name)
+        found.quotas[name] = quota
+        # The specification alone: the status is written after each count, and must not cause another one.
+        if before is None or before.get("spec") != quota.get("spec"):
+            found.is_counted = False
+
+    def _count(self, namespace: str, found: _Namespace) -> None:
+        """Count every object of a namespace that a quota concerns."""
+        found.counted, found.deleting, found.is_counted = {}, set(), True
+        found.used = {name: {} for name in found.quotas}
+        hard = {name for quota in found.quotas.values() for name in quota.get("spec", {}).get("hard", ())}
+        found.resources = quota_usage.counted_resources(hard)
+        keys = {
+            (resource, namespace, metadata(value)["name"])
+            for resource in found.resources
+            for value in self._lister.list(resource, namespace)
+        }
+        keys.update(key for key in self._lister.pending() if key[1] == namespace)
+        for key in keys:
+            self._recount(found, key)
+
+    def _recount(self, found: _Namespace, key: _Key) -> None:
+        """Count an object again, if it changed since."""
+        resource, _, name = key
+        if resource not in found.resources:
+            return
+        place, now = (resource, name), self._now()
+        value, before = self._lister.newest(*key), found.counted.get(place)
+        charged = value is not None and (resource != PODS or quota_usage.is_charged(value, now))
+        revision = "" if value is None else metadata(value)["resourceVersion"]
+        # A pod stops to be charged when its grace period is over, without another revision of it.
+        if before is not None and before.revision == revision and before.charged == charged:
+            return
+        if before is not None:
+            _add(found, before, -1)
+            del found.counted[place]
+        found.deleting.discard(place)
+        if value is None:
+            return
+        # Remembered: what is subtracted later must be what is added now, and by then the object may be in other scopes.
+        quotas = tuple(name for name, quota in found.quotas.items() if quota_usage.in_scope(quota, resource, value))
+        counted = _Counted(revision, charged, quota_usage.usage(resource, value, now), quotas)
+        found.counted[place] = counted
+        _add(found, counted, 1)
+        if resource == PODS and charged and "deletionTimestamp" in metadata(value):
+            found.deleting.add(place)
+
+
+def _add(found: _Namespace, counted: _Counted, sign: int) -> None:
+    for name in counted.quotas:
+        used: dict[str, Any] = found.used[name]
+        for resource, amount in counted.usage.items():
+            used[resource] = used.get(resource, Decimal(0)) + sign * amount

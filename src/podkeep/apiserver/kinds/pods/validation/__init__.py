@@ -1,0 +1,1 @@
+"""Validation of pods, of their updates and of their status, in kube-apiserver's words (core/validation). Pure."""

@@ -1,0 +1,117 @@
+"""How many requests are answered at a time (kube-apiserver: ``--max-requests-inflight`` and its sibling for writes).
+
+One user gets at most half of them, so that one client that does not stop leaves room for the others (what
+kube-apiserver has priority and fairness for). As there, a request that takes more of the server takes more seats.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+
+from podkeep.apiserver.auth.user import MASTERS, User
+from podkeep.apiserver.meta.status import StatusError, too_many_requests
+from podkeep.apiserver.requests.request_info import READ_ONLY, RequestInfo
+
+MAX_READS = 400
+MAX_WRITES = 200
+MAX_STREAMS = 4096
+"""Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
+ROOM_BYTES = 64 << 20
+"""Of what is made or read of large objects for clients of their own, who take their time."""
+OWN_BYTES = 128 << 10
+"""Of these, what each answer may have anyway: more than a piece of many small objects."""
+SEAT_CHARACTERS = 512
+"""Of selectors, for which a request takes another seat: an open watch keeps them, in some 30 times as many bytes."""
+
+
+@dataclass(slots=True)
+class Slots:
+    """Seats for requests of one sort: ``limit`` of them, of which one user has at most half, and at least one."""
+
+    limit: int
+    users: Counter[str] = field(default_factory=Counter)
+    used: int = 0
+
+    @contextmanager
+    def taken(self, user: str, seats: int = 1) -> Iterator[None]:
+        """Hold this many, or all that one user may have if that is less.
+
+        :raises StatusError: 429, if there are too few, or the user has their share.
+        """
+        share = (self.limit + 1) // 2
+        seats = max(min(seats, share), 1)
+        if self.used + seats > self.limit or self.users[user] + seats > share:
+            self._forget(user)
+            raise too_many_requests()
+        self.used += seats
+        self.users[user] += seats
+        try:
+            yield
+        finally:
+            self.used -= seats
+            self.users[user] -= seats
+            self._forget(user)
+
+    def _forget(self, user: str) -> None:
+        if not self.users[user]:
+            del self.users[user]
+
+
+class NoRoom(StatusError):
+    """Too much is kept for the clients of one user, or for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What may be kept for one answer while its client takes it; ``slots`` are bytes, None: as much as it likes."""
+
+    slots: Slots | None = None
+    user: str = ""
+
+    @contextmanager
+    def taken(self, size: int) -> Iterator[None]:
+        """Keep so many bytes.
+
+        :raises NoRoom: if they are many, and others of the same user's, or of all users, are.
+        """
+        with ExitStack() as held:
+            if self.slots is not None and size > OWN_BYTES:
+                try:
+                    held.enter_context(self.slots.taken(self.user, size))
+                except StatusError as error:
+                    raise NoRoom(error.code, error.reason, error.message, **error.details) from None
+            yield
+
+
+class InFlight:
+    """The requests that are being answered. Administrators' are not counted."""
+
+    def __init__(self, reads: int = MAX_READS, writes: int = MAX_WRITES, streams: int = MAX_STREAMS) -> None:
+        self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams)
+        self.kept = Slots(ROOM_BYTES)
+
+    def room(self, user: User) -> Room:
+        """Return what answers to a user have room for."""
+        return Room() if MASTERS in user.groups else Room(self.kept, user.name)
+
+    @contextmanager
+    def counted(self, info: RequestInfo, user: User, selectors: int = 0) -> Iterator[None]:
+        """Count a request while it is answered.
+
+        :param selectors: characters of its selectors.
+        :raises StatusError: 429, if there are too many.
+        """
+        if MASTERS in user.groups:
+            yield
+            return
+        with self._slots(info).taken(user.name, 1 + selectors // SEAT_CHARACTERS):
+            yield
+
+    def _slots(self, info: RequestInfo) -> Slots:
+        if info.is_long_running:
+            return self.streams
+        is_write = info.resource_request and info.verb not in READ_ONLY
+        return self.writes if is_write else self.reads

@@ -1,0 +1,1 @@
+"""Tasks and threads with an owner, and operations that run once for all who ask."""

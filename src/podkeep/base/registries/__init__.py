@@ -1,0 +1,1 @@
+"""Names of images, and credentials for their registries: what runtime, agent and command line have in common."""

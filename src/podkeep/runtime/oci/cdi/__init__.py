@@ -1,0 +1,1 @@
+"""CDI (Container Device Interface): the spec files of this machine, and what a container gets of them."""

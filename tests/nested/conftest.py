@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +14,12 @@ from support.nested.machine import Machine
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[Machine]:
-    """One machine for all tests that leave it as they found it."""
+    """One machine for all tests that leave it as they found it; it powers off as an administrator would have it."""
     with Machine() as machine:
         yield machine
+        pid = machine.pid
+    assert "reboot: Power down" in machine.console
+    assert not Path(f"/proc/{pid}").exists()
 
 
 @pytest.fixture

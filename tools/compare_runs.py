@@ -6,8 +6,7 @@
 
 Prints how many tests ended how in each, and names every test that did not end in the same way: passed, failed, skipped
 for the same reason. A test that one run was told to expect a failure of, and that passes in the other, is a declared
-difference. The exit status is 1 if there are others, or if nothing was compared. Called by ``make parity`` and by the
-test that runs a part of the suite both ways.
+difference. The exit status is 1 if there are others, or if nothing was compared. Called by ``make parity``.
 """
 
 from __future__ import annotations

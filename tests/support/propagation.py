@@ -159,9 +159,8 @@ class Agent:
 
     @property
     def pid(self) -> int:
-        """The process that mounts the volumes."""
-        assert self.process is not None
-        return self.process.pid
+        """The process that mounts the volumes, which runs."""
+        return self._running().pid
 
     def start(self) -> Agent:
         """Start it, and wait until every pod has a running container."""
@@ -189,9 +188,13 @@ class Agent:
         self.process.stdin.close()
         return self.process
 
-    def _has_started(self) -> bool:
+    def _running(self) -> subprocess.Popen[str]:
         assert self.process is not None
         assert self.process.poll() is None, self.process.stderr.read() if self.process.stderr else ""
+        return self.process
+
+    def _has_started(self) -> bool:
+        self._running()
         return set(self._names) <= set(containers_by_pod(self.pods))
 
     def containers(self) -> dict[str, str]:

@@ -28,7 +28,7 @@ from support.registry import Registry
 VARIANTS = ("idmapped", "metacopy", "copy")
 CHANGED = VARIANTS[1:]
 LARGE = 3 << 20
-CYCLES = 20
+CYCLES = 5
 CAPABILITY = struct.pack("<IIIII", 0x02000001, 1 << 10, 0, 0, 0).decode("latin-1")
 """cap_net_bind_service+ep."""
 LOOK = """\

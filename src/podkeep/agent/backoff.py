@@ -8,8 +8,8 @@ from podkeep.agent import durations
 
 INITIAL = 10.0
 MAXIMUM = 300.0
-HEALTHY_AFTER = 2 * MAXIMUM
-"""Seconds of running after which a container counts as healthy again, with the longest delay there is."""
+HEALTHY_AFTER = 600.0
+"""Seconds of running after which a container counts as healthy again (kubelet: crashLoopBackOff.HasExpiredFunc)."""
 
 
 CRASH_LOOP = "CrashLoopBackOff"
@@ -55,8 +55,7 @@ class BackOff:
 
     def restarted(self, key: str, ran: float) -> None:
         """Note that a container is started again after it ran for ``ran`` seconds."""
-        # client-go forgets a delay after twice the longest one (flowcontrol.Backoff), and so does a kubelet.
-        if ran >= 2 * self._maximum:
+        if ran > HEALTHY_AFTER:
             self.succeeded(key)
         self.failed(key)
 

@@ -80,6 +80,11 @@ class ContainerView:
     resources: Confinement | None = None
     """What the runtime says it is confined to; ``None`` if it says nothing."""
 
+    @property
+    def ran(self) -> float:
+        """For how many seconds it ran, if it has ended."""
+        return (self.finished_at - self.started_at) / 1e9 if self.started_at else 0.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Observed:

@@ -181,7 +181,10 @@ def test_back_off_has_a_longest_delay() -> None:
     assert [back_off.failed("a"), back_off.failed("a")] == [5, 5]
     back_off = BackOff(maximum=15.0)
     assert [back_off.failed("a"), back_off.failed("a")] == [10, 15]
+    # Ten minutes, however short the longest delay is (kubelet, crashLoopBackOff.HasExpiredFunc).
     back_off.restarted("a", ran=31)
+    assert back_off.delay("a") == 15
+    back_off.restarted("a", ran=601)
     assert back_off.delay("a") == 10
 
 

@@ -73,7 +73,7 @@ def view(name: str, state: State, code: int = 0, attempt: int = 0, **more: Any) 
         attempt=attempt,
         state=state,
         exit_code=code,
-        started_at=1,
+        started_at=max(ended - 10**9, 1),
         finished_at=ended,
     )
     return replace(base, **more)
@@ -425,6 +425,13 @@ def test_a_container_that_was_killed_waits_only_if_it_did_not_run_for_long(ago: 
     state = WorkerState(killed={"a1": killed(last, pod)})
     assert ask(pod, seen(last, first), state=state, delay=10.0) == expected
     assert ask(pod, seen(last, first), delay=10.0) == ["wait"]
+
+
+@pytest.mark.parametrize(("ran", "expected"), [(599, ["wait"]), (601, ["start a 1"])])
+def test_a_container_that_ran_for_ten_minutes_is_started_again_at_once(ran: int, expected: list[str]) -> None:
+    """However often it crashed before: its back-off has expired (kubelet, crashLoopBackOff.HasExpiredFunc)."""
+    last = view("a", State.EXITED, 1, started_at=int((NOW - ran) * 1e9))
+    assert ask(make("Always", {"name": "a"}), seen(last), delay=300.0) == expected
 
 
 def test_only_containers_that_are_started_again_are_in_back_off() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from podkeep.agent.backoff import HEALTHY_AFTER
 from podkeep.agent.convert.container import container_hash
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import (
@@ -466,6 +467,8 @@ class _Containers:
         # An init container that ended in an earlier sandbox is due again in the new one: that is no crash, so no
         # back-off.
         if latest is None or latest.state is not State.EXITED or (start.init and self._here(name) is None):
+            return held
+        if latest.ran > HEALTHY_AFTER:
             return held
         delay = self._clock.delay(name)
         if latest.id in self._state.killed:

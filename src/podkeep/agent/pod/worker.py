@@ -546,7 +546,7 @@ class PodWorker:
         elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
-                self._back_off.restarted(previous.name, (previous.finished_at - previous.started_at) / 1e9)
+                self._back_off.restarted(previous.name, previous.ran)
             await self._resizing.before_start(self.pod, action.container.name)
             await self._start_container(action, observed, admitted)
             self._node.allocations.started(self.pod.metadata.uid, action.container.name)

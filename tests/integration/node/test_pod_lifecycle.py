@@ -153,6 +153,12 @@ def test_a_changed_image_restarts_that_container_alone(
     after = node.pod("web", lambda found: statuses(found)["main"]["restartCount"] == 1, "restarted")
     assert statuses(after)["main"]["image"] == newer
     assert statuses(after)["other"]["containerID"] == statuses(before)["other"]["containerID"]
+    # Of the attempts that ended one is kept, and its log; what was rotated goes with the others.
+    (logs,) = (node.daemon.base / "logs").glob("default_web_*/main")
+    (logs / "0.log.20260131-080000.gz").touch()
+    node.patch("web", {"spec": {"containers": [{"name": "main", "image": image}]}})
+    node.pod("web", lambda found: statuses(found)["main"]["restartCount"] == 2, "restarted again")
+    node.until(lambda: {path.name for path in logs.iterdir()} == {"1.log", "2.log"}, "logs of two attempts")
 
 
 def statuses(found: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,7 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.plan import decide
+from podkeep.agent.pod.starter import surplus
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api import manifest
 from podkeep.api.containers import ResourceRequirements
@@ -35,6 +36,7 @@ from podkeep.api.status import (
     ContainerStatus,
     PodStatus,
 )
+from podkeep.base.config import AgentConfig
 
 NOW = 1_000_000.0
 READY = SandboxView(id="s0", ready=True, attempt=0, created_at=1, ips=("10.0.0.2",))
@@ -432,6 +434,23 @@ def test_a_container_that_ran_for_ten_minutes_is_started_again_at_once(ran: int,
     """However often it crashed before: its back-off has expired (kubelet, crashLoopBackOff.HasExpiredFunc)."""
     last = view("a", State.EXITED, 1, started_at=int((NOW - ran) * 1e9))
     assert ask(make("Always", {"name": "a"}), seen(last), delay=300.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, ["a1", "a0"]),
+        ({"maximum_dead_containers_per_container": 0}, ["a1", "a0"]),
+        ({"maximum_dead_containers_per_container": 2}, ["a0"]),
+        ({"maximum_dead_containers_per_container": -1}, []),
+        ({"minimum_container_ttl": 60.0}, ["a0"]),
+    ],
+)
+def test_attempts_are_kept_as_the_configuration_says(settings: dict[str, Any], expected: list[str]) -> None:
+    """The last one in any case: its end is in the pod's status."""
+    ages = {2: 10.0, 1: 50.0, 0: 100.0}
+    attempts = [view("a", State.EXITED, 1, n, created_at=int((NOW - age) * 1e9)) for n, age in ages.items()]
+    assert [item.id for item in surplus(attempts, AgentConfig(**settings), NOW)] == expected
 
 
 def test_only_containers_that_are_started_again_are_in_back_off() -> None:

@@ -35,7 +35,13 @@ def pod_labels(pod: Pod) -> dict[str, str]:
 
 
 def log_directory(root: str, pod: Pod) -> str:
-    return f"{root}/{pod.metadata.namespace}_{pod.metadata.name}_{pod.metadata.uid}"
+    meta = pod.metadata
+    return f"{root}/{log_directory_of(meta.namespace, meta.name, meta.uid)}"
+
+
+def log_directory_of(namespace: str, name: str, uid: str) -> str:
+    """Return the name of a pod's directory in that of all logs."""
+    return f"{namespace}_{name}_{uid}"
 
 
 def log_path(container: str, attempt: int) -> str:

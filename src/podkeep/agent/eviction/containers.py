@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.agent.convert import names
+from podkeep.agent.logs import rotation
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import InvalidArgument, PodkeepError
@@ -31,12 +32,13 @@ INTERVAL_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class EndedContainer:
-    """A container that does not run. ``created_at`` in nanoseconds since 1970."""
+    """A container that does not run. ``created_at`` in nanoseconds since 1970; ``log`` in the directory of all logs."""
 
     id: str
     pod: str
     name: str
     created_at: int
+    log: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,13 +106,22 @@ class ContainerGarbage:
         sandboxes = (await self._client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())).items
         dead = [
             EndedContainer(
-                id=item.id, pod=item.labels[names.POD_UID], name=item.metadata.name, created_at=item.created_at
+                id=item.id,
+                pod=item.labels[names.POD_UID],
+                name=item.metadata.name,
+                created_at=item.created_at,
+                log=_log_of(item),
             )
             for item in containers
             if item.state == api_pb2.CONTAINER_EXITED and self._knows(item.labels.get(names.POD_UID, ""))
         ]
         removed = excess(dead, self._policy, now=time.time(), all_of=(lambda uid: all_of_ended and self._ended(uid)))
         for item in removed:
+            # The log goes first: without its container nobody would know of it.
+            try:
+                await asyncio.to_thread(rotation.remove, self._logs / item.log)
+            except OSError as error:
+                log.warning("garbage collection of containers: %s", error)
             await self._remove(api_pb2.RemoveContainerRequest(container_id=item.id))
         gone = {item.id for item in removed}
         used = {item.pod_sandbox_id for item in containers if item.id not in gone}
@@ -181,6 +192,12 @@ def excess(
         rest = sorted((item for unit in units.values() for item in unit), key=lambda item: -item.created_at)
         found += rest[policy.in_all :]
     return found
+
+
+def _log_of(item: api_pb2.Container) -> str:
+    labels = item.labels
+    directory = names.log_directory_of(labels[names.POD_NAMESPACE], labels[names.POD_NAME], labels[names.POD_UID])
+    return f"{directory}/{names.log_path(item.metadata.name, item.metadata.attempt)}"
 
 
 def _cut(units: dict[tuple[str, str], list[EndedContainer]], most: int) -> list[EndedContainer]:

@@ -78,6 +78,21 @@ def rotated(path: Path) -> list[RotatedLog]:
     return [found[stem] for stem in sorted(found)]
 
 
+def remove(path: Path) -> None:
+    """Remove the log ``path`` of a container that is gone, and its rotated files.
+
+    :raises OSError: if one of them cannot be removed.
+    """
+    _remove_all(path, rotated(path))
+    path.unlink(missing_ok=True)
+
+
+def _remove_all(path: Path, files: Iterable[RotatedLog]) -> None:
+    for file in files:
+        for name in (file.stem, f"{file.stem}{_COMPRESSED}"):
+            path.with_name(name).unlink(missing_ok=True)
+
+
 def next_name(path: Path, others: Iterable[RotatedLog], now: datetime) -> str:
     """Return what ``path`` is renamed to; it comes after ``others``, whatever was done to the clock."""
     name = rotated_name(path.name, now)
@@ -139,9 +154,7 @@ class LogRotation:
 
     def _remove_excess(self, path: Path) -> None:
         """Remove the oldest files, as many as there are too many beside the one that is written."""
-        for file in rotated(path)[: 1 - self._max_files]:
-            for name in (file.stem, f"{file.stem}{_COMPRESSED}"):
-                path.with_name(name).unlink(missing_ok=True)
+        _remove_all(path, rotated(path)[: 1 - self._max_files])
 
     async def _compress_beside(self, path: Path) -> None:
         work = asyncio.ensure_future(asyncio.to_thread(self._compress, path))

@@ -7,7 +7,9 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+import logging
+import time
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,13 +32,15 @@ from podkeep.agent.environment.variables import PodFacts, environment
 from podkeep.agent.events import Event, PodListener, PostStartFailed, StepFailed
 from podkeep.agent.images import pull_secrets
 from podkeep.agent.images.puller import LocalImage, PodPull, Wanted
+from podkeep.agent.logs import rotation
 from podkeep.agent.network import hosts
 from podkeep.agent.network.dns import ClusterDns, PodDns, pod_dns
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources
-from podkeep.agent.observed import Observed, SandboxView, State
+from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
+from podkeep.agent.pod.termination_messages import log_of
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target
 from podkeep.agent.resources import cgroup_names, class_resources, qos
@@ -48,10 +52,13 @@ from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container
 from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
+from podkeep.base.config import AgentConfig
 from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.registries.docker_config import Keyring
 from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _NO_HOST_PATH = ('""', "HostPath is empty")
@@ -409,8 +416,14 @@ class Starter:
             raise PostStartFailed(failure.message, container=container.name, started=created) from failure
 
     async def _forget(self, observed: Observed, action: StartContainer) -> None:
-        """Keep the attempt before this one, whose exit is worth knowing, and remove older ones."""
-        for view in observed.containers.get(action.container.name, ())[1:]:
+        """Keep the attempt before this one, whose exit is worth knowing, and remove older ones with their logs."""
+        attempts = observed.containers.get(action.container.name, ())
+        for view in surplus(attempts, self._node.config.agent, time.time()):
+            # The log goes first: without its container nobody would know of it.
+            try:
+                await asyncio.to_thread(rotation.remove, log_of(self._node.config.agent.pod_logs, self._pod, view))
+            except OSError as error:
+                log.warning("a log of %s cannot be removed: %s", full_name(self._pod), error)
             await self._remove(view.id)
 
     async def _remove(self, container: str) -> None:
@@ -443,6 +456,18 @@ class Starter:
 
 def _ips(observed: Observed) -> tuple[str, ...]:
     return () if observed.sandbox is None else observed.sandbox.ips
+
+
+def surplus(attempts: Sequence[ContainerView], agent: AgentConfig, now: float) -> list[ContainerView]:
+    """Return which of the attempts of a container that have ended are not kept when the next one has started.
+
+    :param attempts: newest first; the first is kept in any case, as its end is in the pod's status.
+    :param now: seconds since 1970.
+    """
+    kept = agent.maximum_dead_containers_per_container
+    if kept < 0:
+        return []
+    return [view for view in attempts[max(kept, 1) :] if view.created_at / 1e9 <= now - agent.minimum_container_ttl]
 
 
 def _target(action: StartContainer, observed: Observed) -> str:

@@ -133,7 +133,7 @@ def _formed(form: Form, value: Any, path: str, errors: FieldErrors) -> Any:
         return value
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if form is Form.INT_OR_STRING and type(value) is int:
-        return str(value)
+        return value
     if form is Form.QUANTITY and number:
         value = str(value)
     if not isinstance(value, str):

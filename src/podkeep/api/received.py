@@ -17,10 +17,6 @@ from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
 
-_GROUPS = ("initContainers", "containers", "ephemeralContainers")
-_PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
-_HOOKS = ("postStart", "preStop")
-
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedPod:
@@ -37,9 +33,8 @@ def pod(value: Mapping[str, Any]) -> ReceivedPod:
     that stops at the first thing it does not know.
     """
     try:
-        return ReceivedPod(pod=msgspec.convert(_with_texts_for_ports(value), Pod))
-    # The last three: its shape is not even what the look for ports takes for granted.
-    except (msgspec.ValidationError, KeyError, TypeError, AttributeError):
+        return ReceivedPod(pod=msgspec.convert(value, Pod))
+    except msgspec.ValidationError:
         return _looked_at(value)
 
 
@@ -49,29 +44,3 @@ def _looked_at(value: Mapping[str, Any]) -> ReceivedPod:
     decoded = decode(Pod, value, errors)
     wrong = tuple(str(error) for error in errors.found if not error.path.startswith("status"))
     return ReceivedPod(pod=decoded, problems=wrong)
-
-
-def _with_texts_for_ports(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a pod whose probes and hooks have their ports as texts, which is what a number or a name is here."""
-    spec = value["spec"]
-    groups = {group: [_container(item) for item in spec[group]] for group in _GROUPS if spec.get(group)}
-    return {**value, "spec": {**spec, **groups}}
-
-
-def _container(container: Mapping[str, Any]) -> Mapping[str, Any]:
-    changes = {name: _handler(container[name]) for name in _PROBES if container.get(name)}
-    lifecycle = container.get("lifecycle")
-    if lifecycle:
-        changes["lifecycle"] = {
-            **lifecycle,
-            **{name: _handler(lifecycle[name]) for name in _HOOKS if name in lifecycle},
-        }
-    return {**container, **changes} if changes else container
-
-
-def _handler(handler: Mapping[str, Any]) -> Mapping[str, Any]:
-    for kind in ("httpGet", "tcpSocket"):
-        action = handler.get(kind)
-        if action and type(action.get("port")) is int:
-            return {**handler, kind: {**action, "port": str(action["port"])}}
-    return handler

@@ -23,7 +23,7 @@ Int32 = Annotated[int, Form.INT32]
 Int64 = Annotated[int, Form.INT64]
 Quantity = Annotated[str, Form.QUANTITY]
 """A number with a unit, as ``quantity.parse`` reads it; written as text or as a plain number."""
-IntOrString = Annotated[str, Form.INT_OR_STRING]
-"""A port number or name; kept as text."""
+IntOrString = Annotated[int | str, Form.INT_OR_STRING]
+"""A port's number, or its name."""
 Time = Annotated[str, Form.TIME]
 """RFC 3339, as text."""

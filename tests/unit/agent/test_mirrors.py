@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from podkeep.agent.manager.mirrors import MIRROR, Mirrors
+from podkeep.agent.manager.mirrors import MIRROR, Mirrors, mirror
 from podkeep.agent.manager.static_files import decoded
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.client.client import Client
@@ -19,6 +19,26 @@ kind: Pod
 metadata: {name: new}
 spec: {containers: [{name: main, image: i}]}
 """
+
+
+PROBED = b"""
+apiVersion: v1
+kind: Pod
+metadata: {name: new}
+spec:
+  containers:
+  - name: main
+    image: i
+    livenessProbe: {tcpSocket: {port: 8080}}
+    readinessProbe: {httpGet: {path: /, port: web}}
+"""
+
+
+def test_a_mirror_has_ports_as_its_manifest_has_them() -> None:
+    """A number is no text: an API server takes a text for the name of a port, and refuses one without a letter."""
+    (container,) = mirror(decoded(PROBED, "new.yaml", "n", FeatureGates()), "u")["spec"]["containers"]
+    assert container["livenessProbe"]["tcpSocket"]["port"] == 8080
+    assert container["readinessProbe"]["httpGet"]["port"] == "web"
 
 
 class Server:

@@ -452,6 +452,11 @@ RULE = {"action": "Restart", "exitCodes": {"operator": "In", "values": [1]}}
             "spec.securityContext.seccompProfile.localhostProfile: Invalid value: \"../p\": must not contain '..'",
         ),
         (
+            pod(container={"livenessProbe": {"tcpSocket": {"port": "8080"}}}),
+            'spec.containers[0].livenessProbe.tcpSocket.port: Invalid value: "8080": '
+            "must contain at least one letter (a-z)",
+        ),
+        (
             pod({"securityContext": {"appArmorProfile": {"type": "Localhost"}}}),
             "spec.securityContext.appArmorProfile.localhostProfile: Required value",
         ),

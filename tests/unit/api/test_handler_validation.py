@@ -58,4 +58,4 @@ def test_defaults() -> None:
         assert probe.http_get == HTTPGetAction(port="web", path="/", scheme="HTTP")
     assert container.lifecycle is not None
     assert container.lifecycle.post_start is not None
-    assert container.lifecycle.post_start.http_get == HTTPGetAction(port="80", path="/", scheme="HTTP")
+    assert container.lifecycle.post_start.http_get == HTTPGetAction(port=80, path="/", scheme="HTTP")

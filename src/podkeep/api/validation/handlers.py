@@ -13,7 +13,6 @@ _COUNTS = ("initial_delay_seconds", "timeout_seconds", "period_seconds", "succes
 _PROBE_HANDLERS = ("exec", "http_get", "tcp_socket", "grpc")
 _HOOK_HANDLERS = ("exec", "http_get", "tcp_socket", "sleep")
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
-_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 STOP_SIGNALS = tuple(
     sorted(
@@ -100,7 +99,7 @@ def _handler(
             why = f"must be non-negative and less than terminationGracePeriodSeconds ({grace})"
             errors.invalid(where, action.seconds, why)
     else:
-        _port(str(action.port), f"{where}.port", errors)
+        _port(action.port, f"{where}.port", errors)
         if isinstance(action, HTTPGetAction):
             _http_get(action, where, errors)
 
@@ -116,11 +115,10 @@ def _http_get(action: HTTPGetAction, path: str, errors: FieldErrors) -> None:
             errors.invalid(f"{path}.httpHeaders", header.name, why)
 
 
-def _port(port: str, path: str, errors: FieldErrors) -> None:
-    # The decoder keeps ports as texts, numbers among them.
-    if _NUMBER.fullmatch(port):
-        if not 0 < int(port) < 65536:
-            errors.invalid(path, int(port), "must be between 1 and 65535, inclusive")
+def _port(port: int | str, path: str, errors: FieldErrors) -> None:
+    if isinstance(port, int):
+        if not 0 < port < 65536:
+            errors.invalid(path, port, "must be between 1 and 65535, inclusive")
         return
     for why in names.port_name_problems(port):
         errors.invalid(path, port, why)

@@ -74,7 +74,7 @@ async def check(probe: Probe, where: Target | None = None) -> Outcome:
 
 
 def http(port: int, **fields: object) -> Probe:
-    return Probe(http_get=HTTPGetAction(port=str(port), **{"path": "/x", **fields}), timeout_seconds=1)  # type: ignore[arg-type]
+    return Probe(http_get=HTTPGetAction(port=port, **{"path": "/x", **fields}), timeout_seconds=1)  # type: ignore[arg-type]
 
 
 async def asked(data: bytes, **fields: object) -> Outcome:
@@ -175,7 +175,7 @@ def test_a_server_that_says_nothing_fails_after_the_timeout() -> None:
 async def sent(action: HTTPGetAction, container: Container | None = None) -> str:
     heads: list[bytes] = []
     async with listening(answering(OK, heads)) as port:
-        ported = HTTPGetAction(path=action.path, port=str(port), http_headers=action.http_headers)
+        ported = HTTPGetAction(path=action.path, port=port, http_headers=action.http_headers)
         await check(Probe(http_get=ported, timeout_seconds=5), target(container=container))
     return heads[0].decode().replace(str(port), "PORT")
 
@@ -218,13 +218,13 @@ def test_headers(action: HTTPGetAction, lines: set[str]) -> None:
     ],
 )
 def test_paths(path: str, line: str) -> None:
-    request = http_get.request(HTTPGetAction(path=path, port="80"), target(), "probe")
+    request = http_get.request(HTTPGetAction(path=path, port=80), target(), "probe")
     assert request.target == line
     assert request.url == f"http://127.0.0.1:80{line}"
 
 
 def test_a_header_that_cannot_be_sent_is_a_failure() -> None:
-    action = HTTPGetAction(path="/", port="80", http_headers=(HTTPHeader(name="A", value="b\r\nC: d"),))
+    action = HTTPGetAction(path="/", port=80, http_headers=(HTTPHeader(name="A", value="b\r\nC: d"),))
     outcome = run(check(Probe(http_get=action, timeout_seconds=1)))
     assert outcome.verdict is Verdict.FAILURE
     assert "the request cannot be sent" in outcome.text
@@ -284,8 +284,8 @@ def test_tcp() -> None:
 
     async def work() -> tuple[Outcome, Outcome, Outcome, int]:
         async with listening(silent) as port:
-            there = await check(Probe(tcp_socket=TCPSocketAction(port=str(port)), timeout_seconds=1))
-        gone = await check(Probe(tcp_socket=TCPSocketAction(port=str(port)), timeout_seconds=1))
+            there = await check(Probe(tcp_socket=TCPSocketAction(port=port), timeout_seconds=1))
+        gone = await check(Probe(tcp_socket=TCPSocketAction(port=port), timeout_seconds=1))
         named = await check(Probe(tcp_socket=TCPSocketAction(port="none"), timeout_seconds=1))
         return there, gone, named, port
 

@@ -89,14 +89,14 @@ def test_the_next_time_is_at_once_if_one_was_missed(
 CONTAINER = Container(ports=(ContainerPort(name="web", container_port=8080), ContainerPort(container_port=9)))
 
 
-@pytest.mark.parametrize(("port", "number"), [("web", 8080), ("80", 80), ("65535", 65535)])
-def test_ports(port: str, number: int) -> None:
+@pytest.mark.parametrize(("port", "number"), [("web", 8080), ("80", 80), (65535, 65535)])
+def test_ports(port: int | str, number: int) -> None:
     assert ports.resolve(port, CONTAINER) == number
 
 
 @pytest.mark.parametrize(
-    ("port", "why"), [("", "syntax"), ("none", "syntax"), ("0", "invalid"), ("65536", "invalid"), ("-1", "invalid")]
+    ("port", "why"), [("", "syntax"), ("none", "syntax"), ("0", "invalid"), ("65536", "invalid"), (-1, "invalid")]
 )
-def test_what_is_no_port(port: str, why: str) -> None:
+def test_what_is_no_port(port: int | str, why: str) -> None:
     with pytest.raises(InvalidArgument, match=why):
         ports.resolve(port, CONTAINER)

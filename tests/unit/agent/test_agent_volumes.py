@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from podkeep.agent import sub_path
+from podkeep.agent.convert.container import PlannedImage
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir, PodDirs, PodIdentity
 from podkeep.agent.volumes import host_path, payload, projection
@@ -54,6 +55,14 @@ def ready(tmp_path: Path, volume: dict[str, Any], **more: Any) -> MountedVolume:
 def owner_and_mode(path: Path) -> tuple[int, int, int]:
     info = path.stat()
     return info.st_uid, info.st_gid, stat.S_IMODE(info.st_mode)
+
+
+def test_a_sub_path_may_begin_with_dots(tmp_path: Path) -> None:
+    """Only `..` as a part of a path leads out of a volume; what a ConfigMap's files are behind is such a name."""
+    pod, _ = make([{"name": "v", "emptyDir": {}}], mounts=[{"name": "v", "mountPath": "/v", "subPath": "..data/a"}])
+    image = PlannedImage(reference="i", ref="i")
+    planned, *_ = container_mounts(pod.spec.containers[0], 0, PodDir(path=tmp_path), {"v": image}, {})
+    assert planned.sub_path == "..data/a"
 
 
 @pytest.mark.requirement("U71")

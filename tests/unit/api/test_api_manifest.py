@@ -279,6 +279,15 @@ def test_defaults() -> None:
     assert container.ports[0].protocol == "TCP"
 
 
+def test_a_profile_may_begin_with_dots() -> None:
+    """Only `..` as a part of its path leads out of the directory of profiles."""
+    profile = {"type": "Localhost", "localhostProfile": "..mine/p"}
+    security = one_pod(pod({"securityContext": {"seccompProfile": profile}})).spec.security_context
+    assert security is not None
+    assert security.seccomp_profile is not None
+    assert security.seccomp_profile.localhost_profile == "..mine/p"
+
+
 @pytest.mark.parametrize(
     ("image", "policy"),
     [

@@ -19,7 +19,7 @@ from podkeep.agent.volumes import projection
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
-from podkeep.api.validation.volumes import inner_path
+from podkeep.api.validation.volumes import descending_path
 from podkeep.base import atomicfile
 from podkeep.base.errors import InvalidArgument
 from podkeep.kernel.files import openat
@@ -129,7 +129,7 @@ def _volume_mount(
 ) -> PlannedMount:
     volume = volumes[mount.name]
     inner = mount.sub_path or expand_known(mount.sub_path_expr, environment)
-    if inner and (why := inner_path(inner)):
+    if inner and (why := descending_path(inner)):
         raise InvalidArgument(f'subPath "{inner}" of volume "{mount.name}" {why}')
     if isinstance(volume, PlannedImage):
         return PlannedMount(

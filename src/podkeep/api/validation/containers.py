@@ -19,7 +19,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import PodSpec
 from podkeep.api.structs import json_name
 from podkeep.api.validation.handlers import forbid_handlers, validate_handlers
-from podkeep.api.validation.volumes import inner_path
+from podkeep.api.validation.volumes import descending_path, inner_path
 from podkeep.api.volumes import ResourceFieldSelector, Volume
 from podkeep.base.text import quantity
 
@@ -280,8 +280,7 @@ def _sub_path(mount: VolumeMount, path: str, errors: FieldErrors) -> None:
         errors.invalid(f"{path}.subPathExpr", mount.sub_path_expr, "subPathExpr and subPath are mutually exclusive")
     for name in ("sub_path", "sub_path_expr"):
         value = getattr(mount, name)
-        # As upstream: validateLocalDescendingPath here, validateLocalNonReservedPath for the files of a volume.
-        if value and (why := inner_path(value)) and why != "must not start with '..'":
+        if value and (why := descending_path(value)):
             errors.invalid(f"{path}.{json_name(name)}", value, why)
 
 
@@ -323,7 +322,7 @@ def validate_profiles(
             continue
         if profile.type == "Localhost":
             named = errors.required(f"{where}.localhostProfile", file)
-            if named and name == "seccompProfile" and (why := inner_path(file or "")):
+            if named and name == "seccompProfile" and (why := descending_path(file or "")):
                 errors.invalid(f"{where}.localhostProfile", file, why)
         elif file:
             errors.invalid(f"{where}.localhostProfile", file, "can only be set when type is Localhost")

@@ -124,12 +124,17 @@ def _items(items: tuple[KeyToPath, ...], path: str, errors: FieldErrors, taken: 
         validate_mode(item.mode, f"{where}.mode", errors)
 
 
-def inner_path(path: str) -> str:
-    """Return why ``path`` cannot be a path inside a volume, or nothing."""
+def descending_path(path: str) -> str:
+    """Return why ``path`` is not below a directory, or nothing (core/validation: validateLocalDescendingPath)."""
     if path.startswith("/"):
         return "must be a relative path"
-    if ".." in path.split("/"):
-        return "must not contain '..'"
+    return "must not contain '..'" if ".." in path.split("/") else ""
+
+
+def inner_path(path: str) -> str:
+    """Return why ``path`` cannot be that of a file of a volume, or nothing (validateLocalNonReservedPath)."""
+    if why := descending_path(path):
+        return why
     # The kubelet's atomic writer reserves such names for its own: `..data` and the directories it points to.
     return "must not start with '..'" if path.startswith("..") else ""
 

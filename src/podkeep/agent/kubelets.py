@@ -62,12 +62,14 @@ class KnownKubelets:
     """The kubelets that run, not looked for more often than needed: that reads all of /proc.
 
     An agent asks for each pod, and pods come in crowds.
+
+    :param found: those that were found just now.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, found: list[Kubelet] | None = None) -> None:
         self._config = config
-        self._found: list[Kubelet] = []
-        self._until = 0.0
+        self._found = found or []
+        self._until = 0.0 if found is None else time.monotonic() + _MAX_AGE_S
         self._lock = asyncio.Lock()
 
     async def require_apart(self) -> list[Kubelet]:

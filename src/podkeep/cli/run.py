@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -26,6 +26,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_json, echo_line, error_text, output_option
 
 if TYPE_CHECKING:
+    from podkeep.agent.kubelets import KnownKubelets
     from podkeep.agent.pod.worker import PodResult, PodWorker
     from podkeep.api.feature_gates import FeatureGates
     from podkeep.api.manifest import Manifest
@@ -123,14 +124,15 @@ def command(
     from podkeep.cli.core.background import claim, require_writable
     from podkeep.mountns import membership
 
-    kubelets.require_apart(config)  # asked again for each pod; here, before anything is made
+    # Asked again for each pod; here, before anything is made.
+    known = kubelets.KnownKubelets(config, kubelets.require_apart(config))
     require_writable("agent.root", Path(config.agent.root))
     require_writable("agent.pod_logs", Path(config.agent.pod_logs), 0o755)
     claimed = claim(config, invocation.global_options())
     try:
         joined = _follow_runtime(config)
         try:
-            return asyncio.run(_run(manifest, config, joined.inode, keep=keep, retry=retry, form=output))
+            return asyncio.run(_run(manifest, config, joined.inode, known, keep=keep, retry=retry, form=output))
         finally:
             membership.leave(joined)
     finally:
@@ -193,7 +195,16 @@ def _descriptor(stream: TextIO | None) -> int | None:
     return None if stream is None else stream.fileno()  # None: it was closed before this process began
 
 
-async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep: bool, retry: bool, form: str) -> int:
+async def _run(
+    manifest: Manifest,
+    config: Config,
+    mount_namespace: int,
+    known: KnownKubelets,
+    *,
+    keep: bool,
+    retry: bool,
+    form: str,
+) -> int:
     from podkeep.agent.events import PodRejected
     from podkeep.agent.mount_namespace import require_runtime_here
     from podkeep.agent.node import this_node
@@ -219,7 +230,7 @@ async def _run(manifest: Manifest, config: Config, mount_namespace: int, *, keep
         async def show_pull(image: str, pull: Awaitable[str]) -> str:
             return await shown(client, image, pull, sys.stderr)
 
-        node = this_node(client, config, each_once(show_pull))
+        node = replace(this_node(client, config, each_once(show_pull)), kubelets=known)
         outputs = [out.pod(pod.metadata.name if len(pods) > 1 else "") for pod in pods]
         workers = [
             PodWorker(pod=pod, sources=sources, node=node, listener=output, retry=retry)

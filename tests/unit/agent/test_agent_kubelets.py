@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,13 @@ def test_links_lead_nowhere_else(tmp_path: Path) -> None:
 )
 def test_the_cgroup_of_a_kubelets_pods_is_refused(parent: str) -> None:
     assert refused(Config(runtime=RuntimeConfig(cgroup_parent=parent)), DEFAULT) == ["runtime.cgroup_parent"]
+
+
+def test_who_was_just_looked_for_is_not_looked_for_again() -> None:
+    """Looking reads all of /proc: what `podkeep run` found before it made anything holds for its first pods, too."""
+    kubelet = Kubelet(who="one that runs nowhere", root="/k", pod_logs=())
+    known = kubelets.KnownKubelets(Config(), [kubelet])
+    assert asyncio.run(known.found()) == [kubelet]
 
 
 def test_doctor_tells_it() -> None:

@@ -51,6 +51,9 @@ def field(path: str) -> str:
         ("$$$(A)", "$1"),
         ("$A $ $(", "$A $ $("),
         ("$(A", "$(A"),
+        # A name is what is before the next `)`: what a shell is to do with it is left to the shell.
+        ("$(cat $(A))", "$(cat $(A))"),
+        ("$(cat $(A)) $(A)", "$(cat $(A)) 1"),
     ],
 )
 def test_expansion(text: str, expanded: str) -> None:

@@ -17,7 +17,7 @@ from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 
-_REFERENCE = re.compile(r"\$(?:\$|\(([^()]*)\))")
+_REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
 
 

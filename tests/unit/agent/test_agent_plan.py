@@ -9,10 +9,12 @@ import pytest
 import yaml
 
 from podkeep.agent.backoff import BackOff, event_message, waiting_message
+from podkeep.agent.events import PostStartFailed, PullFailed, StepFailed
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait
 from podkeep.agent.pod.plan import decide
 from podkeep.agent.pod.status.pod_status import StatusFacts, Waiting, exit_code, pod_status
+from podkeep.agent.pod.worker import pause_after
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 
@@ -186,6 +188,17 @@ def test_back_off_has_a_longest_delay() -> None:
     assert back_off.delay("a") == 15
     back_off.restarted("a", ran=601)
     assert back_off.delay("a") == 10
+
+
+def test_what_failed_on_the_way_to_a_container_is_soon_tried_again_however_often_it_failed() -> None:
+    """What was missing may be there by now: 10 to 15 seconds (kubelet, backOffPeriod), but for crashes and pulls."""
+    back_off = BackOff()
+    failed = StepFailed("no sandbox", reason="FailedCreatePodSandBox")
+    assert all(10 <= pause_after(failed, "start/", back_off) <= 15 for _ in range(6))
+    hook = PostStartFailed("exit 1", container="a", started="id")
+    assert [pause_after(hook, "start/a", back_off) for _ in range(3)] == [10, 20, 40]
+    pull = PullFailed("none", waiting="ErrImagePull", detail="none", again=7.0)
+    assert pause_after(pull, "start/a", back_off) == 7
 
 
 def test_back_off_is_told_as_a_kubelet_does() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -79,6 +80,10 @@ _END_AGAIN = 2.0
 """Seconds after which an agent tries again to end a pod while the runtime is away."""
 _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at without an event."""
+_TRY_AGAIN_S = 10.0
+"""Seconds after which a step that failed is tried again; half of it more at most (kubelet: backOffPeriod, jitter)."""
+_CRASHED = frozenset({"RunContainerError", "PostStartHookError"})
+"""Failures of a container that was there: for a kubelet it has ended then, and waits for its back-off."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
 _HOLD_S = 0.5
@@ -488,8 +493,7 @@ class PodWorker:
             if isinstance(failure, PostStartFailed):
                 await self._until_answered(partial(self._kill_after_hook, failure))
             await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))
-            pause = self._back_off.failed(f"start/{key}") if failure.again is None else failure.again
-            self._not_before[key] = time.monotonic() + pause
+            self._not_before[key] = time.monotonic() + pause_after(failure, f"start/{key}", self._back_off)
         else:
             self._broken_off = 0
             self._back_off.succeeded(f"start/{key}")
@@ -740,6 +744,19 @@ class PodWorker:
             runtime=self._node.runtime_name,
         )
         return pod_status(self.pod, observed, facts)
+
+
+def pause_after(failure: StepFailed, key: str, back_off: BackOff) -> float:
+    """Return for how many seconds a step on the way to a running container is not tried again after it failed.
+
+    :param back_off: of the pod, in which ``key`` stands for the step.
+    """
+    if failure.again is not None:
+        return failure.again
+    if failure.waiting in _CRASHED:
+        return back_off.failed(key)
+    # Not longer each time: what was missing on the node (a profile, a network) may be there by now.
+    return _TRY_AGAIN_S * (1 + random.random() / 2)
 
 
 def _with_another_image(before: Pod, now: Pod) -> list[str]:

@@ -47,7 +47,7 @@ _ANYWHERE = ("192.0.2.1", 9)
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """What pods of this node share. ``memory`` in bytes; ``hosts_file`` is the text of the node's /etc/hosts."""
+    """What pods of this node share. ``memory`` in bytes."""
 
     client: CriClient
     images: Images
@@ -69,8 +69,6 @@ class Node:
     memory: int
     page_sizes: tuple[str, ...]
     """Sizes of huge pages that the machine has, ``2MB``."""
-    dns: ResolvConf
-    hosts_file: str
     kubelets: KnownKubelets
     metrics: AgentMetrics = field(default_factory=AgentMetrics)
     runtime_name: str = "cri"
@@ -82,6 +80,14 @@ class Node:
     """Which blocks pods had when they were looked at last; under the lock of ``dirs``."""
     api_labels: dict[str, str] = field(default_factory=dict)
     """The labels of the Node object as the API has them; empty: none is known."""
+
+    def resolv_conf(self) -> ResolvConf:
+        """Return the name servers that the node has by now: a network may bring others. Blocks."""
+        return parse_resolv_conf(_read(self.config.agent.resolv_conf))
+
+    def hosts_file(self) -> str:
+        """Return the text of the node's /etc/hosts as it is by now. Blocks."""
+        return _read("/etc/hosts")
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -139,8 +145,6 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         host_ips=addresses,
         memory=memory,
         page_sizes=sizes,
-        dns=parse_resolv_conf(_read(config.agent.resolv_conf)),
-        hosts_file=_read("/etc/hosts"),
         kubelets=KnownKubelets(config),
         metrics=metrics,
         allocatable=allocatable.texts(size),

@@ -15,8 +15,9 @@ import yaml
 
 from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.node import this_node
-from podkeep.agent.objects.sources import Sources
+from podkeep.agent.objects.sources import Sources, StaticObjects
 from podkeep.agent.pod.admission import FAILED_SANDBOX, admit, with_identity
+from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.teardown import remove_pod_state
 from podkeep.agent.pod.worker import PodWorker
 from podkeep.api import manifest
@@ -322,3 +323,39 @@ def test_pod_for_this_node_is_taken_on(tmp_path: Path, cgroup: str) -> None:
     pod = make(nodeName=name, nodeSelector={"kubernetes.io/os": "linux", "kubernetes.io/hostname": name})
     failure, _ = refused(tmp_path, cgroup, pod, [])
     assert failure.reason == FAILED_SANDBOX  # this runtime can do nothing else
+
+
+def test_a_sandbox_has_the_name_servers_that_the_node_has_by_now(tmp_path: Path, cgroup: str) -> None:
+    """A machine gets others (DHCP, a VPN) while the agent runs; of a sandbox that is there they stay what they were."""
+    resolv, served = tmp_path / "resolv.conf", []
+
+    async def run_sandbox(request: api_pb2.RunPodSandboxRequest) -> api_pb2.RunPodSandboxResponse:
+        served.append(list(request.config.dns_config.servers))
+        return api_pb2.RunPodSandboxResponse(pod_sandbox_id="s")
+
+    async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    async def status(request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:
+        return api_pb2.StatusResponse()
+
+    async def run() -> None:
+        socket, pod = tmp_path / "s", make()
+        rpcs = {"ListPodSandbox": no_sandboxes, "RunPodSandbox": run_sandbox, "Status": status}
+        async with serving(socket, runtime=rpcs), CriClient(str(socket)) as client:
+            config = configuration(tmp_path, cgroup)
+            config = msgspec.structs.replace(
+                config, agent=msgspec.structs.replace(config.agent, resolv_conf=str(resolv))
+            )
+            resolv.write_text("nameserver 10.0.0.1\n")
+            node = this_node(client, config)
+            admitted = await admit(pod, node)
+            starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=Heard())
+            await starter.create_sandbox(0, admitted)
+            resolv.write_text("nameserver 10.0.0.2\n")
+            await starter.create_sandbox(1, admitted)
+            admitted.release()
+            await remove_pod_state(node.client, node.dirs, node.config, admitted.uid)
+
+    asyncio.run(run())
+    assert served == [["10.0.0.1"], ["10.0.0.2"]]

@@ -91,6 +91,7 @@ class Starter:
         self._volume_images = VolumeImages(pod, node.images)
         self._pod_volumes: PodVolumes | None = None
         self._keyring: Keyring | None = None
+        self._dns: PodDns | None = None
         self._interrupted = asyncio.Event()
 
     @property
@@ -129,7 +130,9 @@ class Starter:
         await self._refresh()
         await self._volumes(admitted)
         reach("agent.volumes.ready")
-        for problem in self._dns().problems:
+        # Anew for each sandbox, and kept for its containers: the node may have other name servers than at its start.
+        self._dns = await asyncio.to_thread(self._read_dns)
+        for problem in self._dns.problems:
             self._listener.event(Event(type="Warning", reason="DNSConfigForming", message=problem))
         try:
             # Asked anew: since the pod was taken on, the runtime may have been replaced by one that would ignore the
@@ -226,9 +229,10 @@ class Starter:
             offers = await self._node.class_offers.read(fresh=fresh)
         classes = class_resources.of_pod(self._pod, self._node.gates, offers)
         class_resources.require_reported(classes, offers)
+        dns = await asyncio.to_thread(self._read_dns) if self._dns is None else self._dns
         plan = SandboxPlan(
             user_namespace=admitted.user_namespace,
-            dns=self._dns().conf,
+            dns=dns.conf,
             cgroup_root=cgroup_names.root(self._node.config),
             pod_logs=self._node.config.agent.pod_logs,
             attempt=attempt,
@@ -237,9 +241,9 @@ class Starter:
         )
         return sandbox_config(self._pod, plan)
 
-    def _dns(self) -> PodDns:
-        agent = self._node.config.agent
-        return pod_dns(self._pod, self._node.dns, ClusterDns(servers=agent.cluster_dns, domain=agent.cluster_domain))
+    def _read_dns(self) -> PodDns:
+        agent, own = self._node.config.agent, self._node.resolv_conf()
+        return pod_dns(self._pod, own, ClusterDns(servers=agent.cluster_dns, domain=agent.cluster_domain))
 
     async def _volumes(self, admitted: Admitted) -> Mapping[str, MountedVolume]:
         """Make the volumes, and return them by name.
@@ -334,7 +338,7 @@ class Starter:
     def _hosts(self, observed: Observed) -> str:
         pod = self._pod
         domain = names.domain(pod, self._node.config.agent.cluster_domain)
-        return hosts.render(pod.spec, names.hostname(pod), _ips(observed), self._node.hosts_file, domain)
+        return hosts.render(pod.spec, names.hostname(pod), _ips(observed), self._node.hosts_file(), domain)
 
     async def _mounts_recursively(self, container: Container) -> bool:
         """Return whether the pod's handler can mount read-only recursively; it is asked only if a container asks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -45,6 +46,25 @@ _LOOPBACK = "127.0.0.1"
 _ANYWHERE = ("192.0.2.1", 9)
 
 
+class HostAddresses:
+    """The addresses of the node, which has others after a change of its network.
+
+    :ivar changed: set when they are others; who waits for it clears it.
+    """
+
+    def __init__(self) -> None:
+        self.ips = host_ips()
+        self.changed = asyncio.Event()
+
+    def look(self) -> tuple[str, ...]:
+        """Return the addresses as they are by now; a network that is away takes none back."""
+        found = host_ips()
+        if found not in {self.ips, (_LOOPBACK,)}:
+            self.ips = found
+            self.changed.set()
+        return self.ips
+
+
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """What pods of this node share. ``memory`` in bytes."""
@@ -65,7 +85,7 @@ class Node:
     one_mapping: IdMap | None = None
     """Of all pods with a user namespace; ``None``: each has a block of its own."""
     name: str
-    host_ips: tuple[str, ...]
+    addresses: HostAddresses
     memory: int
     page_sizes: tuple[str, ...]
     """Sizes of huge pages that the machine has, ``2MB``."""
@@ -80,6 +100,11 @@ class Node:
     """Which blocks pods had when they were looked at last; under the lock of ``dirs``."""
     api_labels: dict[str, str] = field(default_factory=dict)
     """The labels of the Node object as the API has them; empty: none is known."""
+
+    @property
+    def host_ips(self) -> tuple[str, ...]:
+        """The addresses of the node, as they were when they were looked at last."""
+        return self.addresses.ips
 
     def resolv_conf(self) -> ResolvConf:
         """Return the name servers that the node has by now: a network may bring others. Blocks."""
@@ -112,7 +137,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     config.agent.crash_loop_back_off.longest()  # said here, and not for each pod
     gates = feature_gates.read(config.agent.feature_gates, "agent")
     default_range(config.agent.max_pods, config.agent.user_namespaces.ids_per_pod)
-    addresses, metrics = host_ips(), AgentMetrics()
+    addresses, metrics = HostAddresses(), AgentMetrics()
     client.observe = runtime_calls.observer(metrics)
     plugins = CredentialPlugins.of(config.agent)
     size = allocatable.allocatable(machine.capacity(Path(config.agent.root), config.agent.max_pods), config.agent)
@@ -132,7 +157,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
             metrics=metrics,
         ),
         class_offers=offers,
-        probes=Probes(client, addresses, metrics),
+        probes=Probes(client, lambda: addresses.ips, metrics),
         hooks=Hooks(client, metrics),
         config=config,
         gates=gates,
@@ -142,7 +167,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         # them.
         id_range=cache(partial(getsubids.id_range, config.agent)),
         name=node_name(config),
-        host_ips=addresses,
+        addresses=addresses,
         memory=memory,
         page_sizes=sizes,
         kubelets=KnownKubelets(config),

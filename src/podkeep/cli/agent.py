@@ -174,12 +174,12 @@ def serve(
         from podkeep.agent.node import host_ips, node_name
 
         settings = asyncio.run(bootstrap.settings_of(config, node_name(config)))
-        certify: Callable[[], Config] | None = None
+        certify: Callable[[Sequence[str]], Config] | None = None
         if config.agent.enable_server and not config.agent.kubeconfig:
             from podkeep.cli.core import kubelet_pki
 
-            certify = partial(kubelet_pki.prepared, config, host_ips())
-            config = certify()
+            certify = partial(kubelet_pki.prepared, config)
+            config = certify(host_ips())
         daemon.serve(config, settings, joined.inode, log.info, certify)
     finally:
         membership.leave(joined)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import Any
+
+from agent.manifests import FOREVER, pod, shell
 
 from support.running_node import RunningNode
 
@@ -76,3 +79,34 @@ def test_what_others_do_to_the_node(node: RunningNode) -> None:
     node.ask("DELETE", path)
     node.until(lambda: uids(node) not in ([], [uid]), "made again")
     node.until(lambda: ready(node), "ready")
+
+
+def test_the_node_has_the_address_that_the_machine_has_by_now(node: RunningNode, image: str) -> None:
+    """A network gives it another one (DHCP): the Node tells it, and who asks there for logs finds the kubelet."""
+    node.apply(pod(shell(image, f"echo hello; {FOREVER}")))
+    node.running("web")
+
+    def addresses() -> list[str]:
+        return [item["address"] for item in the_node(node)["status"]["addresses"] if item["type"] == "InternalIP"]
+
+    def log() -> int:
+        client = node.connection()
+        try:
+            return client.ask("GET", "/api/v1/namespaces/default/pods/web/log").status
+        finally:
+            client.close()
+
+    before = addresses()
+    for command in (
+        "link add moved0 type veth peer name moved1",
+        "link set moved1 up",
+        "link set moved0 up",
+        "address add 192.0.2.50/24 dev moved0",
+    ):
+        subprocess.run(["ip", *command.split()], check=True)
+    try:
+        node.until(lambda: addresses() == ["192.0.2.50"], "the new address")
+        node.until(lambda: log() == 200, "logs from the new address")
+    finally:
+        subprocess.run(["ip", "link", "del", "moved0"], check=True)
+    assert before != ["192.0.2.50"]

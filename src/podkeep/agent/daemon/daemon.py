@@ -84,7 +84,7 @@ def serve(
     settings: Settings,
     mount_namespace: int,
     on_ready: Callable[[str], None] = lambda _: None,
-    certify: Callable[[], object] | None = None,
+    certify: Callable[[Sequence[str]], object] | None = None,
 ) -> None:
     """Run the node's pods until SIGTERM or SIGINT.
 
@@ -177,7 +177,7 @@ async def _serve(
     mount_namespace: int,
     bound: _BoundedEnd,
     on_ready: Callable[[str], None],
-    certify: Callable[[], object] | None,
+    certify: Callable[[Sequence[str]], object] | None,
 ) -> None:
     stop = bound.asked
     loop = asyncio.get_running_loop()
@@ -328,7 +328,9 @@ class _Agent:
             report_status=self._wake_reporter,
         )
 
-    async def start(self, stack: AsyncExitStack, certify: Callable[[], object] | None = None) -> asyncio.Event:
+    async def start(
+        self, stack: AsyncExitStack, certify: Callable[[Sequence[str]], object] | None = None
+    ) -> asyncio.Event:
         """Start everything, to be ended with ``stack``; return what is set once the node is registered."""
         node, client, agent = self._node, self._client, self._node.config.agent
         stack.push_async_callback(self._objects.close)

@@ -48,7 +48,8 @@ class NodeSettings:
     name: str
     labels: Mapping[str, str]
     taints: Sequence[Mapping[str, str]] = ()
-    addresses: Sequence[Mapping[str, str]] = ()
+    addresses: Callable[[], Sequence[Mapping[str, str]]] = tuple
+    """Returns them as they are by now; must not block."""
     register: bool = True
     """Make the Node object if there is none."""
     update_s: float = 10.0
@@ -66,12 +67,16 @@ def settings_of(node: ThisNode, port: int = 0) -> NodeSettings:
     :raises InvalidArgument: if a taint is none.
     """
     agent = node.config.agent
-    addresses = [{"type": "InternalIP", "address": address} for address in node.host_ips]
+    hostname = {"type": "Hostname", "address": node.labels["kubernetes.io/hostname"]}
+
+    def addresses() -> list[dict[str, str]]:
+        return [*({"type": "InternalIP", "address": address} for address in node.addresses.look()), hostname]
+
     return NodeSettings(
         name=node.name,
         labels=registration.default_labels(node.labels) | agent.node_labels,
         taints=[registration.taint(text) for text in agent.register_with_taints],
-        addresses=[*addresses, {"type": "Hostname", "address": node.labels["kubernetes.io/hostname"]}],
+        addresses=addresses,
         register=agent.register_node,
         update_s=agent.node_status_update_frequency,
         report_s=agent.node_status_report_frequency,
@@ -244,7 +249,7 @@ class NodeReporter:
         return Facts(
             capacity=sensors.capacity(),
             allocatable=sensors.allocatable(),
-            addresses=settings.addresses,
+            addresses=settings.addresses(),
             node_info=self._info,
             port=settings.port,
             images=runtime.images,

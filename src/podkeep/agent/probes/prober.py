@@ -39,20 +39,20 @@ _TRIES = 3
 class Probes:
     """What the probes of all pods of the node share.
 
-    :param host_ips: addresses of the node, which are those of pods on its network.
+    :param host_ips: returns the addresses of the node, which are those of pods on its network.
     :param metrics: gets ``prober_probe_total`` and ``prober_probe_duration_seconds``.
     """
 
-    def __init__(self, client: CriClient, host_ips: tuple[str, ...], metrics: Metrics) -> None:
+    def __init__(self, client: CriClient, host_ips: Callable[[], tuple[str, ...]], metrics: Metrics) -> None:
         self.metrics = metrics
         self.checks = Checks(client)
-        self.host = next(iter(host_ips), "127.0.0.1")
+        self._host_ips = host_ips
         self.since = time.time()
 
     def address(self, pod: Pod, observed: Observed) -> str:
         """Return where the node reaches a pod; empty if it has no address."""
         if pod.spec.host_network:
-            return self.host
+            return next(iter(self._host_ips()), "127.0.0.1")
         return next(iter(observed.sandbox.ips), "") if observed.sandbox is not None else ""
 
     def of(self, pod: Pod, listener: PodListener, on_change: Callable[[], None]) -> PodProbes:

@@ -73,8 +73,8 @@ class KubeletServer:
     :param client: the API that reviews tokens and accesses; None: there is none, so certificates alone count.
     :param configuration: returns what ``/configz`` shows.
     :param checks: what ``/healthz`` looks at.
-    :param certify: makes the files of the certificate that settings name anew if they are old; blocks. Where settings
-        name none, the agent makes one itself.
+    :param certify: makes the files of the certificate that settings name anew if they are old, or are not for these
+        addresses of the node; blocks. Where settings name none, the agent makes one itself.
     :raises FailedPrecondition: if the address is taken, or a certificate cannot be used.
     """
 
@@ -86,7 +86,7 @@ class KubeletServer:
         *,
         configuration: Callable[[], Mapping[str, Any]],
         checks: Iterable[Check] = (),
-        certify: Callable[[], object] | None = None,
+        certify: Callable[[Sequence[str]], object] | None = None,
     ) -> None:
         agent = node.config.agent
         self._agent, self._node = agent, node
@@ -149,7 +149,7 @@ class KubeletServer:
         """
         agent = self._agent
         if self._certify is not None:
-            await asyncio.to_thread(self._certify)
+            await asyncio.to_thread(self._certify, self._node.host_ips)
         # Before they are read: what changes meanwhile is another time at the next look.
         self._seen = _times(self._files)
         self._tls = server_context(
@@ -175,10 +175,10 @@ class KubeletServer:
         await self._server.close(_CLOSE_S)
         await self.collector.close()
 
-    def _make_certificate(self) -> None:
+    def _make_certificate(self, addresses: Sequence[str]) -> None:
         host = self._node.name
         try:
-            self_signed.ensure(*self._files, host, [host, "localhost"], ["127.0.0.1", *self._node.host_ips])
+            self_signed.ensure(*self._files, host, [host, "localhost"], ["127.0.0.1", *addresses])
         except (OSError, PodkeepError) as error:
             raise FailedPrecondition(
                 f"the kubelet's certificate cannot be made: {error}", hint="set agent.tls_cert_file"
@@ -186,11 +186,15 @@ class KubeletServer:
 
     async def _renew(self) -> None:
         """Take certificates that were renewed for new connections; those that are there keep the old ones."""
+        changed = self._node.addresses.changed
         for looks in count(1):
-            await asyncio.sleep(_LOOK_S)
-            if self._certify is not None and looks % _CERTIFY_LOOKS == 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(changed.wait(), _LOOK_S)
+            # Also when the node has another address: who asks it there expects that in the certificate.
+            if self._certify is not None and (looks % _CERTIFY_LOOKS == 0 or changed.is_set()):
+                changed.clear()
                 try:
-                    await asyncio.to_thread(self._certify)
+                    await asyncio.to_thread(self._certify, self._node.host_ips)
                 except PodkeepError as error:
                     log.warning("the kubelet's certificate is not renewed: %s", error)
             self.look()

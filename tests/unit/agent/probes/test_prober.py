@@ -45,7 +45,7 @@ class Watched:
         self.events: list[Event] = []
         self.metrics = Metrics()
         self._changed = asyncio.Event()
-        self.probes: PodProbes = Probes(CriClient("/nowhere"), (), self.metrics).of(pod, self, self._changed.set)
+        self.probes: PodProbes = Probes(CriClient("/nowhere"), tuple, self.metrics).of(pod, self, self._changed.set)
 
     def event(self, event: Event) -> None:
         self.events.append(event)

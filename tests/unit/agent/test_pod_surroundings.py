@@ -23,6 +23,7 @@ from podkeep.agent.resources.qos import linux_resources
 from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.model import of_block
 from podkeep.api import manifest
+from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2
@@ -212,6 +213,20 @@ HAS = {"cpu": "4", "memory": "8Gi", "ephemeral-storage": "10Gi"}
 )
 def test_variables_of_resources(container: dict[str, Any], expected: str) -> None:
     assert variables(make(container), allocatable=HAS)["R"] == expected
+
+
+def test_a_limit_of_the_pod_is_that_of_a_container_without_its_own() -> None:
+    """What the node has is no more than the pod may have of it (kubelet, defaultPodLimitsForDownwardAPI)."""
+    whole = ResourceRequirements(limits={"cpu": "1500m"})
+    other = {"resources": {"limits": {"cpu": "500m"}}}
+    for container, expected in (
+        (of_resource("limits.cpu", "1m"), "1500"),
+        (of_resource("limits.cpu", "1m", **other), "500"),
+        (of_resource("limits.memory", "1Gi"), "8"),
+    ):
+        pod = make(container)
+        pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, resources=whole))
+        assert variables(pod, allocatable=HAS)["R"] == expected
 
 
 def test_addresses_come_in_the_order_of_the_nodes_families() -> None:

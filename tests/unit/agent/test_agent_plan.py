@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -14,8 +15,9 @@ from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import CreateSandbox, Decision, Finish, StartContainer, StopSandbox, Wait
 from podkeep.agent.pod.plan import decide
 from podkeep.agent.pod.status.pod_status import StatusFacts, Waiting, exit_code, pod_status
-from podkeep.agent.pod.worker import pause_after
+from podkeep.agent.pod.worker import pause_after, with_fresh_back_off
 from podkeep.api import manifest
+from podkeep.api.containers import ResourceRequirements
 from podkeep.api.pod import Pod
 
 NOW = 1_000_000.0
@@ -188,6 +190,17 @@ def test_back_off_has_a_longest_delay() -> None:
     assert back_off.delay("a") == 15
     back_off.restarted("a", ran=601)
     assert back_off.delay("a") == 10
+
+
+def test_back_offs_begin_anew_with_another_image_or_other_resources() -> None:
+    """What crashed for want of memory is started at once when it gets more (kubelet, GetBackoffKey)."""
+    before = make()
+    a, b = before.spec.containers
+    more = msgspec.structs.replace(b, resources=ResourceRequirements(limits={"memory": "1Gi"}))
+    for changed in (msgspec.structs.replace(b, image="i:2"), more):
+        spec = msgspec.structs.replace(before.spec, containers=(a, changed))
+        assert with_fresh_back_off(before, msgspec.structs.replace(before, spec=spec)) == ["b"]
+    assert with_fresh_back_off(before, before) == []
 
 
 def test_what_failed_on_the_way_to_a_container_is_soon_tried_again_however_often_it_failed() -> None:

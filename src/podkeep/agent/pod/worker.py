@@ -221,8 +221,8 @@ class PodWorker:
         shown = pod.metadata.labels, pod.metadata.annotations, pod.spec
         if shown != (self.pod.metadata.labels, self.pod.metadata.annotations, self.pod.spec):
             self._stale = self._changed = True
-            for name in _with_another_image(self.pod, pod):
-                # What failed was another one (kubelet: keys of back-offs have the image in them).
+            for name in with_fresh_back_off(self.pod, pod):
+                # What failed was another one (kubelet, GetBackoffKey).
                 self._not_before.pop(name, None)
                 self._back_off.succeeded(name)
                 self._back_off.succeeded(f"start/{name}")
@@ -759,13 +759,13 @@ def pause_after(failure: StepFailed, key: str, back_off: BackOff) -> float:
     return _TRY_AGAIN_S * (1 + random.random() / 2)
 
 
-def _with_another_image(before: Pod, now: Pod) -> list[str]:
-    """Return the containers whose image is not what it was."""
-    images = {item.name: item.image for item in (*before.spec.init_containers, *before.spec.containers)}
+def with_fresh_back_off(before: Pod, now: Pod) -> list[str]:
+    """Return the containers whose failures do not count any more: their image or resources are not what they were."""
+    known = {item.name: item for item in (*before.spec.init_containers, *before.spec.containers)}
     return [
         item.name
         for item in (*now.spec.init_containers, *now.spec.containers)
-        if images.get(item.name, item.image) != item.image
+        if (old := known.get(item.name)) is not None and (old.image, old.resources) != (item.image, item.resources)
     ]
 
 

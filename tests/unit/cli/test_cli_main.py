@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -118,6 +119,27 @@ def test_verb_without_a_runtime_says_how_to_start_one(tmp_path: Path) -> None:
         f"podkeep: no runtime answers on {tmp_path}/none.sock: no such socket\n"
         f"hint: start it as root: podkeep --config {config} runtime\n"
     )
+
+
+def test_verbs_on_a_node_that_does_not_run_say_how_to_start_it(tmp_path: Path) -> None:
+    """A runtime alone, or an API alone, would not run its pods; a socket may be left of one that was killed."""
+    config, left = tmp_path / "podkeep.toml", tmp_path / "api.sock"
+    config.write_text(
+        f'[runtime]\nsocket = "{tmp_path}/none.sock"\n[agent]\nroot = "{tmp_path}/agent"\n'
+        f'[api]\nroot = "{tmp_path}/api"\nunix_socket = "{left}"\n'
+    )
+    for file in (tmp_path / "agent/agent.lock", tmp_path / "api/api.db"):
+        file.parent.mkdir()
+        file.touch()
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(left))
+    hint = f"start it as root: podkeep --config {config} node"
+    for verb, problem in (
+        (("ps",), f"no runtime answers on {tmp_path}/none.sock: no such socket"),
+        (("get", "pods"), f"the API at {left} cannot be reached: Connection refused"),
+    ):
+        done = podkeep(*verb, PODKEEP_CONFIG=str(config), KUBECONFIG="")
+        assert done.stderr == f"podkeep: {problem}\nhint: {hint}\n"
 
 
 def test_each_problem_has_a_line() -> None:

@@ -117,8 +117,28 @@ def tell_differences(config: Config, relevant: Callable[[str], bool] = lambda _:
 
 
 def start_command(invocation: Invocation) -> str:
-    """Return the command that starts the runtime this invocation would talk to."""
-    return shlex.join(["podkeep", *invocation.global_options(), "runtime"])
+    """Return the command that starts the runtime this invocation would talk to: on a node all of it."""
+    config = invocation.config
+    # A runtime alone would not run the node's pods. Both files are left by an agent that ran the pods of its own API.
+    ran = (os.path.join(config.api.root, "api.db"), os.path.join(config.agent.root, "agent.lock"))
+    verb = "node" if all(map(os.path.exists, ran)) else "runtime"
+    return shlex.join(["podkeep", *invocation.global_options(), verb])
+
+
+def require_api(invocation: Invocation) -> None:
+    """Return if the embedded API accepts connections.
+
+    :raises Unavailable: if it does not; the hint is the command that starts it.
+    """
+    path = invocation.config.api.unix_socket
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(path)
+        except OSError as error:
+            start = shlex.join(["podkeep", *invocation.global_options(), "node"])
+            raise Unavailable(
+                f"the API at {path} cannot be reached: {error.strerror or error}", hint=f"start it as root: {start}"
+            ) from error
 
 
 def check_listening(path: str, *, start: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from podkeep.cli.core import connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation
 from podkeep.cli.objects import kinds
@@ -76,6 +77,8 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
         settings = kubeconfig.find(reach.kubeconfig, socket=invocation.config.api.unix_socket, context=reach.context)
+        if settings.server == f"unix://{invocation.config.api.unix_socket}":
+            connection.require_api(invocation)
         client = Client(settings)
         try:
             return await operation(Api(client, reach))

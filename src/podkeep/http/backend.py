@@ -21,7 +21,7 @@ from podkeep.base.text import netloc
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
 from podkeep.http.messages import Headers, encoded
 from podkeep.http.parser import Parser
-from podkeep.http.transport import Transport, abort
+from podkeep.http.transport import Transport, abort, write
 
 CONNECT_TIMEOUT_S = 10.0
 """For the connection, and for TLS's handshake."""
@@ -109,8 +109,7 @@ class Backend:
             abort(self._writer.transport)
 
     async def _write(self, event: h11.Event) -> None:
-        self._writer.write(self._h11.send(event) or b"")
-        await self._writer.drain()
+        await write(self._writer, self._h11.send(event) or b"")
 
     async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
         """Return the next event, which is never ``NEED_DATA``."""
@@ -152,8 +151,7 @@ class Backend:
     async def _to_server(self, client: Transport) -> None:
         with suppress(OSError, ClientGone):
             while data := await client.receive():
-                self._writer.write(data)
-                await self._writer.drain()
+                await write(self._writer, data)
 
     async def _to_client(self, client: Transport) -> None:
         with suppress(OSError, ClientGone):

@@ -13,7 +13,7 @@ import h11
 
 from podkeep.base.errors import Unavailable
 from podkeep.http.parser import Parser
-from podkeep.http.transport import abort
+from podkeep.http.transport import abort, write
 
 CONNECT_TIMEOUT_S = 10.0
 _READ_BYTES = 64 * 1024
@@ -47,8 +47,7 @@ class Upgraded:
         :raises Unavailable: if the connection broke.
         """
         try:
-            self.writer.write(data)
-            await self.writer.drain()
+            await write(self.writer, data)
         except OSError as error:
             raise Unavailable(f"the connection to {self.name} broke: {error}") from error
 

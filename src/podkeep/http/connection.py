@@ -40,7 +40,7 @@ from podkeep.http.messages import (
     framed,
 )
 from podkeep.http.parser import Parser
-from podkeep.http.transport import Hangup, SocketTransport
+from podkeep.http.transport import Hangup, SocketTransport, is_closing, write
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -252,15 +252,18 @@ class HttpConnection:
     # writing
 
     async def _write(self, data: bytes | None) -> None:
-        if data:
+        if not data:
+            return
+        if self._is_taken():
             self._writer.write(data)
             if self._is_taken():
                 return  # drain() would not wait: a clock for that costs more than to write an event of a watch
-            async with asyncio.timeout(self._limits.write_timeout):
-                await self._writer.drain()
+            data = b""
+        async with asyncio.timeout(self._limits.write_timeout):
+            await write(self._writer, data)
 
     def _is_taken(self) -> bool:
-        return not self._transport.get_write_buffer_size() and not self._transport.is_closing()
+        return not self._transport.get_write_buffer_size() and not is_closing(self._transport)
 
     def _write_now(self, chunk: Chunk) -> bool:
         if not self._sends_chunks or not self._is_taken():

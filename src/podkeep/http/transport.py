@@ -37,6 +37,34 @@ def abort(transport: asyncio.WriteTransport) -> None:
         transport.abort()
 
 
+def is_closing(transport: asyncio.WriteTransport) -> bool:
+    """Return whether what is written would be dropped.
+
+    Of TLS asyncio's own call does not tell that the socket has broken in this turn of the event loop, or that the peer
+    has ended its side while nothing was read.
+    """
+    if transport.is_closing() or not isinstance(transport, sslproto._SSLProtocolTransport):
+        return transport.is_closing()
+    tls = transport._ssl_protocol
+    if tls is None or tls._transport is None:
+        return True
+    state = tls._state  # type: ignore[attr-defined]  # typeshed does not have it
+    return state is not sslproto.SSLProtocolState.WRAPPED or tls._transport.is_closing()
+
+
+async def write(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Write bytes, waiting while the peer takes none.
+
+    Of a TLS connection that is gone asyncio would drop them, writing a line to the log for each piece, and not wait.
+
+    :raises OSError: if the connection is gone.
+    """
+    if is_closing(writer.transport):
+        raise ConnectionResetError("the connection is closed")
+    writer.write(data)
+    await writer.drain()
+
+
 class Transport(Protocol):
     """Bytes to and from one client."""
 
@@ -156,11 +184,8 @@ class SocketTransport:
 
     async def send(self, data: bytes) -> None:
         async with self._sending:
-            if self._writer.is_closing():
-                raise ClientGone("the connection is closed")
-            self._writer.write(data)
             try:
-                await self._writer.drain()
+                await write(self._writer, data)
             except OSError as error:
                 raise ClientGone(f"the connection broke: {error}") from error
             self._active = self._loop.time()

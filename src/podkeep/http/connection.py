@@ -330,7 +330,11 @@ class HttpConnection:
 
     async def _while_there(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         gone = asyncio.Event()
-        hangup = Hangup(self._socket, gone.set)
+        try:
+            hangup = Hangup(self._socket, gone.set)
+        except BaseException:
+            work.close()  # it was not begun
+            raise
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_fail_when(gone))

@@ -91,9 +91,14 @@ class Transport(Protocol):
 
 
 class Hangup:
-    """Calls ``on_hangup`` once when the peer of a socket has closed its end, also while nothing is read."""
+    """Calls ``on_hangup`` once when the peer of a socket has closed its end, also while nothing is read.
+
+    :raises ClientGone: if the connection has broken, and asyncio has closed the socket.
+    """
 
     def __init__(self, sock: socket.socket, on_hangup: Callable[[], None]) -> None:
+        if sock.fileno() < 0:
+            raise ClientGone("the connection broke")
         self._loop, self._on_hangup = asyncio.get_running_loop(), on_hangup
         # A descriptor is in asyncio's own epoll only with the events that asyncio asks for, and EPOLLRDHUP is none of
         # them.
@@ -125,7 +130,7 @@ class SocketTransport:
     ) -> None:
         """Take over a connection.
 
-        :raises OSError: if it has broken by now.
+        :raises OSError: if it has broken by now; or ClientGone.
         """
         self._reader, self._writer, self._first = reader, writer, first
         self.account = account

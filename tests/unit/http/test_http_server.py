@@ -524,6 +524,39 @@ def test_a_client_that_left_before_its_body_is_nothing_unexpected(expects: bytes
     run(scenario())
 
 
+def test_a_client_that_left_before_it_is_looked_for_is_nothing_unexpected(run: Any) -> None:
+    asked, left = asyncio.Event(), asyncio.Event()
+    found: list[str] = []
+
+    async def work() -> None:
+        found.append("done")
+
+    async def handler(request: Request) -> Response:
+        asked.set()
+        await left.wait()
+        try:
+            await request.while_there(work())
+        except ClientGone:
+            found.append("gone")
+            raise
+        return Response()
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            await asked.wait()
+            sock = client.writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            client.leave()
+            for _ in range(20):
+                await asyncio.sleep(0)
+            left.set()
+            await until(lambda: len(given.server) == 0)
+
+    run(scenario())
+    assert found == ["gone"]
+
+
 def test_a_body_in_pieces_is_not_kept(run: Any) -> None:
     sizes: list[int] = []
 

@@ -14,6 +14,27 @@ from podkeep.base.errors import FailedPrecondition
 
 BUFFER_BYTES = 64 << 10
 """Four records of TLS (RFC 8446, section 5.1): more at once is not faster."""
+ANSWERS_BYTES = 64 << 10
+"""What TLS itself has to say to a peer that does not take it: OpenSSL refuses each further handshake of TLS 1.2 with an
+alert, and asyncio would keep as many as a peer asks for."""
+
+
+class _Bounded(sslproto.SSLProtocol):
+    """asyncio's, without what a peer could have it keep."""
+
+    max_size = BUFFER_BYTES
+    _answered = 0
+    """Bytes of :data:`ANSWERS_BYTES`."""
+    _outgoing: ssl.MemoryBIO
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See :class:`asyncio.BufferedProtocol`."""
+        waiting = self._outgoing.pending
+        super().buffer_updated(nbytes)
+        # Nobody else writes meanwhile, and what the socket takes does not stay.
+        self._answered += max(self._outgoing.pending - waiting, 0)
+        if self._answered > ANSWERS_BYTES:
+            self._fatal_error(ConnectionAbortedError("the peer takes no answers of TLS itself"))
 
 
 def limit_buffers() -> None:
@@ -21,7 +42,7 @@ def limit_buffers() -> None:
 
     Called where a process makes its TLS settings, those of a client (``client/credentials.py``), too.
     """
-    sslproto.SSLProtocol.max_size = BUFFER_BYTES
+    sslproto.SSLProtocol = _Bounded  # type: ignore[misc]  # asyncio looks it up here for each connection
 
 
 def server_context(name: str, certificate: str, key: str, client_ca: str = "") -> ssl.SSLContext:

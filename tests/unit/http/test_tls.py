@@ -1,10 +1,19 @@
-"""What TLS connections take of memory while they wait."""
+"""What TLS connections take of memory, while they wait and whatever their peer does."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import socket
+import ssl
+import struct
 import tracemalloc
+from contextlib import suppress
 from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from podkeep.client.connection import Connection, server_address
 from podkeep.client.credentials import Credentials
@@ -51,3 +60,71 @@ def test_a_connection_that_waits_takes_little(tmp_path: Path) -> None:
 
     taken = asyncio.run(asyncio.wait_for(steps(), TIMEOUT_S))
     assert taken / (2 * CONNECTIONS) < MOST_BYTES
+
+
+def test_a_peer_that_asks_for_handshakes_and_takes_no_answer_is_left(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    self_signed.ensure(certificate, key, "localhost", ["localhost"], ["127.0.0.1"])
+
+    async def wait(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            await reader.read()
+        writer.close()
+
+    async def steps() -> None:
+        server = await asyncio.start_server(
+            wait, "127.0.0.1", 0, ssl=server_context("the server", str(certificate), str(key))
+        )
+        async with server:
+            server.sockets[0].setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            with pytest.raises(ConnectionError):
+                await asyncio.to_thread(_ask_for_handshakes, server.sockets[0].getsockname(), certificate)
+
+    asyncio.run(asyncio.wait_for(steps(), TIMEOUT_S))
+
+
+def _ask_for_handshakes(address: tuple[str, int], certificate: Path) -> None:
+    """Ask a server for 20,000 handshakes over one connection of TLS 1.2, and read no answer.
+
+    :raises ConnectionError: if the server has enough of it.
+    """
+    log = certificate.with_name("keys")
+    context = ssl.create_default_context(cafile=certificate)
+    context.check_hostname = False
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ECDHE+AESGCM+AES128")
+    context.keylog_filename = str(log)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    tls = context.wrap_bio(incoming, outgoing)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.connect(address)
+        received = b""
+        while True:
+            try:
+                tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                sock.sendall(outgoing.read())
+                data = sock.recv(65536)
+                received += data
+                incoming.write(data)
+        sock.sendall(outgoing.read())
+        # RFC 5246, section 6.3: both directions' keys, then their fixed parts of nonces; the server's hello has its
+        # random number behind two heads and a version.
+        _, client_random, secret = log.read_text().split()[-3:]
+        seed = b"key expansion" + received[11:43] + bytes.fromhex(client_random)
+        keys = _expanded(bytes.fromhex(secret), seed)
+        cipher, nonce = AESGCM(keys[:16]), keys[32:36]
+        hello = b"\x01\0\0\0"
+        for number in range(1, 20_000):
+            explicit = struct.pack(">Q", number)
+            sealed = cipher.encrypt(nonce + explicit, hello, explicit + struct.pack(">BHH", 22, 0x303, len(hello)))
+            sock.sendall(struct.pack(">BHH", 22, 0x303, 8 + len(sealed)) + explicit + sealed)
+
+
+def _expanded(secret: bytes, seed: bytes) -> bytes:
+    """Return 64 bytes of RFC 5246's pseudo-random function (section 5)."""
+    first = hmac.digest(secret, seed, hashlib.sha256)
+    second = hmac.digest(secret, first, hashlib.sha256)
+    return b"".join(hmac.digest(secret, each + seed, hashlib.sha256) for each in (first, second))

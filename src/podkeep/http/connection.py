@@ -122,14 +122,15 @@ class HttpConnection:
                 await asyncio.sleep(0)
                 head = await self._read_head(first=False)
         except Refused as refusal:
-            log.info("a %s request is refused with %d: %s", self._name, refusal.status, refusal.message)
+            # Clients may be refused, or fail, as often as they like: they are told why, and the log is not filled.
+            log.debug("a %s request is refused with %d: %s", self._name, refusal.status, refusal.message)
             with suppress(OSError, TimeoutError):
                 await self._write_error(refusal)
                 await self._close()
         except (ClientGone, OSError, TimeoutError) as error:
             log.debug("a %s session ended: %s", self._name, error)
         except PodkeepError as error:
-            log.info("a %s session failed: %s", self._name, error)
+            log.debug("a %s session failed: %s", self._name, error)
 
     async def _answer(self, head: h11.Request) -> bool:
         """Answer one request; return whether there may be another."""

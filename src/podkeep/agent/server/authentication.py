@@ -21,6 +21,7 @@ from podkeep.http.messages import Refused, Request
 log = logging.getLogger(__name__)
 
 AUTHENTICATED = "system:authenticated"
+_NOT_REVIEWED = "a token cannot be reviewed: %s"
 _MAX_TOKEN = 16 * 1024
 _REVIEWS = 16
 """Tokens that the API is asked about at a time; others wait, so that strangers do not flood it."""
@@ -93,6 +94,7 @@ class Authenticator:
         self._review, self._anonymous = review, anonymous
         self._cache: TtlCache[bytes, User | None] = TtlCache()
         self._ttl = ttl
+        self._is_failing = False
         self._places = asyncio.Semaphore(_REVIEWS)
         # Digests in memory are of no use to who reads them elsewhere.
         self._key = os.urandom(32)
@@ -126,9 +128,12 @@ class Authenticator:
             try:
                 user = reviewed(await review({"token": token}))
             except PodkeepError as error:
-                # Not kept: the API may answer the next time, and who has no answer is not let in.
-                log.warning("a token cannot be reviewed: %s", error.message)
+                # Not kept: the API may answer the next time, and who has no answer is not let in. Said once: strangers
+                # may ask as often as they like.
+                log.log(logging.DEBUG if self._is_failing else logging.WARNING, _NOT_REVIEWED, error.message)
+                self._is_failing = True
                 return None
+            self._is_failing = False
             self._cache.put(digest, user, self._ttl)
             return user
 

@@ -15,6 +15,7 @@ from podkeep.http.messages import Refused
 log = logging.getLogger(__name__)
 
 Mode = Literal["Webhook", "AlwaysAllow"]
+_NOT_REVIEWED = "an access cannot be reviewed: %s"
 _REVIEWS = 16
 _VERBS = {"POST": "create", "GET": "get", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _FINE = (("/pods", "pods"), ("/healthz", "healthz"), ("/configz", "configz"), ("/runningpods", "pods"))
@@ -76,6 +77,7 @@ class Authorizer:
         self._allowed_ttl, self._denied_ttl = allowed_ttl, denied_ttl
         self._cache: TtlCache[_Question, bool] = TtlCache()
         self._places = asyncio.Semaphore(_REVIEWS)
+        self._is_failing = False
 
     async def check(self, user: User, want: Wanted) -> None:
         """Return if a user may do that.
@@ -109,9 +111,12 @@ class Authorizer:
             async with self._places:
                 status = await self._review(_spec(question, self._node))
         except PodkeepError as error:
-            log.warning("an access cannot be reviewed: %s", error.message)
+            # Said once: users may ask as often as they like.
+            log.log(logging.DEBUG if self._is_failing else logging.WARNING, _NOT_REVIEWED, error.message)
+            self._is_failing = True
             what = f"user={user.name}, verb={verb}, resource=nodes, subresource={subresource}"
             raise Refused(500, f"Authorization error ({what})") from error
+        self._is_failing = False
         # Fail closed: anything but a clear yes is a no.
         allowed = status.get("allowed") is True and status.get("denied") is not True
         self._cache.put(question, allowed, self._allowed_ttl if allowed else self._denied_ttl)

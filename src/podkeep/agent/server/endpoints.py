@@ -85,7 +85,10 @@ class Endpoints:
             request.admit()
             return await self._routed(request, path)
         except Refused as refusal:
-            log.info("%s %s is refused with %d: %s", request.method, path.text, refusal.status, refusal.message.strip())
+            # Not where it is read by default: strangers may be refused as often as they like.
+            log.debug(
+                "%s %s is refused with %d: %s", request.method, path.text, refusal.status, refusal.message.strip()
+            )
             return _refused(refusal, request)
 
     def _count(self, request: Request, path: Path | None) -> None:

@@ -176,7 +176,7 @@ class _Forwarder:
         try:
             port = parse_port(stream.headers.get("port", ""))
         except InvalidArgument as error:
-            log.info("port-forward to sandbox %s: a stream is refused: %s", self._request.pod, error)
+            log.debug("port-forward to sandbox %s: a stream is refused: %s", self._request.pod, error)
             return False
         kind = stream.headers.get("streamtype", "")
         if kind not in {"data", "error"}:
@@ -271,7 +271,7 @@ async def _forward(request: ForwardRequest, port: int, pair: Pair) -> None:
         except (PodkeepError, OSError) as error:
             why = error.message if isinstance(error, PodkeepError) else str(error)
             message = f"error forwarding port {port} to pod {request.pod}: {why}"
-            log.info("%s", message)
+            log.debug("%s", message)
             await pair.errors.send(message.encode())
         await pair.data_out.end()
     except ClientGone:

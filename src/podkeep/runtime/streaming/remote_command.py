@@ -198,7 +198,7 @@ async def _read(work: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:
     except ClientGone:
         pass
     except InvalidArgument as error:
-        log.info("a client broke the protocol: %s", error)
+        log.debug("a client broke the protocol: %s", error)
     finally:
         gone.set()
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
+from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.server import paths
 from podkeep.agent.server.authentication import NOBODY, Authenticator, Unauthorized, User, certified, reviewed
 from podkeep.agent.server.authorization import Authorizer, Wanted, wanted
+from podkeep.agent.server.endpoints import Endpoints
 from podkeep.base.errors import Unavailable
 from podkeep.http.budget import Account, Pool
-from podkeep.http.messages import Body, Head, Peer, Refused, Request
+from podkeep.http.messages import Body, Head, Peer, Refused, Request, Response
 
 ANN = User(name="ann", groups=("dev", "system:authenticated"))
 CERTIFICATE = {"subject": ((("organizationName", "dev"),), (("commonName", "ann"),))}
@@ -204,17 +207,43 @@ def test_anonymous_clients_are_nobody_where_they_are_let_in_but_bad_tokens_are_b
     asyncio.run(scenario())
 
 
-def test_an_api_that_does_not_answer_is_asked_again() -> None:
+def test_an_api_that_does_not_answer_is_asked_again_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         reviews = Reviews()
-        reviews.away = True
         authenticator = Authenticator(reviews, ttl=60, anonymous=False)
-        with pytest.raises(Unauthorized):
-            await authenticator.authenticate(request("Bearer good"))
-        reviews.away = False
+        for number in range(2):
+            reviews.away = True
+            for _ in range(3):
+                with pytest.raises(Unauthorized):
+                    await authenticator.authenticate(request(f"Bearer new{number}"))
+            reviews.away = False
+            with pytest.raises(Unauthorized):
+                await authenticator.authenticate(request(f"Bearer new{number}"))
         assert await authenticator.authenticate(request("Bearer good")) == ANN
 
     asyncio.run(scenario())
+    assert caplog.messages == ["a token cannot be reviewed: nobody answers"] * 2
+
+
+def test_who_is_refused_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        away: Any = None
+        endpoints = Endpoints(
+            client=away,
+            pods=away,
+            metrics=AgentMetrics(),
+            collector=away,
+            authenticator=Authenticator(None, ttl=60, anonymous=False),
+            authorizer=away,
+            configuration=dict,
+        )
+        answer = await endpoints.answer(request("Bearer bad"))
+        assert isinstance(answer, Response)
+        assert answer.status == 401
+
+    caplog.set_level(logging.INFO)
+    asyncio.run(scenario())
+    assert caplog.messages == []
 
 
 def test_access_is_what_the_api_says_and_is_remembered() -> None:
@@ -233,14 +262,16 @@ def test_access_is_what_the_api_says_and_is_remembered() -> None:
     asyncio.run(scenario())
 
 
-def test_without_an_answer_nobody_gets_in_and_nothing_is_remembered() -> None:
+def test_without_an_answer_nobody_gets_in_and_nothing_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         reviews = Reviews()
         reviews.away = True
         authorizer = Authorizer("n1", "Webhook", reviews, allowed_ttl=60, denied_ttl=60)
-        with pytest.raises(Refused) as refused:
-            await authorizer.check(ANN, wanted("GET", "/stats/summary"))
-        assert refused.value.status == 500
+        for _ in range(3):
+            with pytest.raises(Refused) as refused:
+                await authorizer.check(ANN, wanted("GET", "/stats/summary"))
+            assert refused.value.status == 500
+        assert caplog.messages == ["an access cannot be reviewed: nobody answers"]
         reviews.away = False
         await authorizer.check(ANN, wanted("GET", "/stats/summary"))
         with pytest.raises(Refused):

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,9 @@ def test_a_link_on_the_way_to_a_log(pods: Pods, tmp_path: Path, link: str) -> No
     assert os.listdir(elsewhere) == []
 
 
-def test_a_directory_that_is_exchanged_for_a_link_before_a_log_is_opened_anew(pods: Pods, tmp_path: Path) -> None:
+def test_a_directory_that_is_exchanged_for_a_link_before_a_log_is_opened_anew(
+    daemon: Daemon, pods: Pods, tmp_path: Path
+) -> None:
     elsewhere, logs = tmp_path / "elsewhere", tmp_path / "logs"
     elsewhere.mkdir()
     (elsewhere / "0.log.tmp").write_text("kept")
@@ -121,3 +124,41 @@ def test_the_container_gets_no_descriptor_of_the_logs(pods: Pods, tmp_path: Path
     container = pods.launch(pods.run(pod(log_directory=str(tmp_path))), log_path="0.log")
     # The OCI runtime has two of its own, closed as it executes the program.
     assert sorted(pods.read(pods.executed(container), "ls /proc/1/fd").split()) == ["0", "1", "2"]
+
+
+def test_a_log_that_several_ask_to_be_opened_anew(daemon: Daemon, pods: Pods, tmp_path: Path) -> None:
+    """Who limits logs and who rotates them know nothing of each other; conmon ends, or writes to a file without a name,
+    if what it has just opened is taken away."""
+    logs = tmp_path / "logs"
+    container = pods.launch(pods.run(pod(log_directory=str(logs))), *WRITES, log_path="0.log")
+    conmon = int((daemon.layout.bundle(container) / "conmon.pid").read_text())
+    wait_for((logs / "0.log").read_text, "output")
+    (logs / "0.log").rename(logs / "old.log")
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with Pods(str(daemon.socket), pods.image) as other:
+            answers.extend(other.call_all([("ReopenContainerLog", reopen(container))]))
+
+    def new_file() -> tuple[int, int]:
+        info = (logs / "0.log.tmp").stat()
+        return info.st_ino, info.st_ctime_ns
+
+    first, second = threading.Thread(target=ask), threading.Thread(target=ask)
+    os.kill(conmon, signal.SIGSTOP)
+    try:
+        first.start()
+        wait_for((logs / "0.log.tmp").exists, "the file that conmon is to open")
+        before = new_file()
+        second.start()
+        for _ in range(50):
+            pods.call("Version", api.VersionRequest())
+            assert new_file() == before
+    finally:
+        os.kill(conmon, signal.SIGCONT)
+        first.join()
+        second.join()
+    assert not [answer for answer in answers if isinstance(answer, Exception)]
+    wait_for((logs / "0.log").read_text, "output in the new log")
+    pods.stop(container)
+    assert pods.status(container).exit_code == 137

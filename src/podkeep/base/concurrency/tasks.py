@@ -43,6 +43,13 @@ async def on_thread(step: Callable[[], _Result]) -> _Result:
     return work.result()
 
 
+async def to_its_end(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return what ``work`` does; a caller that is cancelled waits for its end."""
+    running = _seen(asyncio.ensure_future(work))
+    await finished(running)
+    return running.result()
+
+
 async def acquired(step: Callable[[], _Result], undo: Callable[[_Result], object]) -> _Result:
     """Return what a step on a thread acquires; if the caller is cancelled meanwhile, it is given back by ``undo``.
 
@@ -59,7 +66,10 @@ async def acquired(step: Callable[[], _Result], undo: Callable[[_Result], object
 
 
 def _started(step: Callable[[], _Result]) -> asyncio.Future[_Result]:
-    work = asyncio.ensure_future(asyncio.to_thread(step))
+    return _seen(asyncio.ensure_future(asyncio.to_thread(step)))
+
+
+def _seen(work: asyncio.Future[_Result]) -> asyncio.Future[_Result]:
     # Of a caller that is cancelled nobody asks how it ended.
     work.add_done_callback(lambda done: done.cancelled() or done.exception())
     return work

@@ -130,7 +130,7 @@ async def reopen(log: LogFile, monitor: ProcessId | None, control: Path) -> None
         # conmon's message for "open the log anew"; the two numbers have no meaning with it.
         _tell_conmon(control, b"2 0 0\n")
         deadline = time.monotonic() + TIMEOUT_S
-        while before is None and _stat(directory, log.name) is None:
+        while (now := _stat(directory, log.name)) is None or (before is not None and os.path.samestat(now, before)):
             if time.monotonic() > deadline:
                 raise FailedPrecondition(f"conmon did not reopen {log}")
             await asyncio.sleep(_PAUSE_S)

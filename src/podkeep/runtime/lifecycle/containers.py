@@ -17,12 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from podkeep.base import failpoints
 from podkeep.base.concurrency.singleflight import SingleFlight
-from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.tasks import Tasks, to_its_end
 from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import (
     AlreadyExists,
@@ -114,6 +115,8 @@ class Containers:
         self._moves = Tasks("beginning the wait of a move into a cgroup")
         self._giving_back: dict[ContainerID, asyncio.Task[None]] = {}
         self._asked_to_end: set[ContainerID] = set()
+        # Weak: a container's lock goes with the last who waits for it.
+        self._reopening: WeakValueDictionary[ContainerID, asyncio.Lock] = WeakValueDictionary()
         """Those that got their stop signal."""
         self._starting: set[ContainerID] = set()
         self._ended_early: set[ContainerID] = set()
@@ -478,7 +481,10 @@ class Containers:
             done.exception()  # asyncio complains of one that nobody has seen
 
     async def reopen_log(self, text: str) -> None:
-        """Have conmon open the log file anew, after somebody moved it away.
+        """Have conmon open the log file anew, after somebody moved it away; for several who ask at a time in turn.
+
+        conmon opens the new file by one name and then renames it: it ends if another request has taken it away, or
+        writes to a file without a name. So a request also goes on to its end if its caller gives up.
 
         :raises FailedPrecondition: if the container does not run, or conmon does not answer.
         """
@@ -486,7 +492,9 @@ class Containers:
         log = log_file(self._state.sandbox(container.sandbox_id), container.config)
         if log is None:
             raise FailedPrecondition(f"container {container.id} has no log file")
-        await container_log.reopen(log, container.status.monitor, self._layout.bundle(container.id) / "ctl")
+        control = self._layout.bundle(container.id) / "ctl"
+        async with self._reopening.setdefault(container.id, asyncio.Lock()):
+            await to_its_end(container_log.reopen(log, container.status.monitor, control))
 
     def running_logs(self) -> list[tuple[ContainerID, LogFile]]:
         """Return the containers that run and have a log, with it."""

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.daemon import Daemon
 
 LINE = re.compile(r"(\S+) (stdout|stderr) ([FP]) (.*)")
 
@@ -46,6 +47,17 @@ def test_exec_runs_as_the_container_does(pods: Pods) -> None:
     security = {"run_as_user": api.Int64Value(value=1000), "run_as_group": api.Int64Value(value=50)}
     container = pods.launch(pods.run(), security=security, working_dir="/tmp", envs=[api.KeyValue(key="A", value=b"1")])
     assert pods.read(container, "id -u; id -g; pwd; echo $A") == "1000\n50\n/tmp\n1"
+
+
+def test_exec_in_a_container_that_is_going_finds_none(daemon: Daemon, pods: Pods) -> None:
+    """What its removal has taken away when the command's turn comes."""
+    container = pods.launch(pods.run())
+    config = daemon.layout.bundle(container) / "config.json"
+    kept = config.rename(config.with_name("kept"))
+    try:
+        assert "was removed meanwhile" in error_of(lambda: pods.exec(container, "true"), NotFound)
+    finally:
+        kept.rename(config)
 
 
 def test_exec_of_much_output_is_limited(pods: Pods) -> None:

@@ -22,6 +22,7 @@ from podkeep.base.errors import (
     FailedPrecondition,
     InvalidArgument,
     KernelCallError,
+    NotFound,
     PodkeepError,
 )
 from podkeep.base.ids import ContainerID
@@ -241,6 +242,7 @@ class ContainerExecutor:
     ) -> ExecResult:
         """Run a command in a running container.
 
+        :raises NotFound: if the container was removed.
         :raises DeadlineExceeded: if it took too long and was killed.
         :raises Cancelled: if it was told to stop and was killed.
         """
@@ -252,9 +254,13 @@ class ContainerExecutor:
     ) -> tuple[dict[str, Any], Enter | None]:
         """Return the process of a command in a container, in OCI's form, and how it gets into the container's classes.
 
-        :raises FileNotFoundError: if the container was removed.
+        :raises NotFound: if the container was removed.
         """
-        config = json.loads((self.layout.bundle(container.id) / "config.json").read_text())
+        try:
+            text = (self.layout.bundle(container.id) / "config.json").read_text()
+        except FileNotFoundError as error:
+            raise NotFound(f"container {container.id} was removed meanwhile") from error
+        config = json.loads(text)
         target = container_target(self.cgroups, sandbox, container)
         config, enter = self.classes.command(target, container.status.class_resources, config)
         return spec.process_for_exec(config, command), enter

@@ -224,8 +224,14 @@ def set_terminal_size(terminal: int, width: int, height: int) -> None:
 
 
 def write_process(path: Path, process: Mapping[str, Any]) -> None:
-    """Write an OCI process into a new file that only root may read, from its beginning: it has the environment."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    """Write an OCI process into a new file that only root may read, from its beginning: it has the environment.
+
+    :raises NotFound: if the container's directory, where it belongs, was removed.
+    """
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileNotFoundError as error:
+        raise NotFound("the container was removed meanwhile") from error
     with os.fdopen(fd, "w") as file:
         json.dump(process, file)
 

@@ -11,7 +11,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable
 from podkeep.kernel.namespace.namespaces import NamespaceKind, open_pinned, run_in_netns
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes
@@ -131,10 +131,7 @@ class Sessions:
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
         bundle = self._layout.bundle(container.id)
-        try:
-            process, enter = self._containers.command(container, sandbox, command)
-        except FileNotFoundError as error:
-            raise NotFound(f"container {container.id} was removed meanwhile") from error
+        process, enter = self._containers.command(container, sandbox, command)
         if wanted.tty and not any(entry.startswith("TERM=") for entry in process["env"]):
             # The container itself may have no terminal; the peers say the same.
             process["env"] = [*process["env"], "TERM=xterm"]

@@ -196,6 +196,8 @@ class PodDirs:
 
         Who had the lock before may remove the directory at any moment: then there is another one to be had.
 
+        It waits for nobody. Not on a thread: nobody would have the descriptor if the caller is cancelled meanwhile.
+
         :raises FailedPrecondition: if another process works on this pod.
         """
         directory = self.pods / uid

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,19 @@ import pytest
 import yaml
 
 from podkeep.agent.events import Event, StepFailed
+from podkeep.agent.manager.orphans import Orphans
 from podkeep.agent.node import this_node
 from podkeep.agent.objects.sources import Sources, StaticObjects
 from podkeep.agent.pod.admission import FAILED_SANDBOX, admit, with_identity
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.teardown import remove_pod_state
 from podkeep.agent.pod.worker import PodWorker
+from podkeep.agent.poddirs import PodIdentity
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import AlreadyExists, FailedPrecondition
+from podkeep.base.ids import parse_pod_uid
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -256,6 +259,46 @@ def test_an_admission_that_is_cancelled_holds_and_leaves_nothing(tmp_path: Path,
             assert lock is not None
             os.close(lock)
             assert node.dirs.all() == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("who", ["worker", "orphans"])
+def test_a_removal_that_is_cancelled_keeps_no_lock(tmp_path: Path, cgroup: str, who: str) -> None:
+    async def never(request: Any) -> Any:
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        socket = tmp_path / "s"
+        rpcs = {"ListPodSandbox": never, "ListContainers": never}
+        async with serving(socket, runtime=rpcs), CriClient(str(socket)) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            pod = make()
+            uid = parse_pod_uid(pod.metadata.uid)
+            os.close(node.dirs.own(uid))
+            node.dirs.identify(uid, PodIdentity(namespace="default", name="web"), managed=True)
+            place = str(node.dirs.directory(uid).path)
+
+            def is_open() -> bool:
+                for entry in os.listdir("/proc/self/fd"):
+                    with suppress(FileNotFoundError):  # closed meanwhile
+                        if os.readlink(f"/proc/self/fd/{entry}") == place:
+                            return True
+                return False
+
+            if who == "worker":
+                worker = PodWorker(pod=pod, sources=Sources(), node=node, listener=Heard(), retry=True)
+                removal: asyncio.Future[object] = asyncio.ensure_future(worker.remove())
+            else:
+                removal = asyncio.ensure_future(Orphans(node=node, is_wanted=lambda _: False)._remove(uid))
+            await asyncio.sleep(0)
+            # The event loop stands still, so that the removal does not go on before it is cancelled.
+            while not is_open():
+                pass
+            removal.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await removal
+            assert not is_open()
 
     asyncio.run(run())
 

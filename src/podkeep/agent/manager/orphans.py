@@ -81,7 +81,7 @@ class Orphans:
         node = self.node
         try:
             # Without a directory there is nothing to lock; `own` would make one that has to be removed again.
-            lock = await asyncio.to_thread(node.dirs.own, uid) if node.dirs.is_taken(uid) else None
+            lock = node.dirs.own(uid) if node.dirs.is_taken(uid) else None
         except FailedPrecondition:
             return False
         try:

@@ -95,7 +95,7 @@ async def _own(dirs: PodDirs, uid: PodUID, grace: int) -> int:
     asked = False
     while True:
         try:
-            return await asyncio.to_thread(dirs.own, uid)
+            return dirs.own(uid)
         except FailedPrecondition:
             if asyncio.get_running_loop().time() > deadline:
                 raise

@@ -62,7 +62,7 @@ from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
-from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.tasks import Tasks, on_thread
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.text import rfc3339
@@ -318,17 +318,17 @@ class PodWorker:
         """
         uid = parse_pod_uid(self.pod.metadata.uid)
         held = self._admitted is not None
-        lock = None if held or not self._node.dirs.is_taken(uid) else await asyncio.to_thread(self._node.dirs.own, uid)
+        lock = None if held or not self._node.dirs.is_taken(uid) else self._node.dirs.own(uid)
         try:
             await self._stop_containers()
             await teardown.remove_pod_state(self._node.client, self._node.dirs, self._node.config, uid)
         finally:
             if lock is not None:
-                await asyncio.to_thread(os.close, lock)
+                await on_thread(partial(os.close, lock))
         admitted, self._admitted = self._admitted, None
         if admitted is not None:
             # The last one to close a directory that was removed waits for the disk.
-            await asyncio.to_thread(admitted.release)
+            await on_thread(admitted.release)
 
     def release(self) -> None:
         """Let go of the pod and leave it as it is, for others to look at and remove."""

@@ -8,6 +8,7 @@ docs/user-namespaces.md is what it printed; ``documented`` reads it.
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import libc
+from podkeep.kernel.files import openat
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag, Propagation
@@ -205,6 +207,12 @@ KINDS: dict[str, Made] = {
     "mqueue": _in_memory("mqueue"),
 }
 """Every file system that is tried, by its name in the table."""
+
+
+def make_subvolume(path: Path) -> None:
+    """Make a subvolume of btrfs, as everybody may who may make a directory there (BTRFS_IOC_SUBVOL_CREATE)."""
+    with openat.closing(openat.open_directory(path.parent)) as fd:
+        fcntl.ioctl(fd, 0x5000940E, bytearray(struct.pack("=q4088s", 0, path.name.encode())))
 
 
 # --- trying -----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import sys
 import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,10 @@ from kernel.isolation import in_new_namespaces
 from kernel.tables import tables_read
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import libc
-from podkeep.kernel.files import openat
+from podkeep.kernel.files import openat, removal
 from podkeep.kernel.files.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
 from podkeep.kernel.mount import mounts
+from support.filesystems import KINDS, make_subvolume
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
@@ -104,6 +108,69 @@ def test_what_a_container_made_unchangeable_is_removed(tmp_path: Path, flag: int
     remove_tree(tree)
     remove_tree(alone)
     assert list(tmp_path.iterdir()) == []
+
+
+def _subvolumes(top: Path) -> None:
+    for path in (top / "a", top / "a/b/c", top / "a/b/c/d"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        make_subvolume(path)
+        (path / "deep/er").mkdir(parents=True)
+        (path / "deep/er/file").write_text("x")
+    for path in (top / "a", top / "a/b/c"):
+        with openat.closing(openat.open_directory(path)) as fd:
+            fcntl.ioctl(fd, 0x4008941A, struct.pack("=Q", 2))  # BTRFS_IOC_SUBVOL_SETFLAGS, BTRFS_SUBVOL_RDONLY
+
+
+def _projects(top: Path) -> None:
+    """Give directories project IDs to hand on, as every owner may (FS_IOC_FSSETXATTR, FS_XFLAG_PROJINHERIT)."""
+    (top / "a/b/c").mkdir(parents=True)
+    for number, path in enumerate((top, top / "a")):
+        with openat.closing(openat.open_directory(path)) as fd:
+            fcntl.ioctl(fd, 0x401C5820, struct.pack("=IIIII8s", 0x200, 0, 0, 7 + number, 0, b""))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "fill"), [("btrfs", _subvolumes), ("xfs", _projects)])
+@in_new_namespaces()
+def test_what_cannot_be_renamed_is_removed(tmp_path: Path, kind: str, fill: Callable[[Path], None]) -> None:
+    with contextmanager(KINDS[kind])(tmp_path) as disk:
+        (disk / "tree").mkdir()
+        fill(disk / "tree")
+        remove_tree(disk / "tree")
+        assert list(disk.iterdir()) == []
+
+
+def test_what_is_not_remembered_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "_REMEMBERED", 3)
+    monkeypatch.setattr(removal, "_AT_ONCE", 2)
+    for name in "abc":
+        for depth in range(1, 7):
+            place = tmp_path.joinpath("tree", *[name] * depth)
+            place.mkdir(parents=True)
+            for beside in range(3):
+                (place / f"{beside}/x/y").mkdir(parents=True)
+                (place / f"{beside}/x/file").touch()
+    remove_tree(tmp_path / "tree")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_directory_that_is_moved_away_meanwhile_leads_nowhere_else(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere/kept").mkdir(parents=True)
+    inner = tmp_path / "tree/a/b"
+    inner.mkdir(parents=True)
+    (inner / "file").touch()
+
+    def moved() -> Iterator[None]:
+        yield from (None, None)  # of a and b
+        os.rename(inner, tmp_path / "elsewhere/b")
+        yield None
+
+    with (
+        openat.closing(openat.open_directory(tmp_path / "tree")) as top,
+        pytest.raises(FailedPrecondition, match="elsewhere/b was moved while it was being removed"),
+    ):
+        removal._empty(top, libc.mount_id(top), moved())
+    assert (tmp_path / "elsewhere/kept").exists()
 
 
 @in_new_namespaces()

@@ -1,9 +1,12 @@
 """Removing trees of any depth that somebody hostile may have made, and nothing that is mounted in them.
 
 Neither Python's recursion limit nor the number of open files bounds the depth here, as they do for ``shutil.rmtree``:
-a directory's subdirectories are lifted to the top before it is removed. Symbolic links are removed, never followed. A
-mount, also one of the same file system (a bind mount), is recognised by its ID and never entered: what is behind it
-belongs to somebody else. Called by whoever removes a directory. :func:`unmount_below` unmounts what is in one.
+one directory is open at a time, and the way back up is by ``..``, believed only where it leads to the directory that we
+came from. Nothing is renamed: the kernel refuses that between subvolumes (btrfs), into directories that hand a project
+on (XFS, ext4), and where a key is missing (fscrypt), all of which a container may have made. Symbolic links are
+removed, never followed. A mount, also one of the same file system (a bind mount), is recognised by its ID and never
+entered: what is behind it belongs to somebody else. Called by whoever removes a directory. :func:`unmount_below`
+unmounts what is in one.
 """
 
 from __future__ import annotations
@@ -13,13 +16,16 @@ import fcntl
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import count, repeat
+from itertools import repeat
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
+import msgspec
+
+from podkeep.base.errors import Cancelled, FailedPrecondition, KernelCallError, ResourceExhausted
 from podkeep.kernel import libc
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo, mounts
@@ -34,8 +40,14 @@ _FS_IOC_SETFLAGS = 0x40086602
 _KEPT_FLAGS = 0x10 | 0x20
 """FS_IMMUTABLE_FL and FS_APPEND_FL: a container with CAP_LINUX_IMMUTABLE may set them (chattr(1), ``i`` and ``a``)."""
 
+_BTRFS_IOC_SUBVOL_SETFLAGS = 0x4008941A
+_SUBVOLUME_INODE = 256
+"""Of the directory at the top of every subvolume (btrfs, BTRFS_FIRST_FREE_OBJECTID)."""
+
 _AT_ONCE = 1000
 """Directories whose names are in memory: whoever made the tree may have made millions of them."""
+_REMEMBERED = 50_000
+"""Directories on the way down that are known again on the way up; from above these one begins at the top again."""
 
 
 class _NotSmall(Exception):
@@ -148,12 +160,16 @@ def _mounted_below(parent: int, name: str, entries_left: Iterator[int], depth_le
     return None
 
 
-def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> None:
+def remove_entry(
+    parent: int, name: bytes | str, *, most: int | None = None, stop: Callable[[], bool] = lambda: False
+) -> None:
     """Remove ``name`` in the directory behind descriptor ``parent``, whatever it is; a missing one is no error.
 
     For processes without ``/proc``: mounts are found only when it is their turn.
 
     :param most: how many entries to remove at most, because somebody may go on making more. None: no limit.
+    :param stop: asked for each entry whether to leave the rest.
+    :raises Cancelled: if ``stop`` said so.
     :raises FailedPrecondition: naming the mount, if ``name`` is one or has one in it.
     :raises ResourceExhausted: if there are more than ``most``.
     :raises OSError: if the file system refuses.
@@ -168,22 +184,20 @@ def remove_entry(parent: int, name: bytes | str, *, most: int | None = None) -> 
     except FileNotFoundError:
         return
     try:
-        _empty(top, mount, _counted(most))
+        _empty(top, mount, _counted(most, stop))
     finally:
         os.close(top)
     _insist(parent, name, partial(os.rmdir, name, dir_fd=parent))
 
 
-def _insist(directory: int, name: bytes | str, remove: Callable[[], None], *, into: int | None = None) -> None:
-    """Remove an entry, or move it to another directory; if that is refused, again without the flags that forbid it."""
+def _insist(directory: int, name: bytes | str, remove: Callable[[], None]) -> None:
+    """Remove an entry; if that is refused, again without the flags that forbid it."""
     try:
         remove()
     except PermissionError as error:
         if error.errno != errno.EPERM:
             raise
-        for parent in (directory, into):
-            if parent is not None:
-                _clear_flags(parent)
+        _clear_flags(directory)
         found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         # The directory's own flags forbid to remove entries as well; EPERM does not say which of them it was.
         if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # nothing else can have them
@@ -205,41 +219,71 @@ def _clear_flags(fd: int) -> None:
             fcntl.ioctl(fd, _FS_IOC_SETFLAGS, (value & ~_KEPT_FLAGS).to_bytes(8, sys.byteorder))
 
 
-def _counted(most: int | None) -> Iterator[None]:
+def _counted(most: int | None, stop: Callable[[], bool]) -> Iterator[None]:
     """Yield for each of ``most`` entries."""
-    yield from repeat(None) if most is None else repeat(None, most)
+    for _ in repeat(None) if most is None else repeat(None, most):
+        if stop():
+            raise Cancelled("the removal was to stop")
+        yield
     raise ResourceExhausted(f"there are more than {most} entries to remove, or somebody goes on making them")
 
 
+class _Above(msgspec.Struct, gc=False):
+    """A directory that we came down from: what it is, the name of the one below, and of those that are still to do."""
+
+    device: int
+    inode: int
+    below: str
+    names: list[str]
+
+
 def _empty(top: int, mount: int, allowed: Iterator[None]) -> None:
-    fresh = count()
-    while True:
-        directories = _unlink_files(top, allowed)
-        if not directories:
-            return
-        for name in directories:
-            inner = _open(top, name, mount)
-            try:
-                found_all = False
-                # A list that is full may have left directories out: only a shorter one shows that the directory is
-                # empty.
-                while not found_all:
-                    lifted = _unlink_files(inner, allowed)
-                    for nested in lifted:
-                        _lift(inner, nested, top, _unused(top, fresh))
-                    found_all = len(lifted) < _AT_ONCE
-            finally:
-                os.close(inner)
-            _insist(top, name, partial(os.rmdir, name, dir_fd=top))
+    while not _emptied(top, mount, allowed):
+        pass
 
 
-def _lift(directory: int, name: str, top: int, new: str) -> None:
+def _emptied(top: int, mount: int, allowed: Iterator[None]) -> bool:
+    """Remove what is in a directory, the deepest first. False: it was too deep to remember the way up to the rest."""
+    above: deque[_Above] = deque()
+    current, names, waiting, whole = os.dup(top), list[str](), 0, True
     try:
-        _insist(directory, name, partial(os.rename, name, new, src_dir_fd=directory, dst_dir_fd=top), into=top)
-    except OSError as error:
-        if error.errno == errno.EBUSY:  # the kernel renames no mount points
-            raise _refused(f"{_path(directory, '')}/{name}") from error
-        raise
+        while True:
+            names = names or _unlink_files(current, allowed)
+            if names:
+                below, status = names.pop(), os.fstat(current)
+                inner = _open(current, below, mount)
+                os.close(current)
+                current = inner
+                above.append(_Above(status.st_dev, status.st_ino, below, names))
+                waiting += len(names)
+                if len(above) > _REMEMBERED:
+                    waiting, whole = waiting - len(above.popleft().names), False
+                if waiting > _AT_ONCE:
+                    # They are found again when it is their directory's turn.
+                    for level in above:
+                        level.names = []
+                    waiting = 0
+                names = []
+            elif above:
+                level = above.pop()
+                outer = _back(current, level, mount)
+                os.close(current)
+                current, names, waiting = outer, level.names, waiting - len(level.names)
+                _insist(current, level.below, partial(os.rmdir, level.below, dir_fd=current))
+            else:
+                return whole
+    finally:
+        os.close(current)
+
+
+def _back(directory: int, level: _Above, mount: int) -> int:
+    """Open the directory that we came down from; the caller closes it."""
+    fd = _open(directory, "..", mount)
+    found = os.fstat(fd)
+    if (found.st_dev, found.st_ino) != (level.device, level.inode):
+        os.close(fd)
+        raise FailedPrecondition(f"{_path(directory, level.below)} was moved while it was being removed")
+    return fd
 
 
 def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
@@ -260,22 +304,16 @@ def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
     return directories
 
 
-def _unused(top: int, fresh: count[int]) -> str:
-    while True:
-        # Whoever made the tree may have used such names, too, and rename(2) would replace an empty directory.
-        name = f".lifted-{next(fresh)}"
-        try:
-            os.stat(name, dir_fd=top, follow_symlinks=False)
-        except FileNotFoundError:
-            return name
-
-
 def _open(parent: int, name: bytes | str, mount: int) -> int:
     """Open a directory that is on the mount with ID ``mount``; the caller closes it."""
     fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         if libc.mount_id(fd) != mount:
             raise _refused(_path(fd, name))
+        if os.fstat(fd).st_ino == _SUBVOLUME_INODE:
+            # Its owner may have made a subvolume read-only (btrfs property set DIRECTORY ro true).
+            with suppress(OSError):
+                fcntl.ioctl(fd, _BTRFS_IOC_SUBVOL_SETFLAGS, bytes(8))
     except BaseException:
         os.close(fd)
         raise

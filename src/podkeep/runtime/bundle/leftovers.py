@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base import failpoints
-from podkeep.base.errors import PodkeepError, ResourceExhausted
+from podkeep.base.errors import Cancelled, PodkeepError
 from podkeep.base.ids import new_id
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.removal import remove_entry, remove_tree
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 
 Remove = Callable[[Path], None]
 """What takes a tree away, as ``remove_tree`` or :meth:`Leftovers.put_aside`; a missing one is no error."""
-_PORTION = 10_000
-"""Entries that are removed between two looks whether the daemon ends."""
 
 
 class Leftovers:
@@ -63,20 +61,16 @@ class Leftovers:
         with openat.closing(directory):
             failpoints.reach("leftovers.remove")
             for name in os.listdir(directory):
+                if self._ended.is_set():
+                    return
                 try:
-                    self._remove(directory, name)
+                    remove_entry(directory, name, stop=self._ended.is_set)
+                except Cancelled:
+                    return
                 except (PodkeepError, OSError) as error:
                     log.warning("what an earlier daemon left in %s/%s: %s", self._directory, name, error)
         with suppress(OSError):  # there is something left
             self._directory.rmdir()
-
-    def _remove(self, directory: int, name: str) -> None:
-        while not self._ended.is_set():
-            try:
-                remove_entry(directory, name, most=_PORTION)
-            except ResourceExhausted:
-                continue
-            return
 
     def end(self) -> None:
         """Have :meth:`remove_all` end soon."""

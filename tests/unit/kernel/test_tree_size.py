@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from kernel.isolation import in_new_namespaces
 from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
+from support.filesystems import KINDS, make_subvolume
 
 BLOCK = 4096
 
@@ -125,3 +127,19 @@ def test_other_file_systems_are_left_out(tmp_path: Path) -> None:
     assert after is not None
     assert after.used_bytes <= before.used_bytes
     assert after.inodes == before.inodes - 1, "not the directory; its file has another name"
+
+
+@in_new_namespaces()
+def test_what_is_in_subvolumes_is_counted(tmp_path: Path) -> None:
+    """Everybody may make one where they may make a directory (btrfs); each has the same inode numbers."""
+    with contextmanager(KINDS["btrfs"])(tmp_path) as disk:
+        for name in ("one", "two"):
+            make_subvolume(disk / name)
+            (disk / name / "file").write_bytes(b"x" * 1_000_000)
+            os.link(disk / name / "file", disk / name / "same")
+        with openat.closing(openat.open_directory(disk)) as fd:
+            openat.syncfs(fd)  # blocks that are not on the disk yet do not count
+        size = tree_size.measure(str(disk))
+    assert size is not None
+    assert 2_000_000 <= size.used_bytes < 3_000_000
+    assert size.inodes == 5

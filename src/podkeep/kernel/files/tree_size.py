@@ -1,4 +1,4 @@
-"""How much a directory tree takes on its disk, as ``du -x`` counts it.
+"""How much a directory tree takes on its disk, as ``du -x`` counts it, and subvolumes (btrfs) in it.
 
 For trees that a container fills and changes meanwhile; ``openat.walk`` says how they are walked.
 """
@@ -11,8 +11,10 @@ from contextlib import suppress
 
 import msgspec
 
-from podkeep.base.errors import ResourceExhausted
+from podkeep.base.errors import KernelCallError, ResourceExhausted
+from podkeep.kernel import libc
 from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Found
 
 MAX_INODES = openat.MAX_ENTRIES
 """A larger tree is counted only this far."""
@@ -62,7 +64,7 @@ def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None
     device, blocks, inodes = status.st_dev, status.st_blocks, 1
     if stop() and not partly:
         return None
-    linked: set[int] = set()
+    linked: set[tuple[int, int]] = set()
     deep: list[bool] = []
 
     def too_deep() -> None:
@@ -71,8 +73,9 @@ def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None
     with suppress(ResourceExhausted):
         for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True, too_deep=too_deep):
             status = found.status
-            # The walk does not enter mounts, but it tells of the directory or file that something is mounted on.
-            if status.st_dev != device:
+            # The walk does not enter mounts, but it tells of the directory or file that something is mounted on. What
+            # has another device and is no mount is in a subvolume (btrfs), which everybody may make.
+            if status.st_dev != device and _is_mount_root(found):
                 continue
             if (found.is_directory or inodes % 1000 == 0) and stop():
                 if partly:
@@ -80,10 +83,17 @@ def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None
                 return None
             # A directory's link count counts the directories in it, and says nothing of other names.
             if not found.is_directory and status.st_nlink > 1:
-                if status.st_ino in linked:
+                if (status.st_dev, status.st_ino) in linked:
                     continue
                 if len(linked) < MAX_LINKED:
-                    linked.add(status.st_ino)
+                    linked.add((status.st_dev, status.st_ino))
             blocks += status.st_blocks
             inodes += 1
     return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes, too_deep=bool(deep))
+
+
+def _is_mount_root(found: Found) -> bool:
+    try:
+        return libc.is_mount_root(found.directory, os.fsencode(found.name))
+    except KernelCallError:  # gone meanwhile
+        return True

@@ -100,3 +100,31 @@ def test_very_many_files_links_and_pipes_are_all_given_away(tmp_path: Path) -> N
     given = {(status[0], status[1]) for status in facts(tmp_path).values()}
     assert given == {(FIRST, 7)}
     assert (Path("/etc").stat().st_uid, Path("/etc").stat().st_gid) == (0, 0)
+
+
+@OWNERS
+def test_what_a_pod_made_unchangeable_keeps_nobody_from_the_volume(
+    tmp_path: Path, owners: Owners, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As a kubelet, which logs what it cannot change (volume_linux.go, changeFilePermission)."""
+    root = tmp_path / "root"
+    (root / "a/b").mkdir(parents=True)
+    for name in ("a/b/file", "a/file", "file", "z"):
+        (root / name).touch(mode=0o600)
+    fixed = [root / "a", root / "file"]
+    for path in fixed:
+        subprocess.run(["chattr", "+i", path], check=True)
+    try:
+        before = {path: path.stat() for path in fixed}
+        ownership.give(root, owners, writable=True)
+        assert all(path.stat() == before[path] for path in fixed)
+        for name in ("a/b", "a/b/file", "a/file", "z"):
+            status = (root / name).stat()
+            uid, gid = owners.root if owners.id_map is not None else (0, 0)
+            assert (status.st_uid, status.st_gid) == (uid, gid if owners.group is None else owners.group), name
+    finally:
+        for path in fixed:
+            subprocess.run(["chattr", "-i", path], check=True)
+    (said,) = caplog.messages
+    assert "2 files or directories of a volume keep their owners" in said
+    assert "Operation not permitted" in said

@@ -8,16 +8,23 @@ the node, mapped as itself, and what would belong to the node's root belongs to 
 
 from __future__ import annotations
 
+import errno
+import logging
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Found
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
+log = logging.getLogger(__name__)
+
+_UNCHANGEABLE = frozenset({errno.EPERM, errno.EROFS})
 _READ_WRITE = 0o660
 _READ_ONLY = 0o440
 _DIRECTORY = stat.S_ISGID | 0o110
@@ -92,27 +99,57 @@ def give_tree(root: int, owners: Owners, *, writable: bool) -> None:
     If they have a group, all is readable and (if ``writable``) writable for it, and new files in directories inherit
     it. Symbolic links are owned, not followed; mounts are not entered.
 
+    What cannot be changed keeps its owners, and is told in the log: another pod with the volume may have made it
+    immutable (chattr(1)), or read-only (a subvolume of btrfs), and would keep others from the volume.
+
     :raises ResourceExhausted: if there is more than a walk takes.
     :raises KernelCallError: if something cannot be opened.
     :raises OSError: if the kernel refuses.
     """
-    _give(root, owners, writable)
+    kept = _Kept()
+    with kept.noted("."):
+        _give(root, owners, writable)
     for found in openat.walk(root):
-        if stat.S_ISLNK(found.status.st_mode):
-            uid, gid = owners.change_of(found.status)
-            with suppress(FileNotFoundError):  # gone meanwhile
-                os.chown(found.name, uid, gid, dir_fd=found.directory, follow_symlinks=False)
-            continue
-        # A pod may change the tree during the walk: what is opened is the entry itself, and no mount that came over it.
-        rules = openat.CONFINED | openat.Resolve.NO_XDEV
+        with kept.noted(found.path):
+            _give_entry(found, owners, writable)
+    if kept.number:
+        log.warning("%d files or directories of a volume keep their owners: %s", kept.number, kept.first)
+
+
+@dataclass
+class _Kept:
+    """What could not be changed."""
+
+    number: int = 0
+    first: str = ""
+
+    @contextmanager
+    def noted(self, path: str) -> Iterator[None]:
         try:
-            fd = openat.openat2(found.directory, os.fsencode(found.name), os.O_PATH, rules)
-        except KernelCallError as error:
-            if error.errno in openat.NOT_THERE:
-                continue
-            raise
-        with openat.closing(fd):
-            _give(fd, owners, writable)
+            yield
+        except OSError as error:
+            if error.errno not in _UNCHANGEABLE:
+                raise
+            self.number += 1
+            self.first = self.first or f"{path[:200]!r}: {error.strerror}"
+
+
+def _give_entry(found: Found, owners: Owners, writable: bool) -> None:
+    if stat.S_ISLNK(found.status.st_mode):
+        uid, gid = owners.change_of(found.status)
+        with suppress(FileNotFoundError):  # gone meanwhile
+            os.chown(found.name, uid, gid, dir_fd=found.directory, follow_symlinks=False)
+        return
+    # A pod may change the tree during the walk: what is opened is the entry itself, and no mount that came over it.
+    rules = openat.CONFINED | openat.Resolve.NO_XDEV
+    try:
+        fd = openat.openat2(found.directory, os.fsencode(found.name), os.O_PATH, rules)
+    except KernelCallError as error:
+        if error.errno in openat.NOT_THERE:
+            return
+        raise
+    with openat.closing(fd):
+        _give(fd, owners, writable)
 
 
 def mode_for_group(mode: int, *, writable: bool) -> int:

@@ -22,8 +22,9 @@ from podkeep.agent.volumes.setup import MountedVolume, mount_points_inside, set_
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import HostPathVolumeSource
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.base.ids import PodUID
+from podkeep.kernel.files.removal import unmount_below
 from podkeep.kernel.mount import mountinfo
 from unit.kernel.isolation import in_new_namespaces
 
@@ -204,6 +205,36 @@ def test_host_paths_are_what_they_are_said_to_be(tmp_path: Path) -> None:
             check(name, kind)
         assert caught.value.message == f"hostPath type check failed: {tmp_path / name} {why}"
     assert host_path.check(HostPathVolumeSource(path="/dev/null", type="CharDevice")) == Path("/dev/null")
+
+
+@pytest.mark.parametrize(
+    "volume",
+    [
+        {"hostPath": {"path": "/a\0b", "type": "Directory"}},
+        {"hostPath": {"path": "/a\0b", "type": "FileOrCreate"}},
+        {"configMap": {"name": "m", "items": [{"key": "a", "path": "a\0b"}]}},
+    ],
+    ids=["checked", "made", "file"],
+)
+def test_a_path_that_no_system_call_takes_is_the_volumes_failure(tmp_path: Path, volume: dict[str, Any]) -> None:
+    with pytest.raises(FailedPrecondition, match=r'MountVolume\.SetUp failed for volume "v" : embedded null byte'):
+        ready(tmp_path, volume)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_path_that_no_system_call_takes_is_the_mounts_failure(tmp_path: Path, nested: bool) -> None:
+    around = {"name": "v", "mountPath": "/x", "readOnly": True}
+    mount = {"name": "w", "mountPath": "/x/a\0b", "subPath": "d"} if nested else around | {"subPath": "a\0b"}
+    pod, _ = make([{"name": name, "emptyDir": {}} for name in "vw"], mounts=[around, mount] if nested else [mount])
+    directory = PodDir(path=tmp_path / "pods/u1")
+    volumes = {name: MountedVolume(name=name, path=directory.volumes / name) for name in "vw"}
+    for volume in volumes.values():
+        volume.path.mkdir(parents=True)
+    try:
+        with pytest.raises(InvalidArgument, match="embedded null byte"):
+            container_mounts(pod.spec.containers[0], 0, directory, volumes, {})
+    finally:
+        unmount_below(tmp_path)
 
 
 def test_new_content_replaces_the_old_in_one_step(tmp_path: Path) -> None:

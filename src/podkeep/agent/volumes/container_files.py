@@ -69,12 +69,15 @@ def mounts(
     :raises InvalidArgument: if an expanded ``subPathExpr`` is no path inside a volume, or a variable in it not set.
     :raises FailedPrecondition: if a ``subPath`` leads out of its volume.
     """
-    planned = [
-        _volume_mount(mount, index, container, directory, volumes, environment)
-        for index, mount in enumerate(container.volume_mounts)
-    ]
     owners = {volume.path: volume.owners for volume in volumes.values() if isinstance(volume, MountedVolume)}
-    _make_mount_points(planned, directory, owners)
+    try:
+        planned = [
+            _volume_mount(mount, index, container, directory, volumes, environment)
+            for index, mount in enumerate(container.volume_mounts)
+        ]
+        _make_mount_points(planned, directory, owners)
+    except ValueError as error:  # a NUL in a path, which the API takes: no system call is made
+        raise InvalidArgument(f"volumeMounts of container {container.name}: {error}") from error
     taken = {mount.container_path for mount in planned}
     if HOSTS not in taken:
         planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))

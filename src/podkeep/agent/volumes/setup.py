@@ -113,7 +113,8 @@ def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, no
         raise _failed(f"MountVolume.{error.step}", named, error.message, error.hint) from error
     except PodkeepError as error:
         raise _failed(_SETUP, named, error.message, error.hint) from error
-    except OSError as error:
+    # A path with a NUL, which the API takes, is a ValueError in Python: no system call is made.
+    except (OSError, ValueError) as error:
         raise _failed(_SETUP, named, str(error), "") from error
 
 

@@ -29,7 +29,7 @@ from podkeep.apiserver.requests.call import Call
 from podkeep.apiserver.requests.limits import NoRoom, Room
 from podkeep.apiserver.requests.media_types import APPLY, JSON, YAML
 from podkeep.apiserver.requests.options import WriteOptions
-from podkeep.apiserver.requests.output import PIECE_BYTES, ListBody, Rendering
+from podkeep.apiserver.requests.output import ListBody, Pieces, Rendering
 from podkeep.apiserver.requests.request_info import check_name
 from podkeep.apiserver.schema.decode import WrongType, decode, json_word
 from podkeep.apiserver.storage.store import Compacted, Store
@@ -275,25 +275,18 @@ async def _list_pieces(body: ListBody, objects: Objects, room: Room) -> AsyncGen
 
     :raises NoRoom: if there is none for what is made of it otherwise.
     """
-    piece, size = [body.start], len(body.start)
+    pieces = Pieces()
+    for piece in pieces.add(body.start):
+        yield piece
     before, end = body.before, body.end_of_empty
     async with aclosing(objects.pages(room)) as pages:
         async for page in pages:
             for stored in page:
-                part = body.item(stored.value)
-                piece.append(before)
+                for piece in pieces.add(before, body.item(stored.value)):
+                    with room.taken(0 if piece is stored.value else len(piece)):
+                        yield piece
                 before, end = body.between, body.end
-                is_large = len(part) >= PIECE_BYTES
-                if not is_large:
-                    piece.append(part)
-                    size += len(part)
-                if is_large or size >= PIECE_BYTES:
-                    yield b"".join(piece)
-                    piece, size = [], 0
-                if is_large:
-                    with room.taken(0 if part is stored.value else len(part)):
-                        yield part
-    yield b"".join([*piece, end])
+    yield pieces.rest() + end
 
 
 def _strict(patch: bytes, complaints: list[str]) -> StatusError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from podkeep.apiserver.meta.status import StatusError, expired, internal
 from podkeep.apiserver.requests.limits import NoRoom, Room
 from podkeep.apiserver.requests.media_types import Form
 from podkeep.apiserver.requests.options import ListOptions
-from podkeep.apiserver.requests.output import EVENT_END, PIECE_BYTES, Rendering, decode, encode, event_start
+from podkeep.apiserver.requests.output import EVENT_END, PIECE_BYTES, Pieces, Rendering, decode, encode, event_start
 from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.records import Event, EventType, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
@@ -170,7 +170,7 @@ class Watches:
                     if isinstance(told, int):
                         yield view.bookmark(told, ends_initial=False)
                         continue
-                    for lines in joined(self._lines_of(told, view, headers=headers)):
+                    for lines in self._lines_of(told, view, headers=headers):
                         headers = False
                         yield lines
         except Slow:
@@ -187,27 +187,22 @@ class Watches:
         self, options: ListOptions, view: Rendering, initial: Objects, room: Room
     ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of the objects that are there, in pieces; an object that is large is one, and no copy."""
-        piece: list[bytes] = []
-        size, headers = 0, True
+        pieces = Pieces()
+        headers = True
         async with aclosing(initial.pages(room)) as pages:
             async for page in pages:
                 for stored in page:
                     if options.selects and not self._facts.selects(options, view.resource, stored):
                         continue
-                    if view.is_stored and len(stored.value) >= PIECE_BYTES:
-                        yield b"".join([*piece, event_start(EventType.ADDED)])
-                        yield stored.value
-                        piece, size = [EVENT_END], 0
-                        continue
-                    line = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
-                    headers = False
-                    piece.append(line)
-                    size += len(line)
-                    if size >= PIECE_BYTES:
-                        with room.taken(size):
-                            yield b"".join(piece)
-                        piece, size = [], 0
-        yield b"".join(piece)
+                    if view.is_stored:
+                        parts = [event_start(EventType.ADDED), stored.value, EVENT_END]
+                    else:
+                        parts = [view.event(EventType.ADDED, view.seen(stored.value), headers=headers)]
+                        headers = False
+                    for piece in pieces.add(*parts):
+                        with room.taken(0 if piece is stored.value else len(piece)):
+                            yield piece
+        yield pieces.rest()
 
     async def _told(
         self, watcher: Watcher, options: ListOptions, view: Rendering
@@ -243,9 +238,13 @@ class Watches:
         return [change for event in events if (change := seen(event, selects))]
 
     def _lines_of(self, changes: Sequence[Change], view: Rendering, *, headers: bool) -> Iterator[bytes]:
+        """Yield lines together, but no copy of one that is large."""
+        pieces = Pieces()
         for change in changes:
-            yield self._line(change, view, headers=headers)
+            yield from pieces.add(self._line(change, view, headers=headers))
             headers = False
+        if rest := pieces.rest():
+            yield rest
 
     def _line(self, change: Change, view: Rendering, *, headers: bool) -> bytes:
         value = change.stored.value
@@ -260,21 +259,6 @@ class Watches:
             line = view.event(change.type, view.seen(value), headers=headers)
             self._lines.put(key, line, len(line))
         return line
-
-
-def joined(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield lines together, but no copy of one that is large."""
-    some: list[bytes] = []
-    for line in lines:
-        if len(line) < PIECE_BYTES:
-            some.append(line)
-            continue
-        if some:
-            yield b"".join(some)
-            some = []
-        yield line
-    if some:
-        yield b"".join(some)
 
 
 async def _refused(error: StatusError) -> AsyncGenerator[bytes, None]:

@@ -5,7 +5,7 @@ Stored objects are bytes of JSON and are not decoded for an answer that has them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -168,6 +168,32 @@ class Rendering:
         elif self.form.as_:
             value = self.partial(value)
         return b'{"type":"BOOKMARK","object":' + encode(value) + b"}\n"
+
+
+class Pieces:
+    """What is sent of many parts: small ones joined to about ``PIECE_BYTES``, a larger one alone and not copied."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def add(self, *parts: bytes) -> Iterator[bytes]:
+        """Add parts; yield the pieces that are complete with them."""
+        for part in parts:
+            is_large = len(part) >= PIECE_BYTES
+            if not is_large:
+                self._parts.append(part)
+                self._size += len(part)
+            if self._parts and (is_large or self._size >= PIECE_BYTES):
+                yield self.rest()
+            if is_large:
+                yield part
+
+    def rest(self) -> bytes:
+        """Return what no piece has had yet."""
+        piece = b"".join(self._parts)
+        self._parts, self._size = [], 0
+        return piece
 
 
 def event_start(kind: str) -> bytes:

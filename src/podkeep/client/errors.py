@@ -48,14 +48,13 @@ class ApiError(PodkeepError):
 
     @property
     def gone(self) -> bool:
-        """The resourceVersion or the continue token is too old (``Expired``, ``Gone``): list again."""
-        return self.code == HTTPStatus.GONE
-
-    @property
-    def too_large_version(self) -> bool:
-        """The server has not come to the resourceVersion yet."""
-        causes = self.status.get("details", {}).get("causes", ()) if isinstance(self.status, dict) else ()
-        return any(cause.get("reason") == "ResourceVersionTooLarge" for cause in causes or ())
+        """The server has the resourceVersion or the continue token no more, or not yet (a copy was restored): list."""
+        if self.code == HTTPStatus.GONE:
+            return True
+        try:
+            return any(cause["reason"] == "ResourceVersionTooLarge" for cause in self.status["details"]["causes"])
+        except (KeyError, TypeError):
+            return False
 
 
 def refusal(code: int, data: bytes, retry_after: float = 0.0) -> ApiError:

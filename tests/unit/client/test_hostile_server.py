@@ -22,6 +22,13 @@ from podkeep.client.settings import Settings
 
 LIST = json.dumps({"kind": "PodList", "metadata": {"resourceVersion": "10"}, "items": []}).encode()
 GONE = {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version: 1 (2)"}
+AHEAD = {
+    "kind": "Status",
+    "code": 504,
+    "reason": "Timeout",
+    "message": "Too large resource version: 10, current: 4",
+    "details": {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]},
+}
 TIMEOUT_S = 60.0
 
 
@@ -260,9 +267,13 @@ def test_a_watch_goes_on_where_it_broke_off(tmp_path: Path, quick_retries: None)
     [
         stream({"type": "ERROR", "object": GONE}),
         answer(json.dumps(GONE).encode(), status="410 Gone"),
+        answer(json.dumps(AHEAD).encode(), status="504 Gateway Timeout"),
     ],
+    ids=["ends", "refused", "restored"],
 )
-def test_what_is_too_old_is_listed_again(tmp_path: Path, quick_retries: None, gone: bytes) -> None:
+def test_a_version_that_the_server_does_not_have_is_listed_again(
+    tmp_path: Path, quick_retries: None, gone: bytes
+) -> None:
     newer = LIST.replace(b'"10"', b'"20"')
     script = Script(answer(LIST), gone, answer(newer), stream(event("ADDED", "21")))
     assert followed(script, tmp_path, 3) == ["replaced 0", "replaced 0", "changed p"]

@@ -32,6 +32,6 @@ async def states(
                     if event.type != "BOOKMARK":
                         yield None if event.type == "DELETED" else event.object
         except ApiError as error:
-            # 410: changes since that version are not known any more, so the object is read anew.
+            # Changes since that version are not known, so the object is read anew.
             if not error.gone:
                 raise

@@ -56,8 +56,6 @@ SERVICE_ACCOUNTS = Resource(name="serviceaccounts", kind="ServiceAccount")
 SERVICES = Resource(name="services", kind="Service")
 LEASES = Resource(group="coordination.k8s.io", name="leases", kind="Lease")
 RUNTIME_CLASSES = Resource(group="node.k8s.io", name="runtimeclasses", kind="RuntimeClass", namespaced=False)
-STORAGE_CLASSES = Resource(group="storage.k8s.io", name="storageclasses", kind="StorageClass", namespaced=False)
-CSI_NODES = Resource(group="storage.k8s.io", name="csinodes", kind="CSINode", namespaced=False)
 CERTIFICATE_SIGNING_REQUESTS = Resource(
     group="certificates.k8s.io", name="certificatesigningrequests", kind="CertificateSigningRequest", namespaced=False
 )

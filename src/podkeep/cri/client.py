@@ -5,7 +5,6 @@ Called by the agent and the command line, and by tests. Works with any CRI v1 ru
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -136,18 +135,6 @@ class CriClient:
     def node(self) -> NodeAsyncStub:
         """``podkeep.v1.Node``; other runtimes answer ``Unimplemented``."""
         return self._opened().node
-
-    async def wait_until_ready(self, timeout: float) -> None:
-        """Return once the socket accepts connections, trying again while it does not.
-
-        :param timeout: seconds.
-        :raises Unavailable: if it never did.
-        """
-        channel = self._opened().channel
-        try:
-            await asyncio.wait_for(channel.channel_ready(), timeout)
-        except TimeoutError as error:
-            raise _no_answer(self.socket, f"waited {timeout:g} s") from error
 
     def _opened(self) -> _Connection:
         if self._connection is None:

@@ -104,14 +104,6 @@ def test_boot_id_is_a_uuid() -> None:
     assert str(uuid.UUID(procfs.boot_id())) == procfs.boot_id()
 
 
-def test_processes_of_a_group_are_found_until_they_are_dead(nothing_leaks: None) -> None:
-    with subprocess.Popen(["/bin/sleep", "300"], start_new_session=True) as process:
-        assert procfs.find_by_group(process.pid) == [procfs.identify(process.pid)]
-        process.kill()
-        assert procfs.wait(procfs.identify(process.pid), 10)
-        assert procfs.find_by_group(process.pid) == [], "a zombie is not among them"
-
-
 def test_process_ids_that_are_used_again_end_in_no_circle() -> None:
     machine = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
     done = subprocess.run(

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from podkeep.agent.environment import env_files, resource_fields, service_links
 from podkeep.agent.network.addresses import by_family
-from podkeep.agent.objects.sources import Sources, failure_key
+from podkeep.agent.objects.sources import Sources
 from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, FileKeySelector, SecretKeySelector
 from podkeep.api.pod import Pod
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.errors import InvalidArgument, NotFound
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
@@ -144,11 +144,8 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
 
 
 def _of_services(pod: Pod, sources: Sources) -> dict[str, str]:
-    why = sources.failures.get(failure_key("service", ""))
-    if why is not None:
-        raise FailedPrecondition(why)
     links = pod.spec.enable_service_links is not False
-    return service_links.variables(sources.services.values(), pod.metadata.namespace, links=links)
+    return service_links.variables(sources.known_services().values(), pod.metadata.namespace, links=links)
 
 
 def _of_file(reference: FileKeySelector, facts: PodFacts) -> str | None:

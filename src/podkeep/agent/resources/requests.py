@@ -66,12 +66,6 @@ def pod_level(pod: Pod) -> ResourceRequirements:
     )
 
 
-def has_pod_level(pod: Pod) -> bool:
-    """Return whether the pod asks for anything as a whole."""
-    given = pod_level(pod)
-    return bool(given.requests or given.limits)
-
-
 def is_sidecar(container: Container) -> bool:
     """Return whether an init container runs on beside those after it."""
     return container.restart_policy == "Always"

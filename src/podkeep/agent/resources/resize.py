@@ -37,11 +37,6 @@ class Refused:
     message: str
 
 
-def is_resizable(container: Container, *, init: bool) -> bool:
-    """Return whether a container can get other resources while it runs: init containers cannot, sidecars can."""
-    return not init or requests.is_sidecar(container)
-
-
 def of(pod: Pod) -> Allocation:
     containers = [
         *(item for item in pod.spec.init_containers if requests.is_sidecar(item)),

@@ -29,7 +29,7 @@ from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.client.client import Client
-from podkeep.client.resources import Resource
+from podkeep.client.resources import SUBJECT_ACCESS_REVIEWS, TOKEN_REVIEWS, Resource
 from podkeep.http import self_signed
 from podkeep.http.connection import Limits
 from podkeep.http.health import Check
@@ -49,10 +49,6 @@ _LOOK_S = 60.0
 _CERTIFY_LOOKS = 12 * 60
 """After how many looks it is seen to that the certificate is good for a while."""
 _CLOSE_S = 1.0
-TOKEN_REVIEWS = Resource(group="authentication.k8s.io", name="tokenreviews", kind="TokenReview", namespaced=False)
-ACCESS_REVIEWS = Resource(
-    group="authorization.k8s.io", name="subjectaccessreviews", kind="SubjectAccessReview", namespaced=False
-)
 
 
 def reviewer(client: Client, resource: Resource) -> Review:
@@ -122,7 +118,7 @@ class KubeletServer:
             authorizer=Authorizer(
                 node.name,
                 agent.authorization.mode,
-                reviewer(client, ACCESS_REVIEWS) if client else None,
+                reviewer(client, SUBJECT_ACCESS_REVIEWS) if client else None,
                 allowed_ttl=agent.authorization.webhook.cache_authorized_ttl,
                 denied_ttl=agent.authorization.webhook.cache_unauthorized_ttl,
             ),

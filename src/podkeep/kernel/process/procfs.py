@@ -27,7 +27,7 @@ _OWN_NAMESPACES = ("pid", "user", "mnt")
 MAX_DESCRIPTORS = 1024
 _MAX_PASSES = 100
 """How often it is looked for processes that others start while they are stopped."""
-_STATE, _PARENT, _GROUP, _SESSION, _START_TIME = 0, 1, 2, 3, 19
+_STATE, _PARENT, _SESSION, _START_TIME = 0, 1, 3, 19
 """Positions in /proc/<pid>/stat after the command name: fields 3 to 6 and 22 of proc_pid_stat(5)."""
 
 CAPABILITIES = (
@@ -230,21 +230,6 @@ def executable(process: ProcessId) -> str:
         return ""
     # Asked afterwards: the ID may have passed to another process before the link was read.
     return path if alive(process) else ""
-
-
-def find_by_group(group: int) -> list[ProcessId]:
-    """Return the living processes of a process group; a zombie is not among them."""
-    found = []
-    for entry in os.listdir(_PROC):
-        if not entry.isdecimal():
-            continue
-        try:
-            fields = _stat(int(entry))
-        except NotFound:
-            continue  # it ended while we looked
-        if int(fields[_GROUP]) == group and fields[_STATE] not in {"Z", "X"}:
-            found.append(ProcessId(pid=int(entry), start_time=int(fields[_START_TIME])))
-    return found
 
 
 def find_family(roots: Collection[int], sessions: Collection[int]) -> list[ProcessId]:

@@ -11,6 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.context import ForkProcess
 
 import podkeep
@@ -65,10 +66,18 @@ def start(main: Callable[[], None], *, stderr: int, env: Mapping[str, str]) -> F
 
     :raises OSError: if there can be no further process.
     """
+    return copy(partial(_begin, main, stderr, dict(env)))
+
+
+def copy(main: Callable[[], None]) -> Fork:
+    """Run ``main`` in a copy of this process, without its handlers of signals but with all its descriptors.
+
+    :raises OSError: if there can be no further process.
+    """
     # What is there now stays: the collector shall neither look through it nor write to its pages.
     gc.collect()
     gc.freeze()
-    process = multiprocessing.get_context("fork").Process(target=_begin, args=(main, stderr, dict(env)))
+    process = multiprocessing.get_context("fork").Process(target=_without_handlers, args=(main,))
     # A signal that comes before the copy has let go of the handlers here would be lost in them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -78,11 +87,16 @@ def start(main: Callable[[], None], *, stderr: int, env: Mapping[str, str]) -> F
     return Fork(process)
 
 
-def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> None:
+def _without_handlers(main: Callable[[], None]) -> None:
     # The descriptor is the event loop's of the process that was copied: a signal here would wake that one.
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+    main()
+
+
+def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> None:
     os.setsid()
     os.dup2(stderr, 2)
     null = os.open(os.devnull, os.O_RDWR)
@@ -93,5 +107,4 @@ def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> Non
     os.chdir("/")
     os.environ.clear()
     os.environ.update(env)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     main()

@@ -11,7 +11,6 @@ PADDING makes room for the command lines of what runs, which /proc shows in plac
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import runpy
@@ -20,7 +19,6 @@ import socket
 import sys
 from contextlib import suppress
 from functools import partial
-from multiprocessing.context import ForkProcess
 from typing import Any
 
 import podkeep.agent.daemon.daemon
@@ -38,7 +36,7 @@ _REQUEST_BYTES = 1 << 20
 
 def main(channel: socket.socket) -> None:
     """Serve until the other end is closed."""
-    running: dict[int, tuple[forks.Fork | _Verb, int]] = {}
+    running: dict[int, tuple[forks.Fork, int]] = {}
     """Pipes for the exit status, by pidfd."""
     with selectors.DefaultSelector() as selector:
         selector.register(channel, selectors.EVENT_READ)
@@ -53,7 +51,7 @@ def main(channel: socket.socket) -> None:
                     return
                 asked = json.loads(request)
                 if asked["cwd"]:
-                    fork: forks.Fork | _Verb = _Verb(asked, files)
+                    fork = forks.copy(partial(_run, asked, files))
                 else:
                     fork = forks.start(partial(_become, asked["argv"]), stderr=files[0], env=asked["env"])
                 for file in files:
@@ -62,27 +60,6 @@ def main(channel: socket.socket) -> None:
                 running[pidfd] = fork, status
                 selector.register(pidfd, selectors.EVENT_READ)
                 socket.send_fds(channel, [str(fork.pid).encode()], [pidfd])
-
-
-class _Verb:
-    """A verb that runs."""
-
-    def __init__(self, asked: dict[str, Any], files: list[int]) -> None:
-        # As forks.start does it.
-        gc.collect()
-        gc.freeze()
-        self._process = ForkProcess(target=_run, args=(asked, files))
-        self._process.start()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def wait(self) -> int:
-        self._process.join()
-        assert self._process.exitcode is not None
-        return self._process.exitcode
 
 
 def _run(asked: dict[str, Any], files: list[int]) -> None:
@@ -96,7 +73,7 @@ def _run(asked: dict[str, Any], files: list[int]) -> None:
     _become(asked["argv"])
 
 
-def _tell(pidfd: int, fork: forks.Fork | _Verb, status: int) -> None:
+def _tell(pidfd: int, fork: forks.Fork, status: int) -> None:
     """Say how a daemon has ended, to whoever still wants to know."""
     os.close(pidfd)
     with suppress(BrokenPipeError):

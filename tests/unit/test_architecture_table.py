@@ -1,4 +1,7 @@
-"""The table "Where do I change …" in ARCHITECTURE.md names what there is: modules, what is in them, tests, settings."""
+"""The table "Where do I change …" in ARCHITECTURE.md names what there is: modules, what is in them, tests, settings.
+
+Modules that other pages name are there, too.
+"""
 
 from __future__ import annotations
 
@@ -76,3 +79,14 @@ def test_a_row_names_what_there_is(row: list[str]) -> None:
     for name in quoted(tests):
         if not is_path(name):
             assert f"def {name}(" in text_of(files), f"{name} is in none of the files of its row"
+
+
+def test_modules_that_the_pages_name_are_there() -> None:
+    files = [f"/{file}" for name in ("src", "tests", "tools", "bench") for file in (ROOT / name).rglob("*.py")]
+    missing = [
+        f"{page.name}: {name}"
+        for page in (ROOT / "docs").glob("*.md")
+        for name in sorted(set(re.findall(r"`([a-z_0-9/]+\.py)`", page.read_text())))
+        if not any(file.endswith(f"/{name}") for file in files)
+    ]
+    assert missing == []

@@ -1,6 +1,6 @@
 """New nodes get no pods until somebody found them ready.
 
-The plugin ``TaintNodesByCondition``, which upstream has on; the taint is removed by ``controllers/node_taints.py``.
+The plugin ``TaintNodesByCondition``, which upstream has on; the taint is removed by ``controllers/node_health.py``.
 """
 
 from __future__ import annotations

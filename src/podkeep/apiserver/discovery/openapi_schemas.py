@@ -76,7 +76,7 @@ V3 = Dialect(
 @cache
 def descriptions() -> Mapping[str, str]:
     """Return what is said of types and fields, by ``Pod`` and ``Pod.spec`` with the names that types have in Go."""
-    text = resources.files("podkeep.apiserver.endpoints").joinpath("descriptions.json").read_bytes()
+    text = resources.files("podkeep.apiserver.discovery").joinpath("descriptions.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, str])
 
 

@@ -280,3 +280,8 @@ class EphemeralContainer(ApiStruct, frozen=True, kw_only=True):
     stdin_once: bool = False
     tty: bool = False
     target_container_name: str = ""
+
+
+def is_sidecar(container: Container) -> bool:
+    """Return whether an init container keeps running beside the others (KEP-753: restartPolicy Always)."""
+    return container.restart_policy == "Always"

@@ -358,11 +358,12 @@ class _Supervisor:
 
     def _tell_failure(self, worker: PodWorker, result: PodResult | None) -> None:
         """Say why containers failed by themselves, where their exit status alone does not."""
+        from podkeep.api.containers import is_sidecar
         from podkeep.cli.run_output import last_words
 
         if result is None or self._signal is not None or self._failure is not None:
             return
-        sidecars = {item.name for item in worker.pod.spec.init_containers if item.restart_policy == "Always"}
+        sidecars = {item.name for item in worker.pod.spec.init_containers if is_sidecar(item)}
         for line in last_words(result.status, worker.pod.metadata.name if len(self._pods) > 1 else "", sidecars):
             echo_line(f"podkeep: {line}", err=True)
 

@@ -11,8 +11,8 @@ from podkeep.agent.convert.security import sandbox_security
 from podkeep.agent.network.dns import ResolvConf
 from podkeep.agent.resources import cgroup_names, qos, requests
 from podkeep.agent.resources import class_messages as class_resources
-from podkeep.agent.resources.requests import is_sidecar
 from podkeep.agent.user_namespaces.model import PodUserNamespace
+from podkeep.api.containers import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.cri.v1 import api_pb2
 

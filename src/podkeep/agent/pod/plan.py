@@ -30,9 +30,9 @@ from podkeep.agent.pod.actions import (
     Wait,
     WorkerState,
 )
-from podkeep.agent.pod.restarts import is_sidecar, restarts_after, restarts_all, restarts_when_killed
+from podkeep.agent.pod.restarts import restarts_after, restarts_all, restarts_when_killed
 from podkeep.agent.probes.model import NO_PROBES
-from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements
+from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.text import quantity

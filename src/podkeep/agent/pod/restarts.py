@@ -15,11 +15,6 @@ RESTARTING_ALL = "RestartingAllContainers"
 """Reason of a container that was removed so that all of its pod start again."""
 
 
-def is_sidecar(container: Container) -> bool:
-    """Return whether an init container keeps running beside the others (KEP-753: restartPolicy Always)."""
-    return container.restart_policy == "Always"
-
-
 def matching_rule(container: Container, exit_code: int) -> ContainerRestartRule | None:
     """Return the first of the container's rules that is about ``exit_code``."""
     for rule in container.restart_policy_rules:

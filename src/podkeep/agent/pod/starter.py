@@ -66,7 +66,7 @@ _NO_HOST_PATH = ('""', "HostPath is empty")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Had:
+class ContainerImages:
     """The images of a container that are here: its own, and those of its volumes by their names."""
 
     image: LocalImage
@@ -188,8 +188,8 @@ class Starter:
             image=container.image, policy=container.image_pull_policy or "IfNotPresent", container=container.name
         )
         image = await self._unless_interrupted(self._node.images.ensure(wanted, pull), container)
-        had = Had(image=image, volumes=volumes)
-        message = await self._configure(action, observed, admitted, had)
+        images = ContainerImages(image=image, volumes=volumes)
+        message = await self._configure(action, observed, admitted, images)
         created = await self._create(container, sandbox, config, message)
         if config.linux.security_context.namespace_options.userns_options.uids:
             await self._note_remap(created)  # before it runs: then the pod's start is measured
@@ -198,7 +198,7 @@ class Starter:
         await self._forget(observed, action)
 
     def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
-        """Return for whom images are had. What is missing of its pull secrets is said once."""
+        """Return for which pod images are pulled, with its credentials. A missing pull secret is reported once."""
         if self._keyring is None:
             self._keyring, missing = pull_secrets.keyring(self._pod, self._sources)
             if missing is not None:
@@ -261,13 +261,13 @@ class Starter:
         return self._pod_volumes
 
     async def _configure(
-        self, action: StartContainer, observed: Observed, admitted: Admitted, had: Had
+        self, action: StartContainer, observed: Observed, admitted: Admitted, images: ContainerImages
     ) -> api_pb2.ContainerConfig:
         """Return the container's configuration, after making the files it mounts."""
         pod, container = self._pod, action.container
         # Volumes come first: variables may be read from files in them (fileKeyRef).
         mounted = await self._volumes(admitted)
-        volumes: dict[str, MountedVolume | PlannedImage] = {**mounted, **had.volumes}
+        volumes: dict[str, MountedVolume | PlannedImage] = {**mounted, **images.volumes}
         try:
             classes = await self._classes(container)
             recursive = await self._mounts_recursively(container)
@@ -288,8 +288,8 @@ class Starter:
             plan = ContainerPlan(
                 handler=self._handler,
                 attempt=action.attempt,
-                image_ref=had.image.ref,
-                image_user=had.image.user,
+                image_ref=images.image.ref,
+                image_user=images.image.user,
                 environment=variables,
                 mounts=mounts,
                 resources=qos.linux_resources(

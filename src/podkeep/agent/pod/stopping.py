@@ -17,7 +17,7 @@ from podkeep.agent.events import Event, PodListener
 from podkeep.agent.observed import ContainerView
 from podkeep.agent.probes.hooks import HookFailed, Hooks
 from podkeep.agent.probes.model import Target
-from podkeep.api.containers import Container, EphemeralContainer
+from podkeep.api.containers import Container, EphemeralContainer, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.base.errors import NotFound
 from podkeep.cri.client import CriClient
@@ -194,7 +194,7 @@ def prerequisites(pod: Pod, running: Collection[str]) -> dict[str, list[str]]:
     result: dict[str, list[str]] = {}
     later: list[str] = []
     for container in reversed(pod.spec.init_containers):
-        if container.restart_policy == "Always" and container.name in running:
+        if is_sidecar(container) and container.name in running:
             result[container.name] = [*main, *later]
             later.append(container.name)
     return result

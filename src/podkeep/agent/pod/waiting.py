@@ -7,8 +7,8 @@ import logging
 from pathlib import Path
 
 from podkeep.agent.events import PodListener
-from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.status.facts import Waiting
+from podkeep.api.containers import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.base import waiting as waiting_file
 from podkeep.base.waiting import Containers, WaitingReason

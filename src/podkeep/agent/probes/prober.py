@@ -23,7 +23,7 @@ from podkeep.agent.probes import progress, ticks
 from podkeep.agent.probes.checks import Checks
 from podkeep.agent.probes.model import Kind, Outcome, ProbeResult, Target, Verdict, spec_of
 from podkeep.agent.probes.progress import Progress
-from podkeep.api.containers import Container, Probe
+from podkeep.api.containers import Container, Probe, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus
 from podkeep.base.concurrency.tasks import Tasks
@@ -278,8 +278,7 @@ class _Probe:
 
 def _probed(pod: Pod) -> Iterator[Container]:
     yield from pod.spec.containers
-    # What `restarts.is_sidecar` says, which is in a package above this one.
-    yield from (container for container in pod.spec.init_containers if container.restart_policy == "Always")
+    yield from filter(is_sidecar, pod.spec.init_containers)
 
 
 def _statuses(pod: Pod) -> dict[str, ContainerStatus]:

@@ -15,6 +15,7 @@ from podkeep.agent.resources import critical, preemption, requests
 from podkeep.agent.resources.node_selection import NO_EXECUTE, NO_SCHEDULE, Taint, selects, tolerates, untolerated
 from podkeep.agent.resources.qos import qos_class
 from podkeep.api.class_resources import containers
+from podkeep.api.containers import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.validation.objects import SAFE_SYSCTLS
 
@@ -136,7 +137,7 @@ def insufficient(pod: Pod, others: Sequence[Pod], allocatable: Mapping[str, int]
 
 def host_ports(pod: Pod) -> frozenset[HostPort]:
     """Return the ports of the node that a pod wants for as long as it runs: those of init containers do not count."""
-    sidecars = [container for container in pod.spec.init_containers if requests.is_sidecar(container)]
+    sidecars = [container for container in pod.spec.init_containers if is_sidecar(container)]
     return frozenset(
         HostPort(port.protocol or "TCP", port.host_ip or _ANY_ADDRESS, port.host_port)
         for container in (*sidecars, *pod.spec.containers)

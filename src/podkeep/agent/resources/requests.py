@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
-from podkeep.api.containers import Container, ResourceRequirements
+from podkeep.api.containers import Container, ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.base.text import quantity
 
@@ -64,11 +64,6 @@ def pod_level(pod: Pod) -> ResourceRequirements:
         requests={name: value for name, value in given.requests.items() if is_pod_level(name)},
         limits={name: value for name, value in given.limits.items() if is_pod_level(name)},
     )
-
-
-def is_sidecar(container: Container) -> bool:
-    """Return whether an init container runs on beside those after it."""
-    return container.restart_policy == "Always"
 
 
 def pod_requests(pod: Pod, *, overhead: bool = True) -> dict[str, int]:

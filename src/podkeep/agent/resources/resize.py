@@ -13,7 +13,7 @@ from typing import Literal
 import msgspec
 
 from podkeep.agent.resources import requests
-from podkeep.api.containers import Container, ResourceRequirements
+from podkeep.api.containers import Container, ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition
 
@@ -39,7 +39,7 @@ class Refused:
 
 def of(pod: Pod) -> Allocation:
     containers = [
-        *(item for item in pod.spec.init_containers if requests.is_sidecar(item)),
+        *(item for item in pod.spec.init_containers if is_sidecar(item)),
         *pod.spec.containers,
     ]
     return Allocation(containers={item.name: item.resources for item in containers}, pod=pod.spec.resources)

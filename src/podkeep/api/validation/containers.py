@@ -14,6 +14,7 @@ from podkeep.api.containers import (
     SeccompProfile,
     SecurityContext,
     VolumeMount,
+    is_sidecar,
 )
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import PodSpec
@@ -69,7 +70,7 @@ def validate_containers(spec: PodSpec, volumes: dict[str, Volume], errors: Field
         _container(container, f"spec.initContainers[{index}]", seen, errors)
         _mounts(container, f"spec.initContainers[{index}]", volumes, errors)
         _restart_rules(container, f"spec.initContainers[{index}]", errors)
-        if container.restart_policy == "Always":
+        if is_sidecar(container):
             validate_handlers(container, f"spec.initContainers[{index}]", grace, os, errors)
         else:
             forbid_handlers(container, f"spec.initContainers[{index}]", errors)

@@ -51,7 +51,7 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
 
 
-class _Lane(threading.Thread):
+class _UnpackThread(threading.Thread):
     """A thread with an unpack process that is started before there is anything to unpack."""
 
     def __init__(self, lock: int) -> None:
@@ -94,7 +94,7 @@ class Assembly:
         self._attempts = 0
         self.outcomes: queue.SimpleQueue[tuple[_Task, NewLayer | PodkeepError]] = queue.SimpleQueue()
         # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
-        self._ready: list[_Lane] = [_Lane(settings.lock)]
+        self._ready: list[_UnpackThread] = [_UnpackThread(settings.lock)]
 
     def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, NewLayer]:
         """Unpack ``jobs`` and return what became of each.
@@ -195,8 +195,8 @@ class Assembly:
         self._channel.progress(job.shown, "downloading", 0, job.size)
         task = _Task(job=job, source=source, root=root)
         if job.kind == "tar":
-            lane = self._ready.pop() if self._ready else _Lane(self.settings.lock)
-            lane.inbox.put((task, self))
+            thread = self._ready.pop() if self._ready else _UnpackThread(self.settings.lock)
+            thread.inbox.put((task, self))
         else:
             threading.Thread(target=self._keep_file, args=(task,), name="file", daemon=True).start()
 

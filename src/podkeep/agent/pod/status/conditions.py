@@ -8,7 +8,8 @@ import msgspec
 
 from podkeep.agent.observed import Observed
 from podkeep.agent.pod.plan import ALL_RESTARTING, restarting_all
-from podkeep.agent.pod.restarts import is_sidecar, may_restart_all
+from podkeep.agent.pod.restarts import may_restart_all
+from podkeep.api.containers import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import ConditionStatus, ContainerStatus, PodCondition, PodPhase, PodStatus
 

@@ -13,11 +13,11 @@ import msgspec
 
 from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.pod.plan import reported, restarting_all
-from podkeep.agent.pod.restarts import RESTARTING_ALL, is_sidecar, restarts_after
+from podkeep.agent.pod.restarts import RESTARTING_ALL, restarts_after
 from podkeep.agent.pod.status.facts import StatusFacts
 from podkeep.agent.probes.model import NO_PROBES
 from podkeep.agent.resources.requests import binary
-from podkeep.api.containers import Container, ResourceRequirements, VolumeMount
+from podkeep.api.containers import Container, ResourceRequirements, VolumeMount, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import (
     ContainerState,

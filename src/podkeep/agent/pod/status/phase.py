@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from podkeep.agent.pod.restarts import RESTARTING_ALL, is_sidecar, restarts_after
+from podkeep.agent.pod.restarts import RESTARTING_ALL, restarts_after
 from podkeep.agent.pod.status.containers import LOST_WHILE_ENDING, STATUS_UNKNOWN
 from podkeep.agent.resources.critical import is_static
-from podkeep.api.containers import Container
+from podkeep.api.containers import Container, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerState, ContainerStateTerminated, ContainerStatus, PodPhase, PodStatus
 

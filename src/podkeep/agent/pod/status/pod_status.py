@@ -8,14 +8,13 @@ from podkeep.agent.events import PodRejected
 from podkeep.agent.network.addresses import by_family
 from podkeep.agent.observed import Observed, State
 from podkeep.agent.pod.plan import as_container
-from podkeep.agent.pod.restarts import is_sidecar
 from podkeep.agent.pod.status.conditions import DISRUPTION_TARGET, conditions, with_times
 from podkeep.agent.pod.status.containers import ContainerStatuses
 from podkeep.agent.pod.status.facts import StatusFacts, Waiting
 from podkeep.agent.pod.status.phase import at_its_end, phase
 from podkeep.agent.resources import requests
 from podkeep.agent.resources.qos import qos_class
-from podkeep.api.containers import ResourceRequirements
+from podkeep.api.containers import ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import HostIP, PodCondition, PodIP, PodPhase, PodStatus
 from podkeep.base.text import rfc3339

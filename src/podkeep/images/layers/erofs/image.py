@@ -26,7 +26,6 @@ class _Plan:
         self.area = position // layout.UNIT
         position += len(tree.area)
         position += -position % layout.BLOCK
-        self.first_directory = position
         for directory in tree.directories():
             if directory is not tree.root:
                 position = self._place(directory, position)

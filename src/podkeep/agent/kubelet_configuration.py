@@ -130,7 +130,7 @@ class Read:
 def seconds(text: str) -> float:
     """Return a duration as Go writes it in seconds.
 
-    :raises ValueError: if it is none.
+    :raises ValueError: if it is not one.
     """
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":

@@ -75,7 +75,7 @@ def configure(level: str, stream: TextIO, *, style: Literal["plain", "json"] = "
     Nothing is buffered between threads: a record is formatted, with its request ID, where it is made.
 
     :param level: one of ``LEVELS``; the lowest that is written.
-    :raises InvalidArgument: if ``level`` is none of them.
+    :raises InvalidArgument: if ``level`` is not one of them.
     """
     if level not in LEVELS:
         raise InvalidArgument(f"{level!r} is not a log level", hint=f"use one of {', '.join(LEVELS)}")

@@ -50,7 +50,7 @@ class ServerAddress:
 def server_address(server: str) -> ServerAddress:
     """Return where a server's URL leads.
 
-    :raises InvalidArgument: if it is none.
+    :raises InvalidArgument: if it is not one.
     """
     hint = "write it like https://HOST:PORT or unix:///PATH"
     try:

@@ -84,7 +84,7 @@ def test_filters(filters: list[tuple[str, str]], fits: bool) -> None:
 def test_filters_that_are_none_are_wrong_usage(text: str) -> None:
     done = CliRunner().invoke(image.command, ["ls", "-f", text])
     assert done.exit_code == 2
-    assert "is none of reference=PATTERN" in done.output
+    assert "is not one of reference=PATTERN" in done.output
 
 
 @pytest.mark.parametrize(("text", "value"), [("90s", 90), ("1h30m", 5400), ("7d", 604800), ("2w", 1209600)])

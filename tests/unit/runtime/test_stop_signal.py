@@ -80,5 +80,5 @@ def test_the_status_can_show_every_signal() -> None:
     ["0", "65", "-1", "32", "999", "9" * 5000, "SIG", "SIGSTOPPED", "SIGRTMIN+31", "SIGRTMAX-31", "٩", "SIG9", "1.5"],
 )
 def test_what_is_no_signal(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="is none"):
+    with pytest.raises(InvalidArgument, match="is not a signal"):
         stop_signal.parse(text)

@@ -65,7 +65,7 @@ def call(serial: int, destination: str, path: str, interface: str, member: str, 
 def size(data: bytes) -> int | None:
     """Return how long the message is that ``data`` begins with; ``None`` if that is not known yet.
 
-    :raises Internal: if it is none, or too long.
+    :raises Internal: if it is not one, or too long.
     """
     if len(data) < _FIXED.size:
         return None

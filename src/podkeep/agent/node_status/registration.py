@@ -30,7 +30,7 @@ _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 def taint(text: str) -> dict[str, str]:
     """Return ``KEY[=VALUE]:EFFECT`` as v1.Taint.
 
-    :raises InvalidArgument: if it is none.
+    :raises InvalidArgument: if it is not one.
     """
     head, _, effect = text.rpartition(":")
     key, _, value = head.partition("=")

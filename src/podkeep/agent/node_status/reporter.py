@@ -64,7 +64,7 @@ def settings_of(node: ThisNode, port: int = 0) -> NodeSettings:
     """Return what the configuration of this machine says.
 
     :param port: of the kubelet's endpoint; 0: it has none.
-    :raises InvalidArgument: if a taint is none.
+    :raises InvalidArgument: if a taint is invalid.
     """
     agent = node.config.agent
     hostname = {"type": "Hostname", "address": node.labels["kubernetes.io/hostname"]}

@@ -110,7 +110,7 @@ def _seconds(text: bytes) -> int | None:
 
 
 def nanoseconds(text: bytes) -> int | None:
-    """Return nanoseconds since 1970 of a record's time; None if it is none."""
+    """Return nanoseconds since 1970 of a record's time; None if it is not one."""
     # The second is the same for many records in sequence.
     head, dot, rest = text.partition(b".")
     if not dot:

@@ -25,7 +25,7 @@ CONTAINER_SWAP_LIMIT = gauge("container_swap_limit_bytes", "Swap that the contai
 POD_CPU = counter("pod_cpu_usage_seconds_total", "Processor time that the pod has used, in core-seconds.", *_POD)
 POD_MEMORY = gauge("pod_memory_working_set_bytes", "Working set of the pod.", *_POD)
 POD_SWAP = gauge("pod_swap_usage_bytes", "Swap that the pod uses.", *_POD)
-_FAILED = "Whether figures of containers could not be had: 1, or 0."
+_FAILED = "Whether figures of containers could not be read: 1, or 0."
 ERRORS = (gauge("resource_scrape_error", _FAILED), gauge("scrape_error", _FAILED))
 _VOLUMES = tuple(
     (key, gauge(f"kubelet_volume_stats_{name}", text, "namespace", "persistentvolumeclaim"))

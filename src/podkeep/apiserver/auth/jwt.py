@@ -69,7 +69,7 @@ def encode(claims: Any, key: SigningKey) -> str:
 
 
 def split(token: str) -> tuple[bytes, bytes, bytes] | None:
-    """Return header, payload and signature of what looks like a token, none of them verified; None: it is none."""
+    """Return header, payload and signature of what looks like a token, none of them verified; None: it is not one."""
     # Whoever sends this is nobody yet: what is decoded and hashed for them has a bound.
     parts = token.split(".", 3) if len(token) <= MAX_CHARACTERS else ()
     if len(parts) != 3:

@@ -23,7 +23,7 @@ class Tokens(Protocol):
     """Tells whose a token is."""
 
     def authenticate(self, token: str, audiences: Sequence[str] | None = None) -> TokenUser | None:
-        """Return whose token it is; None: it is none of these.
+        """Return whose token it is; None: it is not one of these.
 
         :param audiences: what it may be for; None: the API itself.
         :raises InvalidToken: if it is one, and not good.

@@ -27,7 +27,7 @@ class AnyAuthenticator:
 
 
 class AnyAuthorizer:
-    """Allowed is what one allows before another denies it; what nobody has an opinion on is not."""
+    """The first authorizer that allows or denies decides; what none has an opinion on is denied."""
 
     def __init__(self, authorizers: Sequence[Authorizer]) -> None:
         self._authorizers = tuple(authorizers)

@@ -45,7 +45,7 @@ def authenticated(user: User) -> User:
 
 
 def node_of(user: User) -> str | None:
-    """Return the name of the node that a user is; None if it is none."""
+    """Return the name of the node whose agent this user is; None for any other user."""
     if not user.name.startswith(NODE) or NODES not in user.groups:
         return None
     return user.name.removeprefix(NODE)
@@ -61,7 +61,7 @@ def service_account_groups(namespace: str) -> tuple[str, str]:
 
 
 def service_account_of(user: str) -> tuple[str, str] | None:
-    """Return namespace and name of the service account that a user of this name is; None if it is none."""
+    """Return namespace and name of the service account of a user name; None for any other name."""
     namespace, colon, name = user.removeprefix(SERVICE_ACCOUNT).partition(":")
     if not user.startswith(SERVICE_ACCOUNT) or not colon or names.dns_label(namespace) or names.dns_subdomain(name):
         return None

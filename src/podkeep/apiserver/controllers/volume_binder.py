@@ -200,7 +200,7 @@ def _waits(claim: Value, lister: Lister) -> bool:
 
 
 def _may_have(volume: Value, claim: Value) -> bool:
-    """Return whether a volume is free for a claim: nobody else has it, or it is to be had by nobody else."""
+    """Return whether a volume is free for a claim: it is bound to no other, and reserved for no other."""
     held = volume["spec"].get("claimRef")
     if held is None:
         return "deletionTimestamp" not in volume["metadata"]

@@ -214,7 +214,7 @@ def _first(items: Any, name: str) -> str:
 def _split(text: str, kind: str) -> tuple[str, str, str]:
     """Return scheme, name and port of ``name``, ``name:port`` or ``scheme:name:port``.
 
-    :raises StatusError: 400, if it is none of these.
+    :raises StatusError: 400, if it is not one of these.
     """
     parts = text.split(":")
     scheme, name, port = parts if len(parts) == 3 else ("", *parts, "")[:3] if len(parts) < 3 else ("?", "", "")

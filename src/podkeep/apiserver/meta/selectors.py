@@ -55,7 +55,7 @@ class Requirement:
 
 
 def _integer(text: str) -> int | None:
-    """Return the number that a text is, as ``strconv.ParseInt`` reads one of 64 bits; None: it is none."""
+    """Return the number that a text is, as ``strconv.ParseInt`` reads one of 64 bits; None: it is not one."""
     number = int(text) if _INTEGER.fullmatch(text) else None
     return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
 

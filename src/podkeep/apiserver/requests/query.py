@@ -45,7 +45,7 @@ class Query:
     def integer(self, name: str) -> int | None:
         """Return a parameter as a 64-bit integer; None: it is not given.
 
-        :raises StatusError: 400, if it is none.
+        :raises StatusError: 400, if it is not one.
         """
         if name not in self._values:
             return None

@@ -168,7 +168,7 @@ def _provider(item: _Provider, directory: str, where: str, settings: Settings) -
 def parse_duration(text: str) -> float:
     """Return the seconds of a duration as Go writes it: ``12h30m``, ``1.5s``, ``0``.
 
-    :raises ValueError: if it is none, or negative.
+    :raises ValueError: if it is not one, or negative.
     """
     if text == "0":
         return 0.0

@@ -54,7 +54,7 @@ def parse(data: bytes, *, legacy: bool = False) -> tuple[Entry, ...]:
 def decode(data: bytes) -> Any:
     """Return what a JSON document with credentials says.
 
-    :raises InvalidArgument: if it is none, or has what is no text: half of a surrogate pair, which no message can hold.
+    :raises InvalidArgument: if it is not one, or holds half of a surrogate pair, which no message can have.
     """
     try:
         document = json.loads(data)

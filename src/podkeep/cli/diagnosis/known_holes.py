@@ -277,7 +277,7 @@ def _unknown(name: str, said: str) -> Finding:
 
 
 def parse(text: str) -> Version | None:
-    """Return a version number; None if it is none."""
+    """Return a version number; None if it is not one."""
     match = _NUMBERS.fullmatch(text)
     if match is None:
         return None

@@ -35,7 +35,7 @@ def _filter(_ctx: click.Context, _parameter: click.Parameter, given: tuple[str, 
         key, _, value = text.partition("=")
         if not value or key not in _FILTERS or value not in (_FILTERS[key] or (value,)):
             raise click.BadParameter(
-                f"{text!r} is none of reference=PATTERN, dangling=true|false and kind=image|artifact"
+                f"{text!r} is not one of reference=PATTERN, dangling=true|false and kind=image|artifact"
             )
         pairs.append((key, value))
     return pairs

@@ -25,7 +25,7 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 def seconds(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
     """Return ``12h``, ``7d`` or ``1h30m`` (numbers with units, added up) in seconds.
 
-    :raises click.BadParameter: if it is none.
+    :raises click.BadParameter: if it is not one.
     """
     if text is None:
         return None

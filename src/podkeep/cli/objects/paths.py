@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 def parse(text: str) -> list[Step]:
     """Return the steps of a path.
 
-    :raises InvalidArgument: if it is none of this kind.
+    :raises InvalidArgument: if it is not of this kind.
     """
     inner = text.strip()
     if inner.startswith("{") and inner.endswith("}"):

@@ -81,7 +81,7 @@ def _has_value(value: dict[str, Any], steps: list[paths.Step], wanted: str | Non
 def seconds(text: str) -> float | None:
     """Return a timeout: ``30s``, ``1m30s``, ``5`` (seconds); negative: a week, as kubectl.
 
-    :raises InvalidArgument: if it is none.
+    :raises InvalidArgument: if it is not one.
     """
     if text.startswith("-"):
         return 7 * 24 * 3600.0

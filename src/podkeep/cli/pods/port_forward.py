@@ -54,7 +54,7 @@ def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace:
 def parse_pair(text: str) -> PortPair:
     """Return the ports that ``REMOTE``, ``LOCAL:REMOTE`` or ``:REMOTE`` name.
 
-    :raises InvalidArgument: if it is none of these.
+    :raises InvalidArgument: if it is not one of these.
     """
     local, colon, remote = text.rpartition(":")
     try:

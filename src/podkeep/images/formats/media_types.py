@@ -69,7 +69,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def treatment(media_type: str, annotations: Mapping[str, str], rule: ArtifactRule, policy: Policy) -> Treatment | None:
-    """Return what to do with one layer of an artifact; None: nothing, it only stands for there being none.
+    """Return what to do with one layer of an artifact; None: it is the empty descriptor, without content.
 
     ``auto`` is ``tar`` if the content starts like a tar and ``file`` otherwise: ORAS calls every file of which it is
     told nothing else an OCI layer.
@@ -118,7 +118,7 @@ def compression_of(archive: Treatment) -> str:
 
 
 def _archive(media_type: str) -> Treatment | None:
-    """Return which archive a type is by its end; None if it is none."""
+    """Return which archive a type is by its end; None if it is not one."""
     return next((found for ending, found in _ARCHIVES.items() if media_type.endswith(ending)), None)
 
 

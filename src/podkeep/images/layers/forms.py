@@ -43,7 +43,7 @@ class Form(Protocol):
         """Keep a tar in the empty ``directory``.
 
         :param pull: returns the next piece of the plain tar, empty at its end.
-        :raises TarError: if it is none.
+        :raises TarError: if it is not one.
         :raises TreeError: if an entry breaks a rule, or cannot be written.
         """
         ...

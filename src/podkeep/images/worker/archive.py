@@ -180,7 +180,7 @@ def load(request: Load, assembly: Assembly, channel: Channel) -> list[FetchedIma
     """Read every image of this node's architecture in the archive that ``request`` names.
 
     :raises NotFound: if the archive does not exist or holds no image for this node.
-    :raises InvalidArgument: if it is none of the known kinds.
+    :raises InvalidArgument: if it is not one of the known kinds.
     """
     path = Path(request.path)
     files = _open(path, request)

@@ -47,7 +47,7 @@ class DeviceIo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def number(text: bytes) -> int:
     """Return the number that is a file's whole content.
 
-    :raises Internal: if it is none.
+    :raises Internal: if it is not one.
     """
     try:
         return int(text)

@@ -35,7 +35,7 @@ class CgroupName:
 def check_slice(field: str, name: str) -> str:
     """Return the name of a slice, given as such or by its whole path, as the kubelet gives it.
 
-    :raises InvalidArgument: if it is none, or the path is not where systemd has a slice of that name.
+    :raises InvalidArgument: if it is not one, or the path is not where systemd has a slice of that name.
     """
     base = PurePosixPath(name).name
     if len(base) > MAX_UNIT_NAME or not _NAME.fullmatch(base):

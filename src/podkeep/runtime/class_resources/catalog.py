@@ -112,7 +112,7 @@ class Catalog:
                 wanted = self.defaults[Level.CONTAINER].get(name, wanted)
             if item is not None and item.denies_annotation(wanted, annotation.origin):
                 raise PermissionDenied(
-                    problem(name, f"class {wanted!r} cannot be had by an annotation of a {annotation.origin}"),
+                    problem(name, f"class {wanted!r} cannot be requested by an annotation of a {annotation.origin}"),
                     hint=f"the node's configuration denies it; leave {annotation.key} out",
                 )
 

@@ -65,7 +65,7 @@ def merge(current: Resources, asked: Resources) -> Resources:
 def parse_list(field: str, text: str) -> frozenset[int]:
     """Return the numbers in a list of CPUs or memory nodes such as ``0-3,7`` (cpuset(7), formats).
 
-    :raises InvalidArgument: naming ``field``, if it is none.
+    :raises InvalidArgument: naming ``field``, if it is not one.
     """
     result: set[int] = set()
     for part in text.split(",") if text else []:

@@ -89,9 +89,9 @@ class Updates:
 
         :param classes: types to classes; the others stay as they are.
         :raises NotFound: if there is no such container.
-        :raises FailedPrecondition: if it ended, or uses more memory than it may from now on, or a class cannot be had.
-        :raises InvalidArgument: if a value is none, or the cgroups above do not allow it; if there is no such class, or
-            a type is immutable.
+        :raises FailedPrecondition: if it ended, or uses more memory than the new limit, or a class is not available.
+        :raises InvalidArgument: if a value is invalid, or the cgroups above do not allow it; if a class does not
+            exist, or a type is immutable.
         """
         container_id = self._state.container(text).id
         key = ("container", container_id, _encode((asked, classes)))
@@ -103,7 +103,7 @@ class Updates:
 
         :param classes: types to classes; the others stay as they are.
         :raises NotFound: if there is no such sandbox.
-        :raises FailedPrecondition: if it is not ready, or a class cannot be had.
+        :raises FailedPrecondition: if it is not ready, or a class is not available.
         :raises InvalidArgument: if there is no such class, or a type is immutable.
         """
         sandbox_id = self._state.sandbox(text).id
@@ -116,7 +116,7 @@ class Updates:
 
         :raises NotFound: if there is no such sandbox.
         :raises FailedPrecondition: if it is not ready, or uses more memory than it may from now on.
-        :raises InvalidArgument: if a value is none, or the cgroups above do not allow it.
+        :raises InvalidArgument: if a value is invalid, or the cgroups above do not allow it.
         """
         sandbox_id = self._state.sandbox(text).id
         key = ("sandbox", sandbox_id, _encode((resources, overhead)))

@@ -46,5 +46,5 @@ def parse(text: str) -> int:
         # SIGRTMAX-40 would be a signal that is none of the real-time ones.
         number = number if number >= signal.SIGRTMIN else 0
     if number not in signal.valid_signals():
-        raise InvalidArgument(f"stop signal {text[:40]!r} is none", hint="signal(7) lists them")
+        raise InvalidArgument(f"stop signal {text[:40]!r} is not a signal", hint="signal(7) lists them")
     return number

@@ -48,7 +48,7 @@ def host_port(protocol: str, *, host_port: int, container_port: int, host_ip: st
     """
     where = f"config.port_mappings: host port {host_port}"
     if protocol not in PROTOCOLS:
-        raise InvalidArgument(f"{where}: protocol {protocol!r} is none of {', '.join(PROTOCOLS)}")
+        raise InvalidArgument(f"{where}: protocol {protocol!r} is not one of {', '.join(PROTOCOLS)}")
     for name, number in (("host_port", host_port), ("container_port", container_port)):
         if not 1 <= number <= MAX_PORT:
             raise InvalidArgument(f"{where}: {name} {number} is not between 1 and {MAX_PORT}")

@@ -76,7 +76,7 @@ def _below(directory: int, top: str, target: str) -> list[dict[str, Any]]:
 
 
 def _node(status: os.stat_result, path: str, target: str) -> dict[str, Any] | None:
-    """Return the device node at ``path`` as it is to be at ``target`` in a container; None if it is none."""
+    """Return the device node at ``path`` as it is to be at ``target`` in a container; None if it is not one."""
     kind = "c" if stat.S_ISCHR(status.st_mode) else "b" if stat.S_ISBLK(status.st_mode) else ""
     if not kind:
         return None

@@ -34,7 +34,7 @@ def keep_tar(directory: str, pull: Callable[[], bytes], bounds: Bounds) -> MadeT
     """Keep a tar below ``directory``.
 
     :param pull: returns the next piece of the plain tar, empty at its end.
-    :raises TarError: if it is none.
+    :raises TarError: if it is not one.
     :raises TreeError: if an entry breaks a rule.
     """
     data = os.open(f"{directory}/{DATA}", _CREATE, 0o600)

@@ -34,7 +34,7 @@ def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) 
     """Make files of a tar in the empty directory ``tree``.
 
     :param record: descriptor of an empty file.
-    :raises TarError: if it is none.
+    :raises TarError: if it is not one.
     :raises TreeError: if an entry breaks a rule, or cannot be written.
     """
     recorder = Recorder(record)

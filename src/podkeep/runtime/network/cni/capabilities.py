@@ -65,7 +65,7 @@ def _bandwidth(annotations: dict[str, str]) -> Json:
 def rate(annotation: str, text: str) -> int:
     """Return a quantity as bits per second.
 
-    :raises InvalidArgument: naming the annotation, if it is none between 1k and 1P.
+    :raises InvalidArgument: naming the annotation, if it is not between 1k and 1P.
     """
     match = _QUANTITY.fullmatch(text)
     if match is None:

@@ -136,7 +136,7 @@ class Spec:
 def check_name(name: str) -> str:
     """Return a fully qualified name (``vendor.com/class=device``).
 
-    :raises InvalidArgument: if it is none.
+    :raises InvalidArgument: if it is not one.
     """
     kind, separator, device = name.partition("=")
     vendor, slash, class_ = kind.partition("/")
@@ -259,7 +259,7 @@ def _check_edits(edits: Edits) -> None:
         if not node.path.startswith("/") or (node.host_path and not node.host_path.startswith("/")):
             raise InvalidArgument(f"deviceNodes: {node.path!r}: path or hostPath is not absolute")
         if node.type not in {"", "b", "c", "u", "p"}:
-            raise InvalidArgument(f"deviceNodes: {node.path}: type {node.type!r} is none of b, c, u, p")
+            raise InvalidArgument(f"deviceNodes: {node.path}: type {node.type!r} is not one of b, c, u, p")
         if node.permissions != NO_PERMISSIONS and not set(node.permissions) <= set("rwm"):
             raise InvalidArgument(f"deviceNodes: {node.path}: permissions {node.permissions!r} are not of r, w, m")
     for mount in edits.mounts:
@@ -280,7 +280,7 @@ def _check_edits(edits: Edits) -> None:
 
 def _check_hook(hook: Hook) -> None:
     if hook.hook_name not in HOOK_NAMES:
-        raise InvalidArgument(f"hooks: hookName {hook.hook_name!r} is none of {', '.join(HOOK_NAMES)}")
+        raise InvalidArgument(f"hooks: hookName {hook.hook_name!r} is not one of {', '.join(HOOK_NAMES)}")
     if not hook.path.startswith("/"):
         raise InvalidArgument(f"hooks: {hook.hook_name}: path {hook.path!r} is not absolute")
     if hook.timeout is not None and hook.timeout < 1:

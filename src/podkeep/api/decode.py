@@ -5,8 +5,6 @@ Unlike a JSON decoder this accepts ``null`` as "not set" (as Kubernetes does) an
 
 from __future__ import annotations
 
-import base64
-import binascii
 import difflib
 import re
 from collections.abc import Mapping
@@ -18,7 +16,7 @@ import msgspec
 
 from podkeep.api.fields import FieldErrors
 from podkeep.api.scalars import Form
-from podkeep.base.text import quantity
+from podkeep.base.text import base64_text, quantity
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -178,9 +176,8 @@ def _base64(value: Any, path: str, errors: FieldErrors) -> Any:
     if not isinstance(value, str):
         return _expected("base64 text", value, path, errors)
     try:
-        # Block texts of YAML have line ends, which Go's decoder passes over too (spaces it refuses).
-        return base64.b64decode("".join(value.split()), validate=True)
-    except (binascii.Error, ValueError):
+        return base64_text.decode(value)
+    except ValueError:
         errors.add(path, "expected base64 text; plain text belongs in stringData or data of a ConfigMap")
         return _WRONG
 

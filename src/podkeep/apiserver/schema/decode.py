@@ -8,7 +8,6 @@ written in their one canonical form.
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from podkeep.apiserver.schema.types import Anything, Format, List, Map, Scalar, Struct, Type
-from podkeep.base.text import quantity
+from podkeep.base.text import base64_text, quantity
 
 _TIME = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2})(?:\.([0-9]{1,9}))?(Z|[+-][0-9]{2}:[0-9]{2})"
@@ -153,10 +152,9 @@ def _quantity(value: str | float) -> str:
 def _text(value: str, form: Format) -> str:
     if form is Format.BYTES:
         try:
-            # Go passes over line ends in base64, and over nothing else.
-            raw = base64.b64decode(value.replace("\n", "").replace("\r", ""), validate=True)
-        except (ValueError, binascii.Error):
-            raise WrongType("illegal base64 data at input byte 0") from None
+            raw = base64_text.decode(value)
+        except ValueError as error:
+            raise WrongType(str(error)) from None
         return base64.b64encode(raw).decode()
     if form in (Format.TIME, Format.MICROTIME):
         return _time(value, form)
@@ -180,7 +178,7 @@ def _time(value: str, form: Format) -> str:
 
 def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:
     word = json_word(value)
-    if isinstance(kind, Scalar) and kind.format in _LIMITS and _is_integer(value):
+    if isinstance(kind, Scalar) and kind.format in _LIMITS and word == "number":
         word = f"number {value}"
     # Go's decoder tells no indices.
     where = re.sub(r"\[[0-9]+\]", "", path)

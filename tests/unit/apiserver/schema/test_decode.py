@@ -106,7 +106,7 @@ def test_microtime_has_six_digits() -> None:
             {"priority": 1 << 31},
             "cannot unmarshal number 2147483648 into Go struct field PodSpec.spec.priority of type int32",
         ),
-        ({"priority": 1.5}, "cannot unmarshal number into Go struct field PodSpec.spec.priority of type int32"),
+        ({"priority": 1.5}, "cannot unmarshal number 1.5 into Go struct field PodSpec.spec.priority of type int32"),
         ({"priority": True}, "cannot unmarshal bool into"),
         ({"hostUsers": "no"}, "cannot unmarshal string into Go struct field PodSpec.spec.hostUsers of type bool"),
         (
@@ -128,10 +128,26 @@ def test_an_object_that_is_none() -> None:
         decode([], POD)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("value", ["a", "YQ", "Y Q=="])
-def test_wrong_base64(value: str) -> None:
+# As encoding/base64 counts: the group of four that ends too soon, or the first byte that cannot be there.
+@pytest.mark.parametrize(
+    ("value", "place"),
+    [
+        ("a", 0),
+        ("secret", 4),
+        ("Y Q==", 1),
+        ("s3cret!", 6),
+        ("=", 0),
+        ("Y===", 1),
+        ("YQ=", 3),
+        ("YQ=x", 2),
+        ("YQ==YQ==", 4),
+        ("YWJj=", 4),
+        ("YW\nI=\nx", 6),
+    ],
+)
+def test_wrong_base64(value: str, place: int) -> None:
     secret = kubernetes().kind(Kind("", "v1", "Secret"))
-    with pytest.raises(WrongType, match="illegal base64 data"):
+    with pytest.raises(WrongType, match=f"^illegal base64 data at input byte {place}$"):
         decode({"data": {"key": value}}, secret)
 
 

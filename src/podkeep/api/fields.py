@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from podkeep.base.text.printable import printable
+from podkeep.base.text.printable import printable, quote
 
 
 @dataclass(frozen=True, kw_only=True, order=True)
@@ -57,18 +57,16 @@ class FieldErrors:
 
     def invalid(self, path: str, value: object, why: str) -> None:
         """Note a value of the right type that is wrong; what is no text is shown as JSON."""
-        shown = f'"{value}"' if isinstance(value, str) else msgspec.json.encode(value).decode()
-        self.add(path, f"Invalid value: {shown}: {why}")
+        self.add(path, f"Invalid value: {_shown(value)}: {why}")
 
     def unsupported(self, path: str, value: object, supported: Sequence[str]) -> None:
         """Note a value that is none of the known ones, which are named in their alphabetical order."""
-        known = ", ".join(f'"{name}"' for name in sorted(supported))
-        self.add(path, f'Unsupported value: "{value}": supported values: {known}')
+        known = ", ".join(map(quote, sorted(supported)))
+        self.add(path, f"Unsupported value: {_shown(value)}: supported values: {known}")
 
     def duplicate(self, path: str, value: object) -> None:
         """Note a value that must be unique and is not."""
-        shown = f'"{value}"' if isinstance(value, str) else msgspec.json.encode(value).decode()
-        self.add(path, f"Duplicate value: {shown}")
+        self.add(path, f"Duplicate value: {_shown(value)}")
 
     def forbidden(self, path: str, why: str) -> None:
         """Note a field that must not be set here."""
@@ -76,4 +74,8 @@ class FieldErrors:
 
     def not_found(self, path: str, value: str) -> None:
         """Note a reference to something that is not there."""
-        self.add(path, f'Not found: "{value}"')
+        self.add(path, f"Not found: {quote(value)}")
+
+
+def _shown(value: object) -> str:
+    return quote(value) if isinstance(value, str) else msgspec.json.encode(value).decode()

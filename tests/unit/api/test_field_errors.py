@@ -30,6 +30,7 @@ def test_large_values_are_not_told_again_and_again() -> None:
         ([1], "[1]"),
         ({"a": "b"}, '{"a":"b"}'),
         ("a\nb", '"a\\nb"'),
+        ('a"b\\', '"a\\"b\\\\"'),  # as Go's %q
     ],
 )
 def test_values_are_shown_as_json(value: object, shown: str) -> None:

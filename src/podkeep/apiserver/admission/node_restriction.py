@@ -13,11 +13,11 @@ from podkeep.apiserver.admission.refusal import name_of, refused
 from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.auth.interfaces import Authorizer, RequestAttributes
 from podkeep.apiserver.auth.node import LEASE_NAMESPACE
-from podkeep.apiserver.auth.rules import quote
 from podkeep.apiserver.auth.user import node_of
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import not_found
+from podkeep.base.text.printable import quote
 
 RESTRICTED = "node-restriction.kubernetes.io"
 _LABELS = frozenset(

@@ -12,10 +12,11 @@ from typing import Any
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.auth.interfaces import Authorizer, RequestAttributes
 from podkeep.apiserver.auth.rbac import GROUP, Rbac, RoleRef, aggregates
-from podkeep.apiserver.auth.rules import TooManyParts, compact, quote, quoted, uncovered
+from podkeep.apiserver.auth.rules import TooManyParts, compact, quoted, uncovered
 from podkeep.apiserver.auth.user import MASTERS
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden
+from podkeep.base.text.printable import quote
 
 _EVERYTHING = (
     {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]},

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
-from podkeep.apiserver.auth.rules import Rule, quote
+from podkeep.apiserver.auth.rules import Rule
 from podkeep.apiserver.auth.user import User, node_of
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import ChangingLister, Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError
+from podkeep.base.text.printable import quote
 
 LEASE_NAMESPACE = "kube-node-lease"
 _ALLOWED = Decision(allowed=True)

@@ -14,12 +14,13 @@ import msgspec
 
 from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
-from podkeep.apiserver.auth.rules import Rule, quote, rule
+from podkeep.apiserver.auth.rules import Rule, rule
 from podkeep.apiserver.auth.user import User, service_account_name
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import ChangingLister, Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, not_found
+from podkeep.base.text.printable import quote
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES = f"{GROUP}/roles"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from podkeep.apiserver.auth.interfaces import RequestAttributes
-from podkeep.apiserver.auth.rules import quote
 from podkeep.apiserver.auth.user import User
 from podkeep.apiserver.meta import status
 from podkeep.apiserver.meta.status import StatusError
+from podkeep.base.text.printable import quote
 
 _MARKUP = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 """So that no error looks like valid HTML."""

@@ -11,13 +11,13 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from podkeep.apiserver.auth.interfaces import RequestAttributes
+from podkeep.base.text.printable import quote
 
 ALL = "*"
 MAX_PARTS = 5_000
 """Of a role whose writer may not grant whatever they like: each is held against all that they may do."""
 MAX_COMPARISONS = 500_000
 """Of those parts with the rules that the writer has, which may themselves be as many as they like."""
-_ESCAPES = {'"': '\\"', "\\": "\\\\"} | dict(zip("\a\b\f\n\r\t\v", map("\\{}".format, "abfnrtv"), strict=True))
 
 
 class Part(NamedTuple):
@@ -146,18 +146,3 @@ def compact(missing: Iterable[Part]) -> list[str]:
 def quoted(texts: Iterable[str]) -> str:
     """Return texts as Go's ``%q`` writes a list of them."""
     return "[" + " ".join(quote(text) for text in texts) + "]"
-
-
-def quote(text: str) -> str:
-    """Return a text as Go's ``%q`` writes it: what is not printable is escaped."""
-    shown = (
-        _ESCAPES.get(character) or (character if character.isprintable() else _escaped(ord(character)))
-        for character in text
-    )
-    return '"' + "".join(shown) + '"'
-
-
-def _escaped(code: int) -> str:
-    if code < 0x80:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

@@ -13,6 +13,7 @@ _quoting = reprlib.Repr()
 _quoting.maxstring = 200
 quoted = _quoting.repr
 """How a caller's text is shown in an error: quoted, and cut in the middle if it is long."""
+_ESCAPES = {'"': '\\"', "\\": "\\\\"} | dict(zip("\a\b\f\n\r\t\v", map("\\{}".format, "abfnrtv"), strict=True))
 
 
 def printable(text: str) -> str:
@@ -24,6 +25,23 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
+
+
+def quote(text: str) -> str:
+    """Return a text as Go's ``%q`` writes it: what is not printable is escaped."""
+    if text.isprintable() and '"' not in text and "\\" not in text:
+        return f'"{text}"'  # it may be long
+    shown = (
+        _ESCAPES.get(character) or (character if character.isprintable() else _escaped(ord(character)))
+        for character in text
+    )
+    return '"' + "".join(shown) + '"'
+
+
+def _escaped(code: int) -> str:
+    if code < 0x80:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def printable_lines(text: str) -> str:

@@ -8,7 +8,8 @@ import pytest
 
 from podkeep.apiserver.auth import rules
 from podkeep.apiserver.auth.interfaces import RequestAttributes
-from podkeep.apiserver.auth.rules import Part, TooManyParts, compact, quote, rule, uncovered
+from podkeep.apiserver.auth.rules import Part, TooManyParts, compact, rule, uncovered
+from podkeep.base.text.printable import quote
 
 
 def can(verbs: str, resources: str, groups: str = "", names: str = "") -> dict[str, Any]:

@@ -42,6 +42,7 @@ from podkeep.apiserver.patch.field_set import FieldSet, shown
 from podkeep.apiserver.patch.managers import ApplyConflict, Write
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.decode import WrongType, decode
+from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Store
 from podkeep.base.errors import PodkeepError
@@ -279,8 +280,11 @@ class Registry:
                 raise _patch_status(error) from None
             except WrongType as error:
                 raise _wrong_patch(patch, error) from None
-            check(decoded.unknown)
             new = decoded.value
+            # A strategic merge patch goes into the object's own type, whatever it says (applyPatchToObject).
+            if kind is not PatchType.STRATEGIC:
+                _require_kind(target.resource, new, patch)
+            check(decoded.unknown)
             name = new.setdefault("metadata", {}).get("name", "")
             self._place(target, new)
             _require_name(target, name)
@@ -653,6 +657,23 @@ def _wrong_patch(patch: Any, error: WrongType) -> StatusError:
     errors = FieldErrors()
     errors.invalid("patch", msgspec.json.encode(patch).decode()[:1000], str(error))
     return invalid("", "", "", errors.found)
+
+
+def _require_kind(resource: Resource, value: Object, patch: Any) -> None:
+    """Refuse what a patch has made an object of another kind.
+
+    :raises StatusError: 422.
+    """
+    wanted = resource.kind
+    version, name = value.get("apiVersion") or wanted.api_version, value.get("kind") or wanted.kind
+    if (version, name) == (wanted.api_version, wanted.kind):
+        return
+    group, _, short = version.rpartition("/")
+    if Kind(group, short, name) in kubernetes().kinds:
+        why = f"converting ({short}.{name}) to ({wanted.version}.{wanted.kind}): unknown conversion"
+    else:
+        why = f'no kind "{name}" is registered for version "{version}"'
+    raise _wrong_patch(patch, WrongType(why))
 
 
 def _apply_conflict(error: ApplyConflict) -> StatusError:

@@ -321,6 +321,33 @@ def test_a_patch_does_not_rename(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+@pytest.mark.parametrize(
+    ("patch", "kind", "text"),
+    [
+        ({"kind": "Secret"}, PatchType.MERGE, "converting (v1.Secret) to (v1.ConfigMap): unknown conversion"),
+        ({"apiVersion": "v2"}, PatchType.MERGE, 'no kind "ConfigMap" is registered for version "v2"'),
+        (
+            [{"op": "replace", "path": "/kind", "value": "Map"}],
+            PatchType.JSON,
+            'no kind "Map" is registered for version "v1"',
+        ),
+        ({"kind": None}, PatchType.MERGE, ""),
+        ({"kind": "Secret"}, PatchType.STRATEGIC, ""),  # which kube-apiserver does not look at
+    ],
+)
+def test_a_patch_makes_no_other_kind(tmp_path: Path, patch: Any, kind: PatchType, text: str) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        created = await registry.create(at(CONFIG_MAPS), config_map(), ME)
+        if not text:
+            assert await registry.patch(at(CONFIG_MAPS), patch, kind, ME) == created
+            return
+        error = await refused(registry.patch(at(CONFIG_MAPS), patch, kind, ME))
+        assert error.code == 422
+        assert error.message.endswith(text)
+
+    run(tmp_path, steps)
+
+
 def test_an_update_that_changes_nothing_is_not_stored(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         created = await registry.create(at(DEPLOYMENTS), {"metadata": {"name": "a"}, "spec": {"replicas": 1}}, ME)

@@ -26,6 +26,7 @@ NAMESPACED = {
 CLUSTER = {
     "namespaces": Kind("", "v1", "Namespace"),
     "nodes": Kind("", "v1", "Node"),
+    "persistentvolumes": Kind("", "v1", "PersistentVolume"),
     "storageclasses": Kind("storage.k8s.io", "v1", "StorageClass"),
 }
 RESOURCES = {

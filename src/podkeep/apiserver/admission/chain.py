@@ -20,6 +20,7 @@ ORDER = (
     "Priority",
     "DefaultTolerationSeconds",
     "DefaultStorageClass",
+    "StorageObjectInUseProtection",
     "PersistentVolumeClaimResize",
     "RuntimeClass",
     "ClassResources",

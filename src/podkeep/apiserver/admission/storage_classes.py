@@ -1,4 +1,4 @@
-"""Claims of storage: the class that they get if they name none, and which of them may grow."""
+"""Claims of storage: the class that they get if they name none, which may grow, and that none vanishes in use."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ _DEFAULT = (
     "storageclass.beta.kubernetes.io/is-default-class",
 )
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+PROTECTION = {CLAIMS: "kubernetes.io/pvc-protection", "persistentvolumes": "kubernetes.io/pv-protection"}
+"""The finalizer of what stays while it is used, by resource."""
 
 
 def _is_claim(attributes: Attributes) -> bool:
@@ -45,6 +47,20 @@ class DefaultStorageClass(AdmitAll):
             spec["storageClassName"] = next(
                 metadata(found)["name"] for found in defaults if metadata(found).get("creationTimestamp", "") == newest
             )
+
+
+class StorageObjectInUseProtection(AdmitAll):
+    """The plugin ``StorageObjectInUseProtection``, which upstream has on; a controller removes its finalizers."""
+
+    def mutate(self, attributes: Attributes) -> None:
+        """Give a new claim or volume the finalizer that keeps it while it is used."""
+        target, value = attributes.target, attributes.value
+        name = "" if target.subresource else PROTECTION.get(target.resource.storage_name, "")
+        if not name or value is None or attributes.operation is not Operation.CREATE:
+            return
+        finalizers = metadata(value).setdefault("finalizers", [])
+        if name not in finalizers:
+            finalizers.append(name)
 
 
 def _is_default(found: Mapping[str, Any]) -> bool:

@@ -19,7 +19,11 @@ from podkeep.apiserver.admission.pod_security.plugin import PodSecurity, configu
 from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.admission.rbac_escalation import RbacEscalation
 from podkeep.apiserver.admission.service_account import ServiceAccount
-from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
+from podkeep.apiserver.admission.storage_classes import (
+    DefaultStorageClass,
+    PersistentVolumeClaimResize,
+    StorageObjectInUseProtection,
+)
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.controllers.controller import Controller
 from podkeep.apiserver.controllers.disruption_budgets import DisruptionBudgets
@@ -32,6 +36,7 @@ from podkeep.apiserver.controllers.pod_garbage import PodGarbage
 from podkeep.apiserver.controllers.quota_status import QuotaStatus
 from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
+from podkeep.apiserver.controllers.storage_protection import StorageProtection
 from podkeep.apiserver.controllers.taint_eviction import TaintEviction
 from podkeep.apiserver.controllers.volume_binder import VolumeBinder
 from podkeep.apiserver.kinds.resources import Resource
@@ -58,6 +63,7 @@ def admission(config: Config, store: Store, lister: StoreLister, access: Access,
         "PodSecurity": PodSecurity(lister, gates, configuration(config.api.admission.pod_security)),
         "DefaultTolerationSeconds": DefaultTolerationSeconds(),
         "DefaultStorageClass": DefaultStorageClass(lister),
+        "StorageObjectInUseProtection": StorageObjectInUseProtection(),
         "PersistentVolumeClaimResize": PersistentVolumeClaimResize(lister),
         "ClassResources": ClassResources(gates),
         "ImageVolumes": ImageVolumes(gates),
@@ -87,6 +93,7 @@ def controllers(
         QuotaStatus(QuotaLedger(lister), gates),
         RoleAggregation(),
         Scheduler(gates),
+        StorageProtection(),
         TaintEviction(),
         VolumeBinder(),
     ]

@@ -13,7 +13,11 @@ from podkeep.apiserver.admission.chain import ALWAYS, OFF, ORDER, Chain, chain
 from podkeep.apiserver.admission.classes import ClassResources
 from podkeep.apiserver.admission.default_toleration_seconds import DefaultTolerationSeconds
 from podkeep.apiserver.admission.image_volumes import ImageVolumes
-from podkeep.apiserver.admission.storage_classes import DefaultStorageClass, PersistentVolumeClaimResize
+from podkeep.apiserver.admission.storage_classes import (
+    DefaultStorageClass,
+    PersistentVolumeClaimResize,
+    StorageObjectInUseProtection,
+)
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.base.errors import InvalidArgument
@@ -175,6 +179,23 @@ def test_new_nodes_have_a_taint() -> None:
 
 
 # Classes of storage
+
+
+@pytest.mark.parametrize(
+    ("resource", "name"),
+    [
+        ("persistentvolumeclaims", "kubernetes.io/pvc-protection"),
+        ("persistentvolumes", "kubernetes.io/pv-protection"),
+        ("configmaps", ""),
+    ],
+)
+def test_new_claims_and_volumes_are_protected(resource: str, name: str) -> None:
+    plugin, given = StorageObjectInUseProtection(), {"metadata": {"name": "a", "finalizers": ["me.example/x"]}}
+    told = admit(plugin, attributes(resource, copy.deepcopy(given))).value
+    assert told is not None
+    assert told["metadata"]["finalizers"] == ["me.example/x", *filter(None, [name])]
+    assert admit(plugin, attributes(resource, copy.deepcopy(told))).value == told
+    assert admit(plugin, attributes(resource, copy.deepcopy(given), given)).value == given
 
 
 def storage_class(name: str, created: str = "1", *, default: str = "true", **more: Any) -> tuple[str, dict[str, Any]]:

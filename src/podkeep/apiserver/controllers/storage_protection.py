@@ -1,0 +1,89 @@
+"""Keeps claims that pods of a node use, and volumes that claims have, until nobody does.
+
+kube-controller-manager's pvc-protection-controller and pv-protection-controller. The finalizers come from the admission
+plugin ``StorageObjectInUseProtection``; objects that are older than it get them here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from podkeep.apiserver.admission.storage_classes import PROTECTION
+from podkeep.apiserver.controllers.controller import NOTHING, Change, Item, Patch, Plan, revised, service_account
+from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.storage.records import Key
+
+CLAIMS, VOLUMES, PODS = "persistentvolumeclaims", "persistentvolumes", "pods"
+Value = Mapping[str, Any]
+
+
+class StorageProtection:
+    """The controller. It remembers which claims are being deleted."""
+
+    name = "pvc-protection-controller"
+    user = service_account(name)
+    resources = frozenset({CLAIMS, VOLUMES, PODS})
+
+    def __init__(self) -> None:
+        self._going: set[Key] = set()
+
+    def observe(self, change: Change) -> Iterator[Item]:
+        """Return what may have to get or lose its finalizer."""
+        key = change.key
+        if key.resource == PODS:
+            yield from [claim for claim in self._going if claim.namespace == key.namespace]
+        elif change.is_deletion:
+            self._going.discard(key)
+        elif change.metadata.deletion_timestamp:
+            if key.resource == CLAIMS:
+                self._going.add(key)
+            yield key
+        elif PROTECTION[key.resource] not in change.metadata.finalizers:
+            yield key
+
+    def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
+        """Return the write that adds or removes the finalizer, if it is due."""
+        assert isinstance(item, Key)
+        value = lister.get(*item)
+        if value is None:
+            return NOTHING
+        ours, metadata = PROTECTION[item.resource], value["metadata"]
+        others = [name for name in metadata.get("finalizers", ()) if name != ours]
+        is_protected = ours in metadata.get("finalizers", ())
+        if "deletionTimestamp" not in metadata:
+            return NOTHING if is_protected else _written(item, value, [*others, ours])
+        if not is_protected or _is_used(item, value, lister):
+            return NOTHING
+        return _written(item, value, others)
+
+
+def _written(key: Key, value: Value, finalizers: list[str]) -> Plan:
+    patch = revised(value, {"metadata": {"finalizers": finalizers}})
+    return Plan(writes=[Patch(resource=key.resource, namespace=key.namespace, name=key.name, patch=patch)])
+
+
+def _is_used(key: Key, value: Value, lister: Lister) -> bool:
+    if key.resource == VOLUMES:
+        return bool(value.get("status", {}).get("phase") == "Bound")
+    return any(_uses(pod, value) for pod in lister.list(PODS, key.namespace))
+
+
+def _uses(pod: Value, claim: Value) -> bool:
+    """Tell whether a pod has, or may have, a claim (``podUsesPVCForDeletion``)."""
+    spec, metadata, name = pod.get("spec", {}), pod["metadata"], claim["metadata"]["name"]
+    # A kubelet starts no pod whose claim is being deleted, so that one which is not bound yet holds nothing.
+    if not spec.get("nodeName"):
+        return False
+    has_ended = "deletionTimestamp" in metadata and not metadata.get("deletionGracePeriodSeconds")
+    is_owner = any(
+        owner.get("controller") and owner.get("uid") == metadata["uid"]
+        for owner in claim["metadata"].get("ownerReferences", ())
+    )
+    for volume in spec.get("volumes", ()):
+        if volume.get("persistentVolumeClaim", {}).get("claimName") == name:
+            return True
+        if "ephemeral" in volume and f"{metadata['name']}-{volume['name']}" == name and is_owner and not has_ended:
+            return True
+    return False

@@ -1,0 +1,113 @@
+"""Claims and volumes that are deleted: they stay while somebody uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from podkeep.apiserver.controllers.controller import Change, Item, Patch
+from podkeep.apiserver.controllers.storage_protection import CLAIMS, PODS, VOLUMES, StorageProtection
+from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from support.admission import Objects
+
+NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+CLAIM, VOLUME = Key(CLAIMS, "default", "data"), Key(VOLUMES, "", "pv")
+OURS = {CLAIM: "kubernetes.io/pvc-protection", VOLUME: "kubernetes.io/pv-protection"}
+
+
+def protected(key: Key, *, going: bool, finalizers: tuple[str, ...] = (), phase: str = "Bound") -> dict[str, Any]:
+    metadata = {"name": key.name, "uid": f"uid-{key.name}", "resourceVersion": "7", "finalizers": list(finalizers)}
+    if key.namespace:
+        metadata["namespace"] = key.namespace
+    if going:
+        metadata["deletionTimestamp"] = "2026-11-23T06:00:00Z"
+    return {"metadata": metadata, "status": {"phase": phase}}
+
+
+def pod(node: str = "n", volume: Mapping[str, Any] | None = None, **metadata: Any) -> tuple[str, dict[str, Any]]:
+    volumes = [{"name": "v", **(volume or {"persistentVolumeClaim": {"claimName": "data"}})}]
+    fields = {"name": "p", "namespace": "default", "uid": "uid-p"} | metadata
+    return PODS, {"metadata": fields, "spec": {"volumes": volumes} | ({"nodeName": node} if node else {})}
+
+
+def told(controller: StorageProtection, key: Key, value: Mapping[str, Any], kind: EventType) -> list[Item]:
+    return list(controller.observe(Change(Event(kind, Stored(key, 7, msgspec.json.encode(value)), None), NOW)))
+
+
+def finalizers(key: Key, value: dict[str, Any], *others: tuple[str, dict[str, Any]]) -> list[str] | None:
+    """Return those that are written, if any."""
+    controller = StorageProtection()
+    items = told(controller, key, value, EventType.ADDED)
+    objects = Objects((key.resource, value), *others)
+    writes = [write for item in items for write in controller.reconcile(item, objects, NOW).writes]
+    if not writes:
+        return None
+    (write,) = writes
+    assert isinstance(write, Patch)
+    assert (write.resource, write.namespace, write.name) == key
+    assert write.patch["metadata"]["resourceVersion"] == "7"
+    return list(write.patch["metadata"]["finalizers"])
+
+
+@pytest.mark.parametrize("key", [CLAIM, VOLUME])
+def test_what_was_there_before_is_protected_too(key: Key) -> None:
+    assert finalizers(key, protected(key, going=False, finalizers=("a.example/b",))) == ["a.example/b", OURS[key]]
+    assert finalizers(key, protected(key, going=False, finalizers=(OURS[key],))) is None
+    assert finalizers(key, protected(key, going=True, finalizers=("a.example/b",))) is None
+
+
+@pytest.mark.parametrize(
+    ("user", "stays"),
+    [
+        (pod(), True),
+        (pod(node=""), False),
+        (pod(namespace="other"), False),
+        (pod(volume={"persistentVolumeClaim": {"claimName": "another"}}), False),
+        (pod(deletionTimestamp="2026-11-23T06:00:00Z", deletionGracePeriodSeconds=0), True),
+    ],
+)
+def test_a_claim_stays_while_a_pod_of_a_node_uses_it(user: tuple[str, dict[str, Any]], stays: bool) -> None:
+    claim = protected(CLAIM, going=True, finalizers=("a.example/b", OURS[CLAIM]))
+    assert finalizers(CLAIM, claim, user) == (None if stays else ["a.example/b"])
+
+
+@pytest.mark.parametrize(
+    ("owner", "metadata", "stays"),
+    [
+        ("uid-p", {}, True),
+        ("uid-q", {}, False),
+        ("uid-p", {"deletionTimestamp": "2026-11-23T06:00:00Z", "deletionGracePeriodSeconds": 0}, False),
+        ("uid-p", {"deletionTimestamp": "2026-11-23T06:00:00Z", "deletionGracePeriodSeconds": 30}, True),
+    ],
+)
+def test_a_claim_of_an_ephemeral_volume_stays_until_its_pod_has_ended(
+    owner: str, metadata: dict[str, Any], stays: bool
+) -> None:
+    claim = protected(CLAIM, going=True, finalizers=(OURS[CLAIM],))
+    claim["metadata"]["ownerReferences"] = [{"kind": "Pod", "name": "p", "uid": owner, "controller": True}]
+    name, value = pod(volume={"name": "data", "ephemeral": {}}, **metadata)
+    value["metadata"]["name"] = "p"
+    claim["metadata"]["name"] = "p-data"
+    assert finalizers(CLAIM._replace(name="p-data"), claim, (name, value)) == (None if stays else [])
+
+
+@pytest.mark.parametrize(("phase", "stays"), [("Bound", True), ("Released", False), ("Available", False)])
+def test_a_volume_stays_while_a_claim_has_it(phase: str, stays: bool) -> None:
+    volume = protected(VOLUME, going=True, finalizers=(OURS[VOLUME],), phase=phase)
+    assert finalizers(VOLUME, volume) == (None if stays else [])
+
+
+def test_a_claim_is_looked_at_again_when_a_pod_goes() -> None:
+    controller, (_, user) = StorageProtection(), pod()
+    key = Key(PODS, "default", "p")
+    assert told(controller, key, user, EventType.DELETED) == []
+    claim = protected(CLAIM, going=True, finalizers=(OURS[CLAIM],))
+    assert told(controller, CLAIM, claim, EventType.MODIFIED) == [CLAIM]
+    assert told(controller, key, user, EventType.DELETED) == [CLAIM]
+    assert told(controller, key._replace(namespace="other"), user, EventType.DELETED) == []
+    assert told(controller, CLAIM, claim, EventType.DELETED) == []
+    assert told(controller, key, user, EventType.DELETED) == []

@@ -68,7 +68,7 @@ def log_query(query: Query, pod_name: str) -> str:
     if given.get("limitBytes", 1) < 1:
         errors.invalid("limitBytes", given["limitBytes"], "must be greater than 0")
     if "sinceSeconds" in given and since:
-        errors.add("", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
+        errors.add("[]", "Forbidden: at most one of `sinceTime` or `sinceSeconds` may be specified")
     elif given.get("sinceSeconds", 1) < 1:
         errors.invalid("sinceSeconds", given["sinceSeconds"], "must be greater than 0")
     if "stream" in query:

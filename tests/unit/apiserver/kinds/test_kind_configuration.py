@@ -39,7 +39,7 @@ def encoded(text: str) -> str:
         ({"data": {"a": "ä" * (1 << 19)}}, []),
         (
             {"data": {"a": "ä" * (1 << 19)}, "binaryData": {"b": "eA=="}},
-            ["Too long: may not be more than 1048576 bytes"],
+            ["[]: Too long: may not be more than 1048576 bytes"],
         ),
     ],
 )

@@ -56,7 +56,7 @@ def _validate_config_map(value: Object, errors: FieldErrors) -> None:
         errors.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
     _keys(binary, "binaryData", errors)
     if sum(len(text.encode()) for text in data.values()) + _size(binary.values()) > MAX_BYTES:
-        errors.add("", f"Too long: may not be more than {MAX_BYTES} bytes")
+        errors.add("[]", f"Too long: may not be more than {MAX_BYTES} bytes")
 
 
 def _validate_config_map_update(new: Object, old: Object, errors: FieldErrors) -> None:

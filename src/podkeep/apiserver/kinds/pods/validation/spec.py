@@ -170,7 +170,7 @@ def _dns(spec: Values, path: str, errors: FieldErrors) -> None:
 
 def _resource_claims(claims: Sequence[Values], metadata: Values, path: str, errors: FieldErrors) -> None:
     if claims and MIRROR in metadata.get("annotations", {}):
-        errors.forbidden("", "static pods do not support resource claims")
+        errors.forbidden("[]", "static pods do not support resource claims")
         return
     seen: set[str] = set()
     kinds = ("resourceClaimName", "resourceClaimTemplateName")

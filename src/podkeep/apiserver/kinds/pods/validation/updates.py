@@ -244,7 +244,7 @@ def prepare_ephemeral(new: Object, old: Object) -> None:
 def validate_ephemeral(new: Object, old: Object, errors: FieldErrors) -> None:
     """Note changes of ephemeral containers other than new ones."""
     if MIRROR in old["metadata"].get("annotations", {}):
-        errors.forbidden("", "static pods do not support ephemeral containers")
+        errors.forbidden("[]", "static pods do not support ephemeral containers")
         return
     path = "spec.ephemeralContainers"
     kept = {container.get("name", ""): container for container in new["spec"].get("ephemeralContainers", ())}
@@ -287,10 +287,10 @@ def validate_resize(new: Object, old: Object, errors: FieldErrors) -> None:
     """Note changes of resources that a pod cannot have while it runs."""
     after, before = new["spec"], old["spec"]
     if MIRROR in old["metadata"].get("annotations", {}):
-        errors.forbidden("", "static pods cannot be resized")
+        errors.forbidden("[]", "static pods cannot be resized")
         return
     if before.get("os", {}).get("name") == "windows":
-        errors.forbidden("", "windows pods cannot be resized")
+        errors.forbidden("[]", "windows pods cannot be resized")
         return
     qos = old.get("status", {}).get("qosClass") or qos_class(before)
     if qos != qos_class(after):

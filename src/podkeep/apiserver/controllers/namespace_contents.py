@@ -1,6 +1,8 @@
-"""What every namespace has: the service account ``default`` and the ConfigMap ``kube-root-ca.crt``.
+"""What every namespace has: the service account ``default`` and the ConfigMap ``kube-root-ca.crt``; and the namespaces
+that are always there.
 
-After kube-controller-manager's serviceaccounts-controller and root-ca-certificate-publisher.
+After kube-controller-manager's serviceaccounts-controller and root-ca-certificate-publisher, and kube-apiserver's
+systemnamespaces.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from podkeep.apiserver.controllers.controller import (
     service_account,
 )
 from podkeep.apiserver.controllers.namespaces import NAMESPACES
+from podkeep.apiserver.kinds.cluster.namespaces import SYSTEM
 from podkeep.apiserver.meta.lister import Lister
 
 SERVICE_ACCOUNT = "default"
@@ -49,7 +52,8 @@ class NamespaceContents:
         """Return the namespace that may lack something."""
         key = change.key
         if key.resource == NAMESPACES:
-            if not change.is_deletion:
+            # Without the one for leases no node could say that it is alive.
+            if not change.is_deletion or key.name in SYSTEM:
                 yield key.name
         elif key.name == _RESOURCES[key.resource] and (change.is_deletion or change.key.resource == "configmaps"):
             yield key.namespace
@@ -57,6 +61,8 @@ class NamespaceContents:
     def reconcile(self, item: Item, lister: Lister, _now: datetime) -> Plan:
         name = str(item)
         namespace = lister.get(NAMESPACES, "", name)
+        if namespace is None and name in SYSTEM:
+            return Plan(writes=[Create(resource=NAMESPACES, namespace="", value={"metadata": {"name": name}})])
         if namespace is None or "deletionTimestamp" in namespace["metadata"]:
             return NOTHING
         writes: list[Write] = []

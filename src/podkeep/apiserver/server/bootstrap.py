@@ -11,6 +11,7 @@ from podkeep.apiserver.auth.user import MASTERS, User
 from podkeep.apiserver.kinds.access import rbac
 from podkeep.apiserver.kinds.cluster import configuration
 from podkeep.apiserver.kinds.cluster.namespaces import RESOURCES as NAMESPACE_RESOURCES
+from podkeep.apiserver.kinds.cluster.namespaces import SYSTEM
 from podkeep.apiserver.kinds.policy import priority_classes
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.meta.lister import Lister
@@ -18,7 +19,6 @@ from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
 
-NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 AUTHENTICATION = "extension-apiserver-authentication"
 SERVER = User(name="system:apiserver", groups=(MASTERS,))
 REQUEST = Request(field_manager="podkeep", user=SERVER)
@@ -27,7 +27,7 @@ REQUEST = Request(field_manager="podkeep", user=SERVER)
 async def make_namespaces(registry: Registry) -> None:
     """Create the namespaces that every client may count on (kube-apiserver: ``systemnamespaces``)."""
     (resource,) = NAMESPACE_RESOURCES
-    await _make(registry, resource, [{"metadata": {"name": name}} for name in NAMESPACES])
+    await _make(registry, resource, [{"metadata": {"name": name}} for name in SYSTEM])
 
 
 async def make_priority_classes(registry: Registry) -> None:

@@ -235,6 +235,16 @@ def test_every_namespace_has_a_service_account_and_the_root_ca() -> None:
     assert repaired.patch["data"] == {"ca.crt": "PEM", "more": None}
 
 
+def test_a_namespace_that_nodes_need_is_made_again() -> None:
+    """kube-apiserver: the controller ``systemnamespaces``."""
+    key = Key("namespaces", "", "kube-node-lease")
+    value = msgspec.json.encode({"metadata": {"name": "kube-node-lease", "uid": "u"}})
+    controller = NamespaceContents("PEM")
+    assert list(controller.observe(Change(Event(EventType.DELETED, Stored(key, 9, value), None), NOW))) == [key.name]
+    plan = controller.reconcile(key.name, Objects(), NOW)
+    assert list(plan.writes) == [Create(resource="namespaces", namespace="", value={"metadata": {"name": key.name}})]
+
+
 @pytest.mark.parametrize(
     ("found", "kind", "items"),
     [

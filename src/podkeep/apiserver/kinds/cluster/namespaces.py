@@ -13,6 +13,8 @@ from podkeep.apiserver.kinds.resources import ALL_VERBS, Part, Resource, Strateg
 from podkeep.apiserver.meta.objects import FOREGROUND, ORPHAN, Object, metadata
 from podkeep.apiserver.schema.table import Kind
 
+SYSTEM = ("default", "kube-system", "kube-public", "kube-node-lease")
+"""Those that are always there."""
 NAME_LABEL = "kubernetes.io/metadata.name"
 KUBERNETES = "kubernetes"
 """The finalizer that a namespace has in its spec until what is in it is gone."""

@@ -90,6 +90,9 @@ def test_blocks_are_listed_in_order_with_their_pods() -> None:
             runtime(sandbox("a", 1), sandbox("c", 1)),
             {"a": ["overlaps-pod"], "c": ["unrecorded", "overlaps-pod"]},
         ),
+        # A pod that has ended gave its IDs back, and another one has them: its sandbox stays until it is removed.
+        ([], runtime(sandbox("c", 1, ready=False)), {}),
+        ([record("a", 1)], runtime(sandbox("a", 1), sandbox("c", 1, ready=False)), {"a": []}),
     ],
 )
 def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str, list[str]]) -> None:
@@ -185,6 +188,15 @@ def test_of_two_with_the_same_ids_the_one_in_use_keeps_them() -> None:
     assert steps([record("a", 1), record("k", 1, ours=False)], runtime()) == {"a": (None, "")}
 
 
+def test_a_pod_that_has_ended_keeps_nobody_from_its_ids() -> None:
+    ended = sandbox("c", 1, ready=False)
+    assert steps([record("a", 1), record("b", None)], runtime(sandbox("a", 1), sandbox("b", 2), ended)) == {
+        "b": (Block(first=2 * UNIT), "")
+    }
+    assert steps([record("a", None)], runtime(sandbox("a", 1), ended)) == {"a": (Block(first=UNIT), "")}
+    assert steps([record("a", 1)], runtime(ended)) == {}
+
+
 def test_two_in_use_with_the_same_ids_are_told() -> None:
     found = steps([record("a", 1), record("b", 1)], runtime(sandbox("a", 1), sandbox("b", 1)))
     assert set(found) == {"a", "b"}
@@ -197,15 +209,19 @@ def test_a_record_that_the_runtime_contradicts_is_written_anew() -> None:
 
 @given(
     st.lists(st.tuples(st.one_of(st.none(), st.integers(1, 8)), st.integers(1, 3), st.booleans()), max_size=6),
-    st.lists(st.tuples(st.integers(0, 6), st.integers(1, 8), st.integers(1, 3), st.booleans()), max_size=4),
+    st.lists(
+        st.tuples(st.integers(0, 6), st.integers(1, 8), st.integers(1, 3), st.booleans(), st.booleans()), max_size=4
+    ),
 )
 def test_ids_in_use_are_never_freed_nor_given_twice(
-    of_records: list[tuple[int | None, int, bool]], of_sandboxes: list[tuple[int, int, int, bool]]
+    of_records: list[tuple[int | None, int, bool]], of_sandboxes: list[tuple[int, int, int, bool, bool]]
 ) -> None:
     """Whatever records and runtime say: a pod in use keeps its block or its file, and no two records contradict."""
     found = [record(str(uid), *one[:1], length=one[1], ours=one[2]) for uid, one in enumerate(of_records)]
-    by_uid = {str(uid): sandbox(str(uid), first, length=length) for uid, first, length, _ in of_sandboxes}
-    running = runtime(*by_uid.values(), others="".join(str(uid) for uid, *_, held in of_sandboxes if held))
+    by_uid = {
+        str(uid): sandbox(str(uid), first, length=length, ready=ready) for uid, first, length, _, ready in of_sandboxes
+    }
+    running = runtime(*by_uid.values(), others="".join(str(uid) for uid, *_, held, _ in of_sandboxes if held))
     after = {item.uid: item.block for item in found if item.dirs is not None}
     for step in plan(found, running):
         if step.refusal:

@@ -211,7 +211,9 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
 
     :param runtime: ``None``: it was not asked.
     """
-    running = {} if runtime is None else running_by_uid(runtime)
+    made = {} if runtime is None else running_by_uid(runtime)
+    # A pod that has ended gives its IDs back, and its sandbox stays, stopped, until it is removed.
+    running = {uid: item for uid, item in made.items() if item.ready}
     rows = []
     shared = {record.uid for record in found if record.id_map is not None}
     for record in found:
@@ -225,7 +227,7 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
                 uid=record.uid,
                 state=_state(record, runtime),
                 file=str(record.file),
-                problems=(*_of_record(record, running.get(record.uid)), *theirs, *_limits(record, allowed)),
+                problems=(*_of_record(record, made.get(record.uid)), *theirs, *_limits(record, allowed)),
             )
         )
     recorded = {record.uid for record in found}
@@ -235,7 +237,7 @@ def judge(found: Sequence[Record], runtime: Runtime | None, allowed: Limits) -> 
             namespace=item.namespace,
             name=item.name,
             uid=item.uid,
-            state="running" if item.ready else "stopped",
+            state="running",
             file="",
             problems=(
                 Problem(

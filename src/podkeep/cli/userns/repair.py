@@ -47,24 +47,30 @@ class Done:
 
 def plan(found: Sequence[Record], runtime: Runtime) -> list[Step]:
     """Return what is to be done about damaged records, those that runtime contradicts, and those that overlap. Pure."""
-    sandboxes = running_by_uid(runtime)
-    kept = {uid: frozenset((*item.users, *item.groups)) for uid, item in sandboxes.items()}
+    made = {uid: frozenset((*item.users, *item.groups)) for uid, item in running_by_uid(runtime).items()}
+    # Not what a stopped sandbox had: a pod that has ended gave its IDs back, and another one may have them.
+    kept = {uid: made[uid] for uid, item in running_by_uid(runtime).items() if item.ready}
     steps = []
     # Who runs keeps what it has; of others, who comes first.
     for record in sorted(found, key=lambda record: (record.uid not in runtime.pods, record.dirs is not None)):
-        why = _fault(record, kept)
-        if why:
-            steps.append(_step(record, why, runtime, kept))
-        else:
+        why = _fault(record, made.get(record.uid), kept)
+        if not why:
             kept[record.uid] = frozenset(record.ids())
+            continue
+        step = _step(record, why, runtime, kept)
+        steps.append(step)
+        if step.block is not None:
+            kept[record.uid] = frozenset({step.block})
     return steps
 
 
-def _fault(record: Record, kept: Mapping[str, frozenset[Block]]) -> str:
-    """Return what is wrong with a record; empty if nothing is."""
+def _fault(record: Record, own: frozenset[Block] | None, kept: Mapping[str, frozenset[Block]]) -> str:
+    """Return what is wrong with a record; empty if nothing is.
+
+    :param own: what the pod's sandbox has; ``None`` without one.
+    """
     if record.damage:
         return record.damage
-    own = kept.get(record.uid)
     if own is not None and own != {*record.ids()}:
         return f"it says {', '.join(map(str, record.ids()))}, and the pod runs with {', '.join(map(str, sorted(own)))}"
     if record.block is None:

@@ -67,7 +67,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     """``pod.json``: the pod can be found by it before it has a sandbox. ``runtime`` is the socket's path.
 
     ``managed``: it is the node agent's, not that of a process that runs this pod alone. ``user_namespace``: it was
-    given one of its own, though it did not ask.
+    given one of its own, though it did not ask. ``node_mapping``: it was given the mapping of all pods of the node.
     """
 
     namespace: str
@@ -75,6 +75,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     runtime: str
     managed: bool = False
     user_namespace: bool = False
+    node_mapping: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,11 +219,18 @@ class PodDirs:
                     return fd
 
     def identify(
-        self, uid: PodUID, identity: PodIdentity, *, managed: bool = False, user_namespace: bool = False
+        self,
+        uid: PodUID,
+        identity: PodIdentity,
+        *,
+        managed: bool = False,
+        user_namespace: bool = False,
+        node_mapping: bool = False,
     ) -> None:
         """Note in the directory of pod ``uid`` which pod it is, and whether it is one of the node agent's.
 
         :param user_namespace: it is given one of its own, though it does not ask.
+        :param node_mapping: it is given the mapping of all pods of the node.
         """
         record = _Record(
             namespace=identity.namespace,
@@ -230,6 +238,7 @@ class PodDirs:
             runtime=self._runtime,
             managed=managed,
             user_namespace=user_namespace,
+            node_mapping=node_mapping,
         )
         atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(record))
 
@@ -252,6 +261,11 @@ class PodDirs:
         """Say whether pod ``uid`` was given a user namespace of its own without asking for it."""
         record = self._record(uid)
         return record is not None and record.user_namespace
+
+    def has_node_mapping(self, uid: PodUID) -> bool:
+        """Say whether pod ``uid`` was given the mapping of all pods of the node."""
+        record = self._record(uid)
+        return record is not None and record.node_mapping
 
     def managed(self) -> list[PodUID]:
         """Return the pods of the node agent that have a directory."""

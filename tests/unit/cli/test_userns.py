@@ -22,6 +22,7 @@ from podkeep.cli.userns import inventory, repair
 from podkeep.cli.userns.inventory import Limits, Record, Runtime, Sandbox, judge
 from podkeep.cli.userns.repair import Step, plan
 from podkeep.kernel.namespace import idmap
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
 DIRS = PodDirs(Path("/agent"), "/run/podkeep.sock")
 ALLOWED = Limits(id_range=default_range(9), granted=())
@@ -41,8 +42,8 @@ def record(uid: str, first: int | None, *, length: int = 1, ours: bool = True) -
 
 
 def sandbox(uid: str, first: int, *, length: int = 1, ready: bool = True) -> Sandbox:
-    ids = (Block(first=first * UNIT, length=length * UNIT),)
-    return Sandbox(uid=uid, namespace="default", name=f"pod-{uid}", ready=ready, users=ids, groups=ids)
+    id_map = idmap.block(first * UNIT, length * UNIT)
+    return Sandbox(uid=uid, namespace="default", name=f"pod-{uid}", ready=ready, id_map=id_map)
 
 
 def runtime(*sandboxes: Sandbox, others: str = "") -> Runtime:
@@ -108,8 +109,7 @@ def node_mapping(uid: str) -> Record:
 
 
 def of_all(uid: str) -> Sandbox:
-    ids = (Block(first=1000, length=70000),)
-    return Sandbox(uid=uid, namespace="default", name=uid, ready=True, users=ids, groups=ids)
+    return Sandbox(uid=uid, namespace="default", name=uid, ready=True, id_map=idmap.block(1000, 70000))
 
 
 def test_pods_with_the_mapping_of_all_pods_share_their_ids() -> None:
@@ -133,8 +133,16 @@ def test_without_a_range_nothing_is_outside_of_it() -> None:
     assert kinds(rows) == {"a": []}
 
 
-def steps(found: list[Record], running: Runtime) -> dict[str, tuple[Block | None, str]]:
-    return {step.record.uid: (step.block, step.refusal) for step in plan(found, running)}
+def steps(found: list[Record], running: Runtime) -> dict[str, tuple[Block | IdMap | None, str]]:
+    return {step.record.uid: (step.given, step.refusal) for step in plan(found, running)}
+
+
+def test_a_damaged_record_of_a_pod_with_the_mapping_of_all_pods_is_written_anew() -> None:
+    """It is no block of the pod's own, though it looks like one: its volumes are not shifted."""
+    mapping = idmap.block(2 * UNIT, UNIT)
+    shared = replace(record("b", None), damage="", id_map=mapping, node_mapping=True)
+    found = [replace(record("a", None), node_mapping=True), shared]
+    assert steps(found, runtime(sandbox("a", 2), sandbox("b", 2))) == {"a": (mapping, "")}
 
 
 def test_what_is_right_is_left_as_it_is() -> None:
@@ -155,14 +163,20 @@ def test_a_damaged_record_of_a_pod_in_use_is_written_anew() -> None:
 @pytest.mark.parametrize(
     ("users", "groups"),
     [
-        ((Block(first=1000, length=10),), (Block(first=1000, length=10),)),
-        ((Block(first=UNIT),), (Block(first=2 * UNIT),)),
-        ((Block(first=UNIT), Block(first=2 * UNIT)),) * 2,
-        ((Block(first=0),),) * 2,
+        ([(1000, 10)], [(1000, 10)]),
+        ([(UNIT, UNIT)], [(2 * UNIT, UNIT)]),
+        ([(UNIT, UNIT), (2 * UNIT, UNIT)],) * 2,
+        ([(0, UNIT)],) * 2,
     ],
 )
-def test_a_pod_in_use_whose_ids_are_no_block_is_left_alone(users: tuple[Block, ...], groups: tuple[Block, ...]) -> None:
-    mine = Sandbox(uid="a", namespace="default", name="a", ready=True, users=users, groups=groups)
+def test_a_pod_in_use_whose_ids_are_no_block_is_left_alone(
+    users: list[tuple[int, int]], groups: list[tuple[int, int]]
+) -> None:
+    uids, gids = (
+        tuple(IdMapping(container_id=n * UNIT, host_id=host, length=length) for n, (host, length) in enumerate(side))
+        for side in (users, groups)
+    )
+    mine = Sandbox(uid="a", namespace="default", name="a", ready=True, id_map=IdMap(uids=uids, gids=gids))
     ((block, refusal),) = steps([record("a", None)], runtime(mine)).values()
     assert block is None
     assert refusal.endswith("remove the pod")
@@ -228,8 +242,9 @@ def test_ids_in_use_are_never_freed_nor_given_twice(
             after.pop(step.record.uid, None)
             continue
         assert step.record.dirs is not None
-        assert step.record.uid not in running.pods or step.block == by_uid[step.record.uid].block()
-        after[step.record.uid] = step.block
+        assert step.record.uid not in running.pods or step.given == by_uid[step.record.uid].block()
+        assert not isinstance(step.given, IdMap)
+        after[step.record.uid] = step.given
     changed = {step.record.uid for step in plan(found, running) if not step.refusal}
     for (one, mine), (other, theirs) in itertools.combinations(after.items(), 2):
         if {one, other} & changed and mine is not None and theirs is not None:
@@ -262,10 +277,20 @@ def test_putting_aside_keeps_every_damaged_file(dirs: PodDirs) -> None:
 
 def test_a_record_in_use_is_written_as_the_runtime_says(dirs: PodDirs) -> None:
     block = Block(first=UNIT)
-    done = repair.execute(Step(record=damaged(dirs), why="garbage", block=block))
+    done = repair.execute(Step(record=damaged(dirs), why="garbage", given=block))
     assert done.message.endswith("and 65536-131071 recorded, with which the pod runs")
     assert blocks.read_all(dirs.pods, default_range(3)).held() == {"uid": block}
     assert (dirs.pods / "uid" / "userns.damaged").read_bytes() == b"garbage"
+
+
+def test_the_mapping_of_all_pods_is_written_as_the_runtime_says(dirs: PodDirs) -> None:
+    identity = PodIdentity(namespace="default", name="web")
+    dirs.identify(PodUID("uid"), identity, node_mapping=True)
+    (found,) = inventory.records_of(dirs)
+    assert found.node_mapping
+    done = repair.execute(Step(record=found, why=found.damage, given=idmap.block(1000, 70000)))
+    assert done.message.endswith("and the mapping of all pods recorded, with which the pod runs")
+    assert blocks.record(dirs.pods, "uid") == idmap.block(1000, 70000)
 
 
 def test_a_pod_that_a_process_works_on_is_left_alone(dirs: PodDirs) -> None:

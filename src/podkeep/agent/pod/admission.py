@@ -265,7 +265,13 @@ def _prepare(
 ) -> PodUserNamespace | None:
     defaulted = wanted.choice.own and pod.spec.host_users is None
     # First of all: a directory that no pod.json claims for this runtime is taken for somebody else's and never removed.
-    node.dirs.identify(parse_pod_uid(pod.metadata.uid), identity, managed=managed, user_namespace=defaulted)
+    node.dirs.identify(
+        parse_pod_uid(pod.metadata.uid),
+        identity,
+        managed=managed,
+        user_namespace=defaulted,
+        node_mapping=wanted.id_map is not None,
+    )
     return _resume(pod, node, others, wanted)
 
 

@@ -24,7 +24,7 @@ from podkeep.base.errors import NotFound, PermissionDenied, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
-from podkeep.kernel.namespace.idmap import IdMap
+from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
 _AT_ONCE = 32
 """How many sandboxes the runtime is asked for side by side."""
@@ -35,7 +35,8 @@ Kind = Literal["damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorde
 class Record:
     """What file ``userns`` of a pod says: its block, or the mapping that all pods have, or why it cannot be understood.
 
-    ``dirs`` are the directories it is in, if the pod is one of this agent's.
+    ``dirs`` are the directories it is in, if the pod is one of this agent's. ``node_mapping``: the pod was given the
+    mapping that all pods have, whatever the record says.
     """
 
     uid: str
@@ -44,6 +45,7 @@ class Record:
     id_map: IdMap | None = None
     damage: str = ""
     dirs: PodDirs | None = None
+    node_mapping: bool = False
     namespace: str = ""
     name: str = ""
 
@@ -61,8 +63,15 @@ class Sandbox:
     namespace: str
     name: str
     ready: bool
-    users: tuple[Block, ...]
-    groups: tuple[Block, ...]
+    id_map: IdMap
+
+    @property
+    def users(self) -> tuple[Block, ...]:
+        return _blocks(self.id_map.uids)
+
+    @property
+    def groups(self) -> tuple[Block, ...]:
+        return _blocks(self.id_map.gids)
 
     def block(self) -> Block | None:
         """Return the block that it has, if that can be recorded as one."""
@@ -137,13 +146,18 @@ def records(config: Config) -> list[Record]:
     :raises PermissionDenied: if a directory cannot be read.
     """
     try:
-        own = [record for _, dirs in poddirs.places(config) for record in _records(dirs.pods, dirs)]
+        own = [record for _, dirs in poddirs.places(config) for record in records_of(dirs)]
         others = kubelets.pod_directories(config, kubelets.find(config))
         found = own + [record for directory in others for record in _records(directory, None)]
     except PermissionError as error:
         raise PermissionDenied(f"{error.filename}: {error.strerror}", hint="run it as root") from error
     # The place where pods had their directories before may be a kubelet's as well.
     return list({os.path.realpath(record.file): record for record in reversed(found)}.values())[::-1]
+
+
+def records_of(dirs: PodDirs) -> list[Record]:
+    """Return the records of an agent's pods; blocks."""
+    return list(_records(dirs.pods, dirs))
 
 
 def _records(pods: Path, dirs: PodDirs | None) -> Iterator[Record]:
@@ -165,6 +179,7 @@ def _records(pods: Path, dirs: PodDirs | None) -> Iterator[Record]:
             id_map=found if isinstance(found, IdMap) else None,
             damage=damage,
             dirs=None if identity is None else dirs,
+            node_mapping=dirs is not None and dirs.has_node_mapping(PodUID(uid)),
             namespace="" if identity is None else identity.namespace,
             name="" if identity is None else identity.name,
         )
@@ -191,8 +206,7 @@ async def ask(client: CriClient) -> Runtime:
             namespace=sandbox.metadata.namespace,
             name=sandbox.metadata.name,
             ready=sandbox.state == api_pb2.SANDBOX_READY,
-            users=_blocks(options.uids),
-            groups=_blocks(options.gids),
+            id_map=IdMap(uids=_mappings(options.uids), gids=_mappings(options.gids)),
         )
 
     found = await asyncio.gather(*map(one, listed.items))
@@ -202,7 +216,11 @@ async def ask(client: CriClient) -> Runtime:
     )
 
 
-def _blocks(mappings: Iterable[api_pb2.IDMapping]) -> tuple[Block, ...]:
+def _mappings(items: Iterable[api_pb2.IDMapping]) -> tuple[IdMapping, ...]:
+    return tuple(IdMapping(container_id=i.container_id, host_id=i.host_id, length=i.length) for i in items)
+
+
+def _blocks(mappings: Iterable[IdMapping]) -> tuple[Block, ...]:
     return tuple(Block(first=item.host_id, length=item.length) for item in mappings)
 
 

@@ -17,6 +17,7 @@ from podkeep.base import atomicfile
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import PodUID
 from podkeep.cli.userns.inventory import Record, Runtime, running_by_uid
+from podkeep.kernel.namespace.idmap import IdMap
 
 _ASIDE = f"{blocks.FILE_NAME}.damaged"
 _MAX_ASIDE = 1000
@@ -24,14 +25,15 @@ _MAX_ASIDE = 1000
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """What is done about one record: it is put aside, and ``block`` recorded in its place if there is one.
+    """What is done about one record: it is put aside, and what is ``given`` recorded in its place: a block, or the
+    mapping of all pods.
 
     ``refusal``: why nothing can be done, and what the administrator can do.
     """
 
     record: Record
     why: str
-    block: Block | None = None
+    given: Block | IdMap | None = None
     refusal: str = ""
 
 
@@ -59,8 +61,8 @@ def plan(found: Sequence[Record], runtime: Runtime) -> list[Step]:
             continue
         step = _step(record, why, runtime, kept)
         steps.append(step)
-        if step.block is not None:
-            kept[record.uid] = frozenset({step.block})
+        if isinstance(step.given, Block):
+            kept[record.uid] = frozenset({step.given})
     return steps
 
 
@@ -91,13 +93,15 @@ def _step(record: Record, why: str, runtime: Runtime, kept: Mapping[str, frozens
     if record.uid not in runtime.pods:
         return Step(record=record, why=why)
     sandbox = running_by_uid(runtime).get(record.uid)
+    if record.node_mapping and sandbox is not None:
+        return Step(record=record, why=why, given=sandbox.id_map)
     own = None if sandbox is None else sandbox.block()
     if own is None:
         return Step(record=record, why=why, refusal="the pod is in use, with IDs that are no block: remove the pod")
     if others := _others(record.uid, own, kept):
         refusal = f"it runs with IDs that pod {others[0]} has, too: remove one of the pods"
         return Step(record=record, why=why, refusal=refusal)
-    return Step(record=record, why=why, block=own)
+    return Step(record=record, why=why, given=own)
 
 
 def execute(step: Step) -> Done:
@@ -108,7 +112,7 @@ def execute(step: Step) -> Done:
     record = step.record
     if step.refusal or record.dirs is None:
         return _left(step, step.refusal)
-    if step.block is None:
+    if step.given is None:
         # A process that works on the pod may be about to ask for a sandbox with these IDs.
         try:
             lock = record.dirs.own(PodUID(record.uid))
@@ -121,8 +125,9 @@ def execute(step: Step) -> Done:
         message = f"{step.why}; put aside as {aside.name}"
     else:
         aside = _put_aside(record.file)
-        blocks.write(record.dirs.pods, record.uid, step.block)
-        message = f"{step.why}; put aside as {aside.name}, and {step.block} recorded, with which the pod runs"
+        blocks.write(record.dirs.pods, record.uid, step.given)
+        what = step.given if isinstance(step.given, Block) else "the mapping of all pods"
+        message = f"{step.why}; put aside as {aside.name}, and {what} recorded, with which the pod runs"
     return Done(uid=record.uid, file=str(record.file), message=message, repaired=True)
 
 

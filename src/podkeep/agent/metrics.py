@@ -60,7 +60,8 @@ STARTED_USERNS_PODS = counter(
     "kubelet_started_user_namespaced_pods_total", "Sandboxes with a user namespace that were asked for."
 )
 STARTED_USERNS_PODS_ERRORS = counter(
-    "kubelet_started_user_namespaced_pods_errors_total", "Sandboxes with a user namespace that could not be made."
+    "kubelet_started_user_namespaced_pods_errors_total",
+    "Sandboxes with a user namespace that could not be made, or in which a container could not be started at first.",
 )
 STARTED_CONTAINERS = counter(
     "kubelet_started_containers_total",

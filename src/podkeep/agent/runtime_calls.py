@@ -43,12 +43,21 @@ def observer(metrics: AgentMetrics) -> Observe:
 def _sandbox(metrics: AgentMetrics, request: api_pb2.RunPodSandboxRequest, seconds: float, *, failed: bool) -> None:
     options = request.config.linux.security_context.namespace_options
     own_users = options.HasField("userns_options") and options.userns_options.mode == api_pb2.POD
-    metrics.add(names.STARTED_PODS)
+    count_sandbox(metrics, failed=failed, own_users=own_users)
     metrics.observe(names.RUN_SANDBOX_DURATION, seconds, request.runtime_handler)
+    if failed:
+        metrics.add(names.RUN_SANDBOX_ERRORS, request.runtime_handler)
+
+
+def count_sandbox(metrics: AgentMetrics, *, failed: bool, own_users: bool) -> None:
+    """Count a sandbox that was asked for, or that failed before: a kubelet finds a pod's user IDs when it makes it.
+
+    :param own_users: it is to have a user namespace.
+    """
+    metrics.add(names.STARTED_PODS)
     if own_users:
         metrics.add(names.STARTED_USERNS_PODS)
     if failed:
         metrics.add(names.STARTED_PODS_ERRORS)
-        metrics.add(names.RUN_SANDBOX_ERRORS, request.runtime_handler)
         if own_users:
             metrics.add(names.STARTED_USERNS_PODS_ERRORS)

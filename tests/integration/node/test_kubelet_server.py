@@ -325,6 +325,24 @@ def test_an_agent_with_user_namespaces_is_healthy(node: RunningNode, kubelet: Ku
     node.gone("own-users")
 
 
+def test_a_pod_with_a_user_namespace_whose_container_fails_is_counted(
+    node: RunningNode, kubelet: Kubelet, image: str
+) -> None:
+    """Once for its sandbox, as a kubelet counts (e2e: "metrics should report count of started and failed user
+    namespaced pods").
+    """
+    names = [f"kubelet_started_user_namespaced_pods_{end}total" for end in ("", "errors_")]
+    before = kubelet.samples("/metrics")
+    failing = pod(shell(image, "sleep 1000"), name="own-users", hostUsers=False)
+    failing["spec"]["containers"][0]["command"] = ["bogus"]
+    node.apply(failing)
+    node.until(lambda: "Failed" in [event["reason"] for event in node.events("own-users")], "its failure")
+    after = kubelet.samples("/metrics")
+    assert [after[name][0][1] - before[name][0][1] for name in names] == [1, 1]
+    node.delete("own-users")
+    node.gone("own-users")
+
+
 @pytest.mark.requirement("U106")
 def test_pods_that_cannot_run_are_desired_and_not_running(node: RunningNode, kubelet: Kubelet, image: str) -> None:
     """A pod with a user namespace that cannot be started widens the gap between desired and running pods."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from node.test_image_volume_gate import reasons
+from node.test_kubelet_server import Kubelet
 from node.test_user_namespace_docs import refused, table
 from node.test_user_namespace_gate import containers, mapping, mapping_of, runs
 
@@ -33,7 +34,7 @@ def one_block(scratch_machine: None, tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.requirement("U109", "U42")
-def test_no_free_block(one_block: None, own_node: RunningNode, image: str) -> None:
+def test_no_free_block(one_block: None, own_node: RunningNode, image: str, tmp_path: Path) -> None:
     """The one block is taken: the pod waits and is told why, and starts by itself when the other pod is gone."""
     with own_node as node:
         node.apply(runs(image, "first", hostUsers=False))
@@ -42,6 +43,9 @@ def test_no_free_block(one_block: None, own_node: RunningNode, image: str) -> No
         assert "the pod that waits starts by itself" in table(refused(node, "second"))
         assert reasons(node, "second") == {"FailedCreatePodSandBox": NO_BLOCK}
         assert {event["type"] for event in node.events("second")} == {"Warning"}
+        own = Kubelet(node, tmp_path, user="admin", groups=("system:masters",)).samples("/metrics")
+        started, failed = (own[f"kubelet_started_user_namespaced_pods_{end}total"][0][1] for end in ("", "errors_"))
+        assert started == failed + 1 > 1
         node.delete("first")
         node.gone("first")
         assert mapping_of(node, image, "second") == ["0", "65536", "65536"]

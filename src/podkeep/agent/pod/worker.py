@@ -23,11 +23,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from podkeep.agent import backoff
+from podkeep.agent import backoff, runtime_calls
 from podkeep.agent.backoff import BackOff
 from podkeep.agent.convert.names import full_name
 from podkeep.agent.events import Event, PodListener, PodRejected, PostStartFailed, PullFailed, StepFailed
-from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS
+from podkeep.agent.metrics import STARTED_CONTAINERS, STARTED_CONTAINERS_ERRORS, STARTED_USERNS_PODS_ERRORS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
 from podkeep.agent.observed import ContainerView, Observed, Observer, State
@@ -45,7 +45,7 @@ from podkeep.agent.pod.actions import (
     Wait,
     WorkerState,
 )
-from podkeep.agent.pod.admission import Admitted, admit
+from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, admit
 from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
@@ -60,6 +60,7 @@ from podkeep.agent.pod.waiting import WaitingContainers
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.agent.probes.prober import PodProbes
 from podkeep.agent.resources import critical
+from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base.concurrency.tasks import Tasks, on_thread
@@ -160,6 +161,8 @@ class PodWorker:
         self._asked: Finish | None = None
         self._conditions: tuple[PodCondition, ...] = ()
         self._broken_off = 0
+        self._starts_in_user_namespace = False
+        """Whether the sandbox is new and has a user namespace, until its containers run or one has failed."""
         self._killed: dict[str, KillContainer] = {}
         self._stopper = Stopper(node.client, node.hooks, listener)
         self._probes: PodProbes | None = None
@@ -186,6 +189,9 @@ class PodWorker:
                 for event in self._admitted.events:
                     self._listener.event(event)
         except StepFailed as failure:
+            if failure.reason == FAILED_SANDBOX and self.pod.spec.host_users is False:
+                gate = self._node.gates.enabled(USER_NAMESPACES)
+                runtime_calls.count_sandbox(self._node.metrics, failed=True, own_users=gate)
             self._listener.event(failure.event())
             if self._shared is not None and not isinstance(failure, PodRejected):
                 # Its containers wait to be created; one that an earlier process took on may run.
@@ -462,6 +468,7 @@ class PodWorker:
         if isinstance(action, CreateSandbox) and action.attempt > 0:
             self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         if isinstance(action, Wait):
+            self._starts_in_user_namespace = False
             await self._news.wait(None if action.until is None else max(action.until - time.time(), 0.0))
             return
         key = action.container.name if isinstance(action, StartContainer) else ""
@@ -547,6 +554,7 @@ class PodWorker:
             self._stale = False
             # It makes all volumes, so that there is nothing to bring up to date.
             await self._starter.create_sandbox(action.attempt, admitted)
+            self._starts_in_user_namespace = admitted.user_namespace is not None
         elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
@@ -576,6 +584,10 @@ class PodWorker:
             await self._starter.start_container(action, observed, admitted)
         except StepFailed as failure:
             metrics.add(STARTED_CONTAINERS_ERRORS, kind, failure.waiting or failure.reason)
+            if self._starts_in_user_namespace:
+                # Once for each sandbox, as a kubelet does: what a user namespace breaks shows in the containers mostly.
+                self._starts_in_user_namespace = False
+                metrics.add(STARTED_USERNS_PODS_ERRORS)
             raise
 
     def _kind_of(self, container: str) -> str:

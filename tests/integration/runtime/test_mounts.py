@@ -30,13 +30,19 @@ WHERE = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own u
 
 @pytest.fixture
 def volume(open_directory: Path) -> Iterator[Path]:
-    """A directory with a file, open to everybody, and a tmpfs below it."""
+    """A directory with a file, open to everybody, and another one mounted below it.
+
+    Of the same file system, which can be idmapped: a tmpfs cannot be before Linux 6.3.
+    """
     path = open_directory / os.urandom(4).hex()
     path.mkdir()
     path.chmod(0o777)
     (path / "file").write_text("of the volume\n")
     (path / "below").mkdir()
-    mounts.tmpfs(path / "below", "size=1m,mode=777")
+    other = open_directory / f"{path.name}-below"
+    other.mkdir()
+    other.chmod(0o777)
+    mounts.bind(other, path / "below")
     yield path
     mounts.unmount(path / "below")
 

@@ -484,14 +484,22 @@ def test_mounts_of_the_machine_reach_pods_that_ask(pods: Pods, volume: Path) -> 
         mounts.unmount(volume / "later")
 
 
+@pytest.fixture
+def mount_below(open_directory: Path) -> Path:
+    """What is mounted below a volume: of a file system that can be idmapped, as a tmpfs cannot be before Linux 6.3."""
+    directory = open_directory / os.urandom(4).hex()
+    directory.mkdir()
+    return directory
+
+
 @pytest.mark.parametrize("propagation", [api.PROPAGATION_PRIVATE, api.PROPAGATION_HOST_TO_CONTAINER])
 def test_mounts_below_a_volume_stay_where_they_are(
-    daemon: Daemon, pods: Pods, open_directory: Path, propagation: api.MountPropagation
+    daemon: Daemon, pods: Pods, open_directory: Path, mount_below: Path, propagation: api.MountPropagation
 ) -> None:
     """The runtime works on a copy of the volume; taking the copy down must not reach the volume's own mounts."""
     volume = open_directory / f"volume-{propagation}"
     (volume / "below").mkdir(parents=True)
-    mounts.tmpfs(volume / "below", "size=1m")
+    mounts.bind(mount_below, volume / "below")
     try:
         (volume / "below" / "file").write_text("kept")
         assert daemon.process is not None
@@ -506,10 +514,12 @@ def test_mounts_below_a_volume_stay_where_they_are(
         mounts.unmount(volume / "below")
 
 
-def test_bidirectional_volume_with_mounts_below_it_is_refused(daemon: Daemon, pods: Pods, open_directory: Path) -> None:
+def test_bidirectional_volume_with_mounts_below_it_is_refused(
+    daemon: Daemon, pods: Pods, open_directory: Path, mount_below: Path
+) -> None:
     volume = open_directory / "both-ways"
     (volume / "below").mkdir(parents=True)
-    mounts.tmpfs(volume / "below", "size=1m")
+    mounts.bind(mount_below, volume / "below")
     try:
         assert daemon.process is not None
         before = mountinfo.under(volume, daemon.process.pid)

@@ -16,7 +16,7 @@ from support.nested.build import REPOSITORY, NestedError
 
 PYTHON = (3, 11)
 """Of Debian 12: compiled modules in .venv must be for it."""
-PARTS = ("src", "tests", "tools", "examples", "pyproject.toml", "constraints.txt")
+PARTS = ("src", "tests", "tools", "examples", "docs", "pyproject.toml", "constraints.txt")
 NOT_NEEDED = shutil.ignore_patterns("mypy", "*mypyc*", "ruff", "pip", "setuptools", "*-stubs", ".ruff_cache")
 """In .venv: large, and nothing that a test runs."""
 SIZE = "2G"

@@ -421,9 +421,18 @@ def _text(data: bytes) -> str:
 
 
 def main() -> int:
-    """Boot a machine and give a shell in it; further arguments are words for its kernel's command line."""
-    with Machine(append=sys.argv[1:]) as machine:
-        return machine.shell()
+    """Boot a machine and give a shell in it, or run the command behind ``--`` in the checkout, as it is there.
+
+    What is before that are words for its kernel's command line.
+    """
+    words = sys.argv[1:]
+    at = words.index("--") if "--" in words else len(words)
+    with Machine(append=words[:at]) as machine:
+        if at == len(words):
+            return machine.shell()
+        return subprocess.run(
+            machine.command(f"cd {REPOSITORY} && {shlex.join(words[at + 1 :])}"), check=False
+        ).returncode
 
 
 if __name__ == "__main__":

@@ -37,6 +37,12 @@ def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_images_are_removed_from_a_disk_without_inodes(tmp_path: Path) -> None:
+    """An image may well have used them up."""
+    done = on_a_small_disk(tmp_path, "inodes", size="8m,nr_inodes=200")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_that_a_layer_was_synced_outlives_a_loss_of_power(tmp_path: Path, own_mounts: None) -> None:
     with powerloss.mounted(tmp_path) as disk:
         command = [sys.executable, str(PROGRAM.with_name("power_loss.py")), str(tmp_path)]

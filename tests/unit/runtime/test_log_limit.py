@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from podkeep.base.ids import ContainerID
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.daemon import log_limit
 from podkeep.runtime.daemon.log_limit import LogLimit
+from support.held_threads import HeldThreads
 
 LIMIT = 100
 A, B = ContainerID("a"), ContainerID("b")
@@ -80,3 +82,32 @@ def test_what_an_agent_moved_aside_in_the_same_second_stays(tmp_path: Path) -> N
     asyncio.run(scenario())
     assert {path.read_text() for path in others} == {"kept"}
     assert [path.read_text() for path in tmp_path.glob("a.log.*") if path not in others] == ["new" * LIMIT]
+
+
+def test_what_ends_while_room_is_made_touches_no_other_directory(tmp_path: Path) -> None:
+    """A descriptor that is closed is soon another directory's."""
+    for name in ("logs", "innocent"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.log").write_text("x" * LIMIT)
+        (tmp_path / name / "a.log.20250101-000000").write_text("x" * LIMIT)
+
+    async def reopen(_container: str) -> None:
+        return
+
+    async def scenario() -> None:
+        threads = HeldThreads()
+        asyncio.get_running_loop().set_default_executor(threads)
+        limit = LogLimit(list, reopen, LIMIT)
+        moving = asyncio.ensure_future(limit._move_aside(*logs(tmp_path / "logs")[0]))
+        await threads.step()  # the directory is opened
+        await threads.submitted()
+        moving.cancel()
+        await asyncio.sleep(0)
+        others = [os.open(tmp_path / "innocent", os.O_RDONLY | os.O_DIRECTORY) for _ in range(3)]
+        await threads.step()
+        await asyncio.wait({moving})
+        for fd in others:
+            os.close(fd)
+
+    asyncio.run(scenario())
+    assert len(list((tmp_path / "innocent").iterdir())) == 2

@@ -44,7 +44,7 @@ class SnapshotDriver(Protocol):
         ...
 
     def discard(self, doomed: Path) -> None:
-        """Remove what ``stage`` or ``retire`` returned, and what is in it; takes as long as that is large."""
+        """Remove what ``stage``, ``retire`` or ``take_away`` returned; takes as long as that is large."""
         ...
 
     def commit(self, unpacked: Path, layer: Digest) -> None:
@@ -69,6 +69,11 @@ class SnapshotDriver(Protocol):
 
         The caller made sure that nothing has it mounted.
         """
+        ...
+
+    def take_away(self, path: Path) -> Path:
+        """Take what is at ``path`` below the root of the store out of use at once, whether the disk is full or not;
+        return what is to be discarded."""
         ...
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:

@@ -72,10 +72,14 @@ class LayerDirectories(ABC):
 
     def retire(self, layer: Digest) -> Path:
         """Take the layer away in one step; return what is to be removed."""
-        # One rename takes it away; removing the files may take long, and is the caller's to do later.
-        doomed = Path(tempfile.mkdtemp(dir=self._trash))
+        return self.take_away(self.path(layer))
+
+    def take_away(self, path: Path) -> Path:
+        # One rename takes it away; removing the files may take long, and is the caller's to do later. No directory is
+        # made for it: where files have used up the inodes, none could be.
+        doomed = self._trash / f"{path.name}.{os.urandom(8).hex()}"
         with suppress(FileNotFoundError):
-            os.rename(self.path(layer), doomed / "layer")
+            os.rename(path, doomed)
         return doomed
 
     def recover(self, known: frozenset[Digest]) -> frozenset[Digest]:

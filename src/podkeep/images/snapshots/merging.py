@@ -266,16 +266,10 @@ class Merging:
         """Remove the trees of all but these images, each given by its layers. Containers keep what they have."""
         _keep(self._trees, {self._tree(layers).name for layers in images})
 
-    def retire_trees(self, images: Iterable[tuple[Digest, ...]], trash: Callable[[], Path]) -> Path | None:
-        """Do the quick half of it: move them below what ``trash`` makes, and return that; None if there are none."""
+    def retire_trees(self, images: Iterable[tuple[Digest, ...]], take_away: Callable[[Path], Path]) -> list[Path]:
+        """Do the quick half of it (``SnapshotDriver.take_away``), and return what is to be removed."""
         names = {self._tree(layers).name for layers in images}
-        doomed = [entry for entry in self._trees.iterdir() if entry.name not in names]
-        if not doomed:
-            return None
-        place = trash()
-        for entry in doomed:
-            os.rename(entry, place / entry.name)
-        return place
+        return [take_away(entry) for entry in self._trees.iterdir() if entry.name not in names]
 
     def used_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
         """Return what the lists of these layers and the trees of these images take on disk, in whole blocks."""

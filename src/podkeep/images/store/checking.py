@@ -13,7 +13,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 
-from podkeep.base.concurrency.tasks import acquired
+from podkeep.base.concurrency.tasks import acquired, on_thread
 from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats import manifest
@@ -113,8 +113,8 @@ class Checking:
             if repair:
                 damages = [await self._repaired(damage) for damage in damages]
         finally:
-            # Shielded: a cancelled verification must not keep its layers for ever.
-            await asyncio.shield(asyncio.to_thread(self._store.release, held))
+            # To its end: a cancelled verification must not keep its layers for ever.
+            await on_thread(partial(self._store.release, held))
         if everything:
             damages += await asyncio.to_thread(self._check_strays, repair)
         summary.damages = len(damages)

@@ -237,8 +237,8 @@ class Fetching:
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
             return await on_thread(lambda: self._take(fetched, staging))
         finally:
-            # Shielded: a cancelled caller must not leave files behind.
-            await asyncio.shield(asyncio.to_thread(self._finish, staging, leased))
+            # To its end: a cancelled caller must not leave files behind.
+            await on_thread(lambda: self._finish(staging, leased))
 
     def _settings(self, staging: Path) -> LayerSettings:
         config = self._config
@@ -259,8 +259,17 @@ class Fetching:
         for image in fetched:
             # Before the lock is taken: reading the lists takes its time, and their layers are leased or staged.
             self._layers.check(image)
+        fresh: dict[Digest, LayerRecord] = {}
+        try:
+            return self._commit(fetched, staging, fresh)
+        except BaseException:
+            # On a disk that is full, what nobody finds would take its space until the next start.
+            self._layers.take_back(fresh.values())
+            raise
+
+    def _commit(self, fetched: Sequence[FetchedImage], staging: Path, fresh: dict[Digest, LayerRecord]) -> list[Image]:
+        """Put layers into place and record them; ``fresh`` gets those that are in place."""
         with self._catalog.changing:
-            fresh: dict[Digest, LayerRecord] = {}
             blobs: list[BlobRecord] = []
             for layer in (layer for image in fetched for layer in image.new):
                 taken = self._layers.commit(layer, fresh, staging, self._durability.boot_id)

@@ -182,14 +182,24 @@ class LayerStore:
             catalog.refresh()
             for layer in doomed:
                 self._merging.forget(layer)
-            trees = self._merging.retire_trees((image.layers for image in catalog.images.values()), self.driver.stage)
-            retired = [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
+            kept = (image.layers for image in catalog.images.values())
+            retired = [(self.driver, tree) for tree in self._merging.retire_trees(kept, self.driver.take_away)]
+            retired += [(driver, driver.retire(layer)) for layer, driver in keepers.items()]
         # Outside the lock, as removing the files may take long; nobody finds them any more.
-        if trees is not None:
-            self.driver.discard(trees)
         for driver, tree in retired:
             driver.discard(tree)
         catalog.database.keep_reserve()
+
+    def take_back(self, layers: Iterable[LayerRecord]) -> None:
+        """Remove layers that were put into place and are in no record. Blocks, as removing the files does."""
+        with self._catalog.changing:
+            recorded = self._catalog.database.layers()
+            doomed = [(layer.id, self._drivers[layer.driver]) for layer in layers if layer.id not in recorded]
+            for layer, _ in doomed:
+                self._merging.forget(layer)
+            retired = [(driver, driver.retire(layer)) for layer, driver in doomed]
+        for driver, tree in retired:
+            driver.discard(tree)
 
     def lowers(self, image: Image, *, userns: int | None, at_least: int) -> list[int]:
         """Do what ``ImageStore.lowers`` says."""

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapp
 from dataclasses import dataclass, replace
 from functools import partial
 
-from podkeep.base.concurrency.tasks import acquired
+from podkeep.base.concurrency.tasks import acquired, on_thread
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image, PullProgress
@@ -211,7 +211,8 @@ class Maintenance:
             return await self._saved_whole(images, target, progress, directory=directory is not None)
         except BaseException:
             if directory is not None:
-                await asyncio.shield(asyncio.to_thread(remove_directory, directory))
+                # To its end, whoever gives up: once it is closed, another directory may have the descriptor.
+                await on_thread(partial(remove_directory, directory))
             raise
         finally:
             if directory is not None:
@@ -232,7 +233,7 @@ class Maintenance:
             )
             return await self._written(request, target.name, progress)
         finally:
-            await asyncio.shield(asyncio.to_thread(self._store.release, held))
+            await on_thread(partial(self._store.release, held))
 
     async def _written(self, request: Save, name: str, progress: Listener) -> int:
         written = 0

@@ -17,8 +17,9 @@ import stat
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 
-from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.tasks import Tasks, acquired, on_thread
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import ContainerID
 from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
@@ -82,8 +83,9 @@ class LogLimit:
             self._moving.discard(container)
 
     async def _move_aside(self, container: ContainerID, file: LogFile) -> None:
-        with openat.closing(await asyncio.to_thread(file.open_directory)) as directory:
-            aside = await asyncio.to_thread(self._make_room, directory, file.name)
+        # To its end, also if this task ends: once it is closed, another directory may have the descriptor.
+        with openat.closing(await acquired(file.open_directory, os.close)) as directory:
+            aside = await on_thread(partial(self._make_room, directory, file.name))
             log.warning("the log of container %s has reached %s bytes; it is now %s", container, self._limit, aside)
             os.rename(file.name, aside, src_dir_fd=directory, dst_dir_fd=directory)
             try:

@@ -1,6 +1,6 @@
 """Writes records of images on a file system that is full.
 
-full_disk.py records|sync|removal DIRECTORY
+full_disk.py records|sync|removal|inodes DIRECTORY
 """
 
 from __future__ import annotations
@@ -111,4 +111,37 @@ def removal(root: Path) -> None:
     store.close()
 
 
-{"records": records, "sync": sync, "removal": removal}[sys.argv[1]](Path(sys.argv[2]))
+def inodes(root: Path) -> None:
+    """Images can be removed where no file can be made any more."""
+    store = stores.ImageStore.open(root, config=ImagesConfig(snapshot_driver="directories"), registries={})
+    (record,) = layers(1, "")
+    kept, top = store._layers.driver.path(record.id), store._layers._merging._tree((record.id,))
+    kept.mkdir()
+    top.mkdir()
+    number = 0
+    try:
+        while True:
+            (kept / str(number)).touch()
+            number += 1
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+    image = NewImage(
+        id=ImageID("sha256:" + "1" * 64),
+        config=b"{}",
+        manifests=(),
+        layers=(record.id,),
+        tags=("docker.io/library/a:1",),
+        digests=(),
+    )
+    store._catalog.database.add([image], [record])
+    store._catalog.refresh()
+    store.remove("a:1")
+    assert not kept.exists()
+    assert not top.exists()
+    assert not store.images()
+    assert os.listdir(root / "trash") == []
+    store.close()
+
+
+{"records": records, "sync": sync, "removal": removal, "inodes": inodes}[sys.argv[1]](Path(sys.argv[2]))

@@ -18,7 +18,18 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.images.formats.image import PullProgress
 from podkeep.images.worker import archive as archives
 from support import tarmaker
-from support.images import BUSYBOX, OCI_CONFIG, OCI_MANIFEST, Layout, LayoutBuilder, busybox_layout, compress, file, tar
+from support.images import (
+    BUSYBOX,
+    OCI_CONFIG,
+    OCI_INDEX,
+    OCI_MANIFEST,
+    Layout,
+    LayoutBuilder,
+    busybox_layout,
+    compress,
+    file,
+    tar,
+)
 
 
 @pytest.mark.parametrize("kind", ["directory", "tar", "tar.gz", "tar.zst", "docker"])
@@ -66,6 +77,39 @@ def test_an_image_is_named_by_its_annotation_or_its_file(
     layout = builder.finish(builder.image([tar([file("a")])]), annotation)
     (image,) = asyncio.run(open_store().load(layout.tar(tmp_path / name)))
     assert image.repo_tags == (tag,)
+
+
+def test_no_archive_gives_an_image_the_digest_of_another(
+    tmp_path: Path, busybox: Layout, open_store: OpenStore
+) -> None:
+    """What is pinned by a digest has that digest, or is not here."""
+    store = open_store()
+    (pinned,) = asyncio.run(store.load(busybox.path))
+    (name,) = pinned.repo_digests
+    builder = LayoutBuilder(tmp_path / "layout")
+    evil = builder.finish(builder.image([tar([file("evil")])]), name.replace("@", ":v1@"))
+    (loaded,) = asyncio.run(store.load(evil.path))
+    assert (found := store.find(name)) is not None
+    assert (found.id, loaded.id) == (pinned.id, evil.image_id)
+    assert loaded.repo_tags == (f"{name.partition('@')[0]}:v1",)
+    assert loaded.repo_digests == (f"{name.partition('@')[0]}@{evil.manifest_digest}",)
+    for tag in (name, name.replace("@", ":v1@")):
+        with pytest.raises(InvalidArgument, match="is no tag"):
+            asyncio.run(store.load(evil.docker_archive(tmp_path / "d.tar", [tag])))
+    assert store.find(name) == found
+
+
+def test_a_manifest_in_an_archive_that_is_an_index_as_well_is_refused(tmp_path: Path, open_store: OpenStore) -> None:
+    """As one from a registry (GHSA-77vh-xpmg-72qh)."""
+    builder = LayoutBuilder(tmp_path / "layout")
+    top = builder.image([tar([file("a")])])
+    document = json.loads((builder.path / "blobs" / top["digest"].replace(":", "/")).read_text())
+    both = builder.json(document | {"manifests": [top]}, OCI_MANIFEST)
+    store = open_store()
+    with pytest.raises(InvalidArgument, match="a manifest and an index at the same time"):
+        asyncio.run(store.load(builder.finish(both, "x:1").path))
+    with pytest.raises(InvalidArgument, match="it came as"):
+        asyncio.run(store.load(builder.finish(top | {"mediaType": OCI_INDEX}, "x:1").path))
 
 
 def test_every_image_of_an_archive_is_loaded(tmp_path: Path, open_store: OpenStore) -> None:

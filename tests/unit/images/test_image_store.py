@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,13 +13,15 @@ from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.openfile import describe
+from podkeep.images.messages import FetchedImage
+from podkeep.images.store import fetching
 from podkeep.images.store.database import NewImage
 from podkeep.images.store.maintenance import Maintenance
 from podkeep.images.store.store import ImageStore
 from support.held_threads import HeldThreads
 from support.images import file, layers_layout
 
-A = Digest("sha256:" + "a" * 64)
+A, B = (Digest(f"sha256:{letter * 64}") for letter in "ab")
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -91,3 +94,32 @@ def test_what_cannot_be_recorded_leaves_no_layer(tmp_path: Path, monkeypatch: py
     (image,) = asyncio.run(store.load(made.path))
     assert image.layers == made.diff_ids
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("tags", "digests", "refused"),
+    [
+        (("r/x:1",), (f"r/x@{A}",), False),
+        ((f"r/x@{B}?artifactType=a/b",), (f"r/x@{A}",), False),
+        ((f"r/x@{A}",), (), True),
+        ((), (f"r/x@{B}",), True),
+    ],
+)
+def test_a_name_with_a_digest_is_of_what_has_it(tags: tuple[str, ...], digests: tuple[str, ...], refused: bool) -> None:
+    image = FetchedImage(
+        id=ImageID(A),
+        kind="image",
+        artifact_type="",
+        config=b"{}",
+        manifests=((A, b"{}"),),
+        layers=(),
+        new=(),
+        tags=tags,
+        digests=digests,
+    )
+    check: Callable[[FetchedImage], None] = fetching._check_names
+    if not refused:
+        check(image)
+        return
+    with pytest.raises(Internal, match="another one's"):
+        check(image)

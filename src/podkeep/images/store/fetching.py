@@ -19,7 +19,7 @@ from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.concurrency.threads import working_for
 from podkeep.base.config import ImagesConfig, RegistryConfig
-from podkeep.base.errors import PermissionDenied
+from podkeep.base.errors import Internal, PermissionDenied
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import Digest
 from podkeep.base.registries import reference
@@ -257,6 +257,7 @@ class Fetching:
     def _take(self, fetched: Sequence[FetchedImage], staging: Path) -> list[Image]:
         reach("images-before-commit")
         for image in fetched:
+            _check_names(image)
             # Before the lock is taken: reading the lists takes its time, and their layers are leased or staged.
             self._layers.check(image)
         fresh: dict[Digest, LayerRecord] = {}
@@ -320,6 +321,19 @@ def _named_first(image: Image, *names: str) -> Image:
     """Return ``image`` with the tags it was just given before those it had."""
     tags = tuple(tag for name in names if (tag := tag_of(name)))
     return structs.replace(image, repo_tags=tuple(dict.fromkeys((*tags, *image.repo_tags))))
+
+
+def _check_names(image: FetchedImage) -> None:
+    """Check that a name with a digest leads to what has that digest, wherever the image came from.
+
+    :raises Internal: if it does not.
+    """
+    documents = {digest for digest, _ in image.manifests}
+    for name in (*image.tags, *image.digests):
+        parsed = reference.parse(name)
+        # With a condition the digest is that of what the image refers to.
+        if parsed.digest and not parsed.artifact_type and (name in image.tags or parsed.digest not in documents):
+            raise Internal(f"the image worker gave an image the name {name}, which is another one's")
 
 
 def _new_image(fetched: FetchedImage, now: int) -> NewImage:

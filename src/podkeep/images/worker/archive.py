@@ -12,6 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -257,6 +258,17 @@ def _plain(source: int, start: bytes, kind: str, settings: LayerSettings) -> Bin
     return plain
 
 
+def _tag(text: str, what: str) -> str:
+    """Return a tag in full.
+
+    :raises InvalidArgument: if it is none, but for example a digest, with which nobody compared anything.
+    """
+    name = reference.parse(text)
+    if name.digest:
+        raise InvalidArgument(f"{what}: {texts.short(text)} is no tag")
+    return str(name)
+
+
 class _Loader:
     def __init__(self, files: Files, path: Path, stem: str, assembly: Assembly, channel: Channel) -> None:
         self._files = files
@@ -282,10 +294,12 @@ class _Loader:
         name = self._name(entry)
         documents = [(top.digest, self._blob(top.digest, manifest.MAX_MANIFEST_BYTES))]
         document = manifest.parse_document(documents[0][1], what)
+        manifest.check_kind(document, top.media_type, what)
         if manifest.is_index(document, top.media_type):
             chosen = manifest.choose(document, self._assembly.settings.architecture, what)
             documents.append((chosen.digest, self._blob(chosen.digest, manifest.MAX_MANIFEST_BYTES)))
             document = manifest.parse_document(documents[1][1], what)
+            manifest.check_kind(document, chosen.media_type, what)
         parsed = manifest.parse_manifest(document, what)
         config = manifest.embedded(parsed.config, f"{what}: configuration")
         if config is None:
@@ -297,7 +311,8 @@ class _Loader:
             config=config,
             manifests=documents,
             layers=selection.fetch_missing(selected.jobs, [source], self._assembly, self._channel),
-            tags=[str(name)] if name.tag else [],
+            # A digest in the name is the archive's word; below is the one that was compared.
+            tags=[str(replace(name, digest=None))] if name.tag else [],
             digests=[name.with_digest(top.digest)],
         )
 
@@ -349,7 +364,7 @@ class _Loader:
             config=config,
             manifests=[],
             layers=selection.fetch_missing(jobs, [source], self._assembly, self._channel),
-            tags=[str(reference.parse(tag)) for tag in tags] or [str(reference.parse(self._file_name()))],
+            tags=[_tag(tag, f"{what}: RepoTags") for tag in tags] or [str(reference.parse(self._file_name()))],
             digests=[],
         )
 

@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ipaddress import ip_address
 
 import pytest
@@ -319,3 +319,20 @@ def test_whose_certificate_is_checked_and_who_sees_ours() -> None:
         "r.example:8443": Tls(verify=False, ca_file="/ca.pem"),
         "cdn.example": Tls(verify=True, ca_file="/ca.pem"),
     }
+
+
+def test_a_registry_that_nobody_named_has_nothing_done_by_our_certificate() -> None:
+    """Where it leads to has its own, for those who are meant to ask there."""
+    ours = Tls(ca_file="/ca.pem", cert_file="/cert.pem", key_file="/key.pem")
+    for trusted, shown in ((False, Tls(ca_file="/ca.pem")), (True, ours)):
+        client = Client("r.example", tls={"r.example": Tls(), "private.example": ours}, trusted=trusted, timeout=1.0)
+        assert client._tls_of(parse_url("https://private.example/v2/secret/blobs/x")) == shown
+
+
+@pytest.mark.parametrize(
+    "location", ["//[x", "//x]?sig=[", "https://cdn.example//[x", "https://cdn.example//[?" + "s" * 20]
+)
+def test_any_location_leads_somewhere_or_is_refused(location: str) -> None:
+    client = Client("r.example", tls={"r.example": Tls()}, trusted=False, timeout=1.0)
+    with suppress(FailedPrecondition):
+        assert client._redirected(parse_url("https://r.example/v2/"), location).host == "cdn.example"

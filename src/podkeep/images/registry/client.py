@@ -176,7 +176,8 @@ class Client:
         except ValueError:  # not in its words: they may have a user and a password
             raise FailedPrecondition(f"{self._home} redirects, and that is refused: it is no URL") from None
         # Whoever has a signature may do what it is for.
-        values = (value for _, value in parse_qsl(urlsplit(there.target).query) if len(value) >= _SIGNATURE)
+        query = there.target.partition("?")[2]  # of the target alone urlsplit would take a second slash for a host
+        values = (value for _, value in parse_qsl(query) if len(value) >= _SIGNATURE)
         remember(*(value for value in values if value not in f"{self._home}/{here.target}"))
         if here.scheme == "https" and there.scheme != "https":
             raise FailedPrecondition(f"{self._home} redirects from TLS to {there}, which is refused")
@@ -192,7 +193,7 @@ class Client:
             if not kept[0].dropped():
                 return kept
             kept[0].close()
-        home = self._home in (url.netloc, f"{url.host}:{url.port}")
+        home = self._is_home(url)
         dialed = self._dialer.dial(
             url.scheme,
             url.host,
@@ -207,6 +208,9 @@ class Client:
             # A registry on this machine may refer to others here, as its own token server.
             self._home_is_here = dialed.loopback
         return dialed.connection, dialed.proxied
+
+    def _is_home(self, url: Url) -> bool:
+        return self._home in (url.netloc, f"{url.host}:{url.port}")
 
     def _is_configured(self, url: Url) -> bool:
         """Return whether the node's configuration names a server, so that its being on this machine is meant."""
@@ -223,7 +227,9 @@ class Client:
     def _tls_of(self, url: Url) -> Tls:
         for name in (url.netloc, f"{url.host}:{url.port}"):
             if name in self._tls:
-                return self._tls[name]
+                found = self._tls[name]
+                # What a registry that nobody named here sends us to is not to be had by who we are.
+                return found if self._trusted or self._is_home(url) else Tls(verify=found.verify, ca_file=found.ca_file)
         # What the registry refers to may need its authority. Our certificate says who we are, to nobody but whom it is
         # for; and not to check one is a risk that was taken for this host only.
         own = self._tls[self._home]

@@ -21,7 +21,8 @@ _LONG = 16
 """Characters of a secret from which on no part of it is a word of its own."""
 _SHORTEST = 4
 """A shorter secret would be found in every other word."""
-_MOST_GRAMS = 1 << 20
+_MOST = 1 << 20
+"""Characters of all secrets together."""
 _WORD = re.compile(r"""[^\s'"<>]+""")
 _FORMS = (
     # What is in an Authorization header, and a JSON web token.
@@ -40,21 +41,22 @@ class _Known:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: set[str] = set()
-        self.grams: frozenset[str] = frozenset()
-        self.short: tuple[str, ...] = ()
+        self._size = 0
+        # Both only grow, and in place: whoever sends many secrets has each copied once.
+        self.grams: set[str] = set()
+        self.short: list[str] = []
 
     def add(self, text: str) -> None:
         with self._lock:
-            if text in self._seen:
+            # Beyond the limit a secret is not recognized: what is remembered takes bounded memory.
+            if text in self._seen or self._size + len(text) > _MOST:
                 return
             self._seen.add(text)
+            self._size += len(text)
             if len(text) < _LONG:
-                self.short = (*self.short, text)
-                return
-            fresh = {text[start : start + _GRAM] for start in range(len(text) - _GRAM + 1)}
-            # Beyond the limit a long secret is not recognized: what is remembered takes bounded memory.
-            if len(self.grams) + len(fresh) <= _MOST_GRAMS:
-                self.grams |= fresh
+                self.short.append(text)
+            else:
+                self.grams.update(text[start : start + _GRAM] for start in range(len(text) - _GRAM + 1))
 
 
 _known = _Known()

@@ -12,7 +12,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from podkeep.images.layers import unpack
 from podkeep.images.layers.decompress import CompressionError, decompressor
+from podkeep.images.layers.messages import UnpackRequest
+from podkeep.images.layers.tarstream import TarError
 from podkeep.images.layers.zstdframes import FrameWatcher
 
 PLAIN = b"hello" * 1000
@@ -101,3 +104,32 @@ def test_ends_of_frames_are_found_in_any_frames(frames: list[tuple[bytes, bool, 
     for start in range(0, cut, step):
         watcher.feed(stream[start : min(start + step, cut)])
     assert watcher.between_frames == (cut in ends)
+
+
+EMPTY_MEMBER = b"\x1f\x8b\x08\x04" + bytes(6) + struct.pack("<H", 65_000) + bytes(65_000) + b"\x03\x00" + bytes(8)
+SKIPPED = struct.pack("<II", 0x184D2A50, 1 << 20) + bytes(1 << 20)
+
+
+@pytest.mark.parametrize(("kind", "nothing"), [("gzip", EMPTY_MEMBER), ("zstd", SKIPPED)])
+def test_a_stream_that_comes_to_nothing_has_an_end(kind: str, nothing: bytes) -> None:
+    request = UnpackRequest(
+        root="/",
+        driver="directories",
+        compression=kind,
+        algorithm="sha256",
+        max_bytes=64 << 30,
+        max_inodes=1,
+        max_ratio=500,
+        max_memory=1,
+    )
+    sent = 0
+
+    def read(count: int) -> bytes:
+        nonlocal sent
+        assert sent < 80 << 20, "nobody gave it up"
+        piece = nothing[sent % len(nothing) :][:count]
+        sent += len(piece)
+        return piece
+
+    with pytest.raises(TarError, match="bytes of it come to 0"):
+        unpack._measured(read, request)()

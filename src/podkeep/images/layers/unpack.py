@@ -47,7 +47,7 @@ _MAX_MEMORY = 1 << 30
 """Bytes of address space; a zstd window is the largest thing in it."""
 _MAX_OPEN = 256
 _RATIO_FLOOR = 64 << 20
-"""Bytes that are not too many, whatever they came from."""
+"""Bytes that are not too many, whatever they came from or come to."""
 
 
 def main() -> None:
@@ -134,6 +134,9 @@ def _measured(read: Callable[[int], bytes], request: UnpackRequest) -> Callable[
         nonlocal taken
         data = read(count)
         taken += len(data)
+        # What decompresses to nothing (empty gzip members, skippable zstd frames) has no other end than this.
+        if taken - seen > _RATIO_FLOOR:
+            raise TarError(f"{taken} bytes of it come to {seen}")
         return data
 
     pull_piece = decompress.decompressor(request.compression, read_counted)

@@ -121,6 +121,15 @@ def test_json_of_an_image() -> None:
     assert page[-1].split()[-2:] == ["2", "weights"]
 
 
+@pytest.mark.parametrize(("depth", "is_shown"), [(50, True), (800, False), (100_000, False)])
+def test_documents_may_nest_as_deep_as_they_like(depth: int, is_shown: bool) -> None:
+    """The configuration of an artifact may be anything."""
+    document = podkeep_pb2.ImageDocument(role="configuration", digest=DIGEST, data=b"[" * depth + b"]" * depth)
+    values = described.whole_values(description(documents=[document]))
+    assert (values["documents"][0]["content"] is not None) == is_shown
+    output.echo_json(values)
+
+
 def test_credentials() -> None:
     assert pull.credentials(None, password_stdin=False) is None
     assert pull.credentials("me:a:b", password_stdin=False) == ("me", "a:b")

@@ -141,3 +141,9 @@ def test_types_have_the_form_of_media_types(text: str) -> None:
         manifest.descriptor(config | {"mediaType": text}, "x")
     usual = manifest.descriptor(config | {"mediaType": "application/vnd.x-y_z+json; charset=utf-8"}, "x")
     assert usual.media_type == "application/vnd.x-y_z+json; charset=utf-8"
+
+
+def test_numbers_that_no_json_can_say_again_are_refused() -> None:
+    assert manifest.parse_document(b'{"a": 1e300}', "x") == {"a": 1e300}
+    with pytest.raises(InvalidArgument, match="1e999' is larger than numbers are"):
+        manifest.parse_document(b'{"a": 1e999}', "x")

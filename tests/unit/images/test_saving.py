@@ -80,6 +80,14 @@ def test_compressed_layers_get_a_new_manifest_and_the_configuration_stays() -> N
     assert list(plan.layers) == [blob_name(digest(b"plain"))]
 
 
+def test_what_holds_the_compressed_layer_does_not_go_with_the_plain_one() -> None:
+    packed = {"mediaType": "application/vnd.oci.image.layer.v1.tar+gzip", "digest": "sha256:" + "1" * 64, "size": 1}
+    more = {"data": "eA==", "urls": ["https://r.example/x"], "annotations": {"a": "b"}}
+    written = manifest_of(planned([image(b"plain", manifest=manifest(packed | more))]))
+    plain = {"mediaType": "application/vnd.oci.image.layer.v1.tar", "digest": digest(b"plain"), "size": 5}
+    assert written["layers"] == [plain | {"annotations": {"a": "b"}}]
+
+
 def test_a_manifest_of_plain_layers_stays_byte_for_byte() -> None:
     plain = {"mediaType": "text/plain", "digest": digest(b"plain"), "size": 5}
     document = manifest(plain, artifactType="a/b")

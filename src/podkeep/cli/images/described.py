@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from podkeep.cri.v1.podkeep_pb2 import ImageDescription
 
 NONE = "<none>"
+_MAX_DEPTH = 100
+"""How deep the JSON of a document may nest to be shown; Python writes some hundred more."""
 
 
 async def ask(client: CriClient, images: Sequence[str] = (), *, documents: bool = False) -> list[ImageDescription]:
@@ -62,9 +64,14 @@ def whole_values(image: ImageDescription) -> dict[str, Any]:
 
 def _content(document: bytes) -> object:
     try:
-        return json.loads(document)
-    except ValueError:  # the configuration of an artifact may be anything
+        content: object = json.loads(document)
+    except (ValueError, RecursionError):  # the configuration of an artifact may be anything
         return None
+    level = [content]
+    for _ in range(_MAX_DEPTH):
+        inner = [item for item in level if isinstance(item, dict | list)]
+        level = [below for item in inner for below in (item.values() if isinstance(item, dict) else item)]
+    return None if level else content
 
 
 def type_of(image: ImageDescription) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import platform
 import re
 from collections.abc import Mapping, Sequence
@@ -156,7 +157,7 @@ def parse_document(data: bytes, what: str) -> dict[str, Any]:
     """
     try:
         # Decoded here: json.loads guesses UTF-16 and UTF-32, too, which other readers of the same bytes refuse.
-        document = json.loads(data.decode(), parse_constant=_no_constant)
+        document = json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite)
         if b"\\u" in data:
             # An escape may be half of a pair, which is no text: no message and no record could hold it.
             json.dumps(document, ensure_ascii=False).encode()
@@ -171,6 +172,13 @@ def parse_document(data: bytes, what: str) -> dict[str, Any]:
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
+
+
+def _finite(text: str) -> float:
+    # Infinity, as Python would write it again, is no JSON.
+    if math.isinf(number := float(text)):
+        raise ValueError(f"{texts.short(text)} is larger than numbers are")
+    return number
 
 
 def _json_problem(error: Exception) -> str:

@@ -133,7 +133,9 @@ def _manifest(image: StoredImage, sizes: Mapping[Digest, int]) -> bytes:
 def _descriptor(before: dict[str, Any], layer: StoredLayer, sizes: Mapping[Digest, int]) -> dict[str, Any]:
     if before["digest"] == layer.digest:
         return before
-    return {**before, "mediaType": OCI_TAR, "digest": layer.digest, "size": sizes[layer.id]}
+    # What holds or leads to the compressed blob is not the plain one.
+    kept = {name: value for name, value in before.items() if name not in ("data", "urls")}
+    return kept | {"mediaType": OCI_TAR, "digest": layer.digest, "size": sizes[layer.id]}
 
 
 def _new_manifest(image: StoredImage, sizes: Mapping[Digest, int]) -> dict[str, Any]:

@@ -115,9 +115,9 @@ class Containers:
         self._moves = Tasks("beginning the wait of a move into a cgroup")
         self._giving_back: dict[ContainerID, asyncio.Task[None]] = {}
         self._asked_to_end: set[ContainerID] = set()
+        """Those that got their stop signal."""
         # Weak: a container's lock goes with the last who waits for it.
         self._reopening: WeakValueDictionary[ContainerID, asyncio.Lock] = WeakValueDictionary()
-        """Those that got their stop signal."""
         self._starting: set[ContainerID] = set()
         self._ended_early: set[ContainerID] = set()
         self._failed_starts: dict[ContainerID, str] = {}

@@ -7,6 +7,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -47,22 +48,28 @@ _ANYWHERE = ("192.0.2.1", 9)
 
 
 class HostAddresses:
-    """The addresses of the node, which has others after a change of its network.
-
-    :ivar changed: set when they are others; who waits for it clears it.
-    """
+    """The addresses of the node, which has others after a change of its network."""
 
     def __init__(self) -> None:
         self.ips = host_ips()
-        self.changed = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def look(self) -> tuple[str, ...]:
         """Return the addresses as they are by now; a network that is away takes none back."""
         found = host_ips()
         if found not in {self.ips, (_LOOPBACK,)}:
             self.ips = found
-            self.changed.set()
+            self._changed.set()
         return self.ips
+
+    async def moved(self, timeout: float) -> bool:
+        """Wait until :meth:`look` finds other addresses; return False if that takes more than ``timeout`` seconds."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._changed.wait()
+        moved = self._changed.is_set()
+        self._changed.clear()
+        return moved
 
 
 @dataclass(frozen=True, kw_only=True)

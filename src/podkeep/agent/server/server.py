@@ -182,13 +182,10 @@ class KubeletServer:
 
     async def _renew(self) -> None:
         """Take certificates that were renewed for new connections; those that are there keep the old ones."""
-        changed = self._node.addresses.changed
         for looks in count(1):
-            with suppress(TimeoutError):
-                await asyncio.wait_for(changed.wait(), _LOOK_S)
+            moved = await self._node.addresses.moved(_LOOK_S)
             # Also when the node has another address: who asks it there expects that in the certificate.
-            if self._certify is not None and (looks % _CERTIFY_LOOKS == 0 or changed.is_set()):
-                changed.clear()
+            if self._certify is not None and (looks % _CERTIFY_LOOKS == 0 or moved):
                 try:
                     await asyncio.to_thread(self._certify, self._node.host_ips)
                 except PodkeepError as error:

@@ -154,6 +154,16 @@ def test_what_is_not_remembered_is_found_again(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
+def test_no_directory_is_read_again_for_each_that_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(removal, "_AT_ONCE", 50)
+    for number in range(200):
+        for beside in range(3):
+            (tmp_path / f"tree/{number}/{beside}").mkdir(parents=True)
+    with openat.closing(openat.open_directory(tmp_path)) as parent:
+        removal.remove_entry(parent, "tree", most=4 * 800)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_directory_that_is_moved_away_meanwhile_leads_nowhere_else(tmp_path: Path) -> None:
     (tmp_path / "elsewhere/kept").mkdir(parents=True)
     inner = tmp_path / "tree/a/b"

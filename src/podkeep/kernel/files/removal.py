@@ -47,7 +47,7 @@ _SUBVOLUME_INODE = 256
 _AT_ONCE = 1000
 """Directories whose names are in memory: whoever made the tree may have made millions of them."""
 _REMEMBERED = 50_000
-"""Directories on the way down that are known again on the way up; from above these one begins at the top again."""
+"""Levels whose parents are remembered; a deeper tree is removed in several passes from the top."""
 
 
 class _NotSmall(Exception):
@@ -258,7 +258,8 @@ def _emptied(top: int, mount: int, allowed: Iterator[None]) -> bool:
                 waiting += len(names)
                 if len(above) > _REMEMBERED:
                     waiting, whole = waiting - len(above.popleft().names), False
-                if waiting > _AT_ONCE:
+                # Of two lists: with one, a directory of many would be listed again for each that is in it.
+                if waiting > 2 * _AT_ONCE:
                     # They are found again when it is their directory's turn.
                     for level in above:
                         level.names = []

@@ -10,11 +10,10 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -35,6 +34,7 @@ from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
+from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.failpoints import reach
 from podkeep.base.ids import PodUID, parse_pod_uid
@@ -51,8 +51,6 @@ _SHARES_NODES = "HostUserNamespace"
 """Reason of the event that a pod was defaulted to the node's user namespace."""
 _NO_OBJECTS = StaticObjects(Sources())
 _SWITCH_ON = "switch it on in [agent] feature_gates, or make the pod without `hostUsers: false`"
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +126,10 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
         lock = node.dirs.own(uid)
         try:
             others = kubelets.pod_directories(node.config, found)
-            own = await _to_its_end(partial(_prepare, pod, node, identity, others, wanted, managed=adopt))
+            own = await on_thread(partial(_prepare, pod, node, identity, others, wanted, managed=adopt))
         except BaseException as error:
             os.close(lock)
-            await _to_its_end(partial(_undo, node, uid))
+            await on_thread(partial(_undo, node, uid))
             if (failure := _failure(error)) is not None:
                 raise failure from error
             raise
@@ -226,7 +224,7 @@ async def _adopt(pod: Pod, node: Node, identity: PodIdentity, objects: ObjectRea
     async with node.dirs.held():
         lock = node.dirs.own(uid)
         try:
-            own = await _to_its_end(partial(step, pod, node, others=others, wanted=wanted))
+            own = await on_thread(partial(step, pod, node, others=others, wanted=wanted))
         except BaseException as error:
             os.close(lock)
             if (failure := _failure(error)) is not None:
@@ -297,19 +295,6 @@ def _resume(pod: Pod, node: Node, others: Sequence[Path], wanted: _Wanted) -> Po
 def _undo(node: Node, uid: PodUID) -> None:
     podcgroups.remove(cgroup_names.root(node.config), uid)
     node.dirs.remove(uid)
-
-
-async def _to_its_end(function: Callable[[], Result]) -> Result:
-    """Run ``function`` on a thread; when cancelled meanwhile, wait for it all the same: then it can be undone.
-
-    :raises CancelledError: after the function has ended.
-    """
-    running = asyncio.ensure_future(asyncio.to_thread(function))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        await asyncio.wait({running})
-        raise
 
 
 async def _require_new(pod: Pod, node: Node, identity: PodIdentity) -> None:

@@ -32,7 +32,8 @@ class _Bounded(sslproto.SSLProtocol):
         waiting = self._outgoing.pending
         super().buffer_updated(nbytes)
         # Nobody else writes meanwhile, and what the socket takes does not stay.
-        self._answered += max(self._outgoing.pending - waiting, 0)
+        left = self._outgoing.pending
+        self._answered = self._answered + max(left - waiting, 0) if left else 0
         if self._answered > ANSWERS_BYTES:
             self._fatal_error(ConnectionAbortedError("the peer takes no answers of TLS itself"))
 

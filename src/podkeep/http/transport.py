@@ -130,7 +130,8 @@ class SocketTransport:
     ) -> None:
         """Take over a connection.
 
-        :raises OSError: if it has broken by now; or ClientGone.
+        :raises OSError: if the connection has broken.
+        :raises ClientGone: likewise, if asyncio has closed the socket.
         """
         self._reader, self._writer, self._first = reader, writer, first
         self.account = account

@@ -42,7 +42,7 @@ class _Known:
         self._lock = threading.Lock()
         self._seen: set[str] = set()
         self._size = 0
-        # Both only grow, and in place: whoever sends many secrets has each copied once.
+        # Both only grow, in place: to add a secret copies that one alone.
         self.grams: set[str] = set()
         self.short: list[str] = []
 

@@ -47,7 +47,7 @@ _MAX_MEMORY = 1 << 30
 """Bytes of address space; a zstd window is the largest thing in it."""
 _MAX_OPEN = 256
 _RATIO_FLOOR = 64 << 20
-"""Bytes that are not too many, whatever they came from or come to."""
+"""Bytes from which on the ratio of plain to compressed bytes is checked, in both directions."""
 
 
 def main() -> None:

@@ -228,7 +228,7 @@ class Client:
         for name in (url.netloc, f"{url.host}:{url.port}"):
             if name in self._tls:
                 found = self._tls[name]
-                # What a registry that nobody named here sends us to is not to be had by who we are.
+                # A registry that is not configured must not make us use our certificate elsewhere.
                 return found if self._trusted or self._is_home(url) else Tls(verify=found.verify, ca_file=found.ca_file)
         # What the registry refers to may need its authority. Our certificate says who we are, to nobody but whom it is
         # for; and not to check one is a risk that was taken for this host only.

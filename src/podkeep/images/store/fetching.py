@@ -265,7 +265,10 @@ class Fetching:
             return self._commit(fetched, staging, fresh)
         except BaseException:
             # On a disk that is full, what nobody finds would take its space until the next start.
-            self._layers.take_back(fresh.values())
+            try:
+                self._layers.take_back(fresh.values())
+            except Exception:  # what failed first is what the caller has to know
+                log.exception("layers without a record stay until the next start")
             raise
 
     def _commit(self, fetched: Sequence[FetchedImage], staging: Path, fresh: dict[Digest, LayerRecord]) -> list[Image]:

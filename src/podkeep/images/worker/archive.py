@@ -261,7 +261,7 @@ def _plain(source: int, start: bytes, kind: str, settings: LayerSettings) -> Bin
 def _tag(text: str, what: str) -> str:
     """Return a tag in full.
 
-    :raises InvalidArgument: if it is none, but for example a digest, with which nobody compared anything.
+    :raises InvalidArgument: if it has a digest: the archive's content was not compared with it.
     """
     name = reference.parse(text)
     if name.digest:
@@ -311,7 +311,7 @@ class _Loader:
             config=config,
             manifests=documents,
             layers=selection.fetch_missing(selected.jobs, [source], self._assembly, self._channel),
-            # A digest in the name is the archive's word; below is the one that was compared.
+            # A digest in the name was not verified; the one below was.
             tags=[str(replace(name, digest=None))] if name.tag else [],
             digests=[name.with_digest(top.digest)],
         )

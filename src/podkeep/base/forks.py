@@ -66,18 +66,19 @@ def start(main: Callable[[], None], *, stderr: int, env: Mapping[str, str]) -> F
 
     :raises OSError: if there can be no further process.
     """
-    return copy(partial(_begin, main, stderr, dict(env)))
+    return copy(main, partial(_detach, stderr, dict(env)))
 
 
-def copy(main: Callable[[], None]) -> Fork:
+def copy(main: Callable[[], None], prepare: Callable[[], None] = lambda: None) -> Fork:
     """Run ``main`` in a copy of this process, without its handlers of signals but with all its descriptors.
 
+    :param prepare: is run before it in the copy, with signals blocked.
     :raises OSError: if there can be no further process.
     """
     # What is there now stays: the collector shall neither look through it nor write to its pages.
     gc.collect()
     gc.freeze()
-    process = multiprocessing.get_context("fork").Process(target=_without_handlers, args=(main,))
+    process = multiprocessing.get_context("fork").Process(target=_without_handlers, args=(main, prepare))
     # A signal that comes before the copy has let go of the handlers here would be lost in them.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
@@ -87,16 +88,17 @@ def copy(main: Callable[[], None]) -> Fork:
     return Fork(process)
 
 
-def _without_handlers(main: Callable[[], None]) -> None:
+def _without_handlers(main: Callable[[], None], prepare: Callable[[], None]) -> None:
     # The descriptor is the event loop's of the process that was copied: a signal here would wake that one.
     signal.set_wakeup_fd(-1)
     for number in _SIGNALS:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    prepare()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     main()
 
 
-def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> None:
+def _detach(stderr: int, env: Mapping[str, str]) -> None:
     os.setsid()
     os.dup2(stderr, 2)
     null = os.open(os.devnull, os.O_RDWR)
@@ -107,4 +109,3 @@ def _begin(main: Callable[[], None], stderr: int, env: Mapping[str, str]) -> Non
     os.chdir("/")
     os.environ.clear()
     os.environ.update(env)
-    main()

@@ -12,10 +12,10 @@ from typing import Any
 
 from podkeep.apiserver.admission.storage_classes import PROTECTION
 from podkeep.apiserver.controllers.controller import NOTHING, Change, Item, Patch, Plan, revised, service_account
+from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
 
-CLAIMS, VOLUMES, PODS = "persistentvolumeclaims", "persistentvolumes", "pods"
 Value = Mapping[str, Any]
 
 

@@ -128,12 +128,15 @@ def start_command(invocation: Invocation) -> str:
 def require_api(invocation: Invocation) -> None:
     """Return if the embedded API accepts connections.
 
+    :raises PermissionDenied: if this user may not connect.
     :raises Unavailable: if it does not; the hint is the command that starts it.
     """
     path = invocation.config.api.unix_socket
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(path)
+        except PermissionError as error:
+            raise PermissionDenied(f"may not connect to the API on {path}", hint="run it as root") from error
         except OSError as error:
             start = shlex.join(["podkeep", *invocation.global_options(), "node"])
             raise Unavailable(

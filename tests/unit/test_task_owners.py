@@ -26,7 +26,6 @@ ALLOWED = {
         "agent/daemon/daemon.py",
         "agent/eviction/shutdown.py",
         "agent/images/puller.py",
-        "agent/pod/admission.py",
         "agent/logs/rotation.py",
         "agent/pod/starter.py",
         "agent/pod/stopping.py",

@@ -131,23 +131,14 @@ def require_api(invocation: Invocation) -> None:
     :raises PermissionDenied: if this user may not connect.
     :raises Unavailable: if it does not; the hint is the command that starts it.
     """
-    path = invocation.config.api.unix_socket
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        try:
-            probe.connect(path)
-        except PermissionError as error:
-            raise PermissionDenied(f"may not connect to the API on {path}", hint="run it as root") from error
-        except OSError as error:
-            start = shlex.join(["podkeep", *invocation.global_options(), "node"])
-            raise Unavailable(
-                f"the API at {path} cannot be reached: {error.strerror or error}", hint=f"start it as root: {start}"
-            ) from error
+    start = shlex.join(["podkeep", *invocation.global_options(), "node"])
+    check_listening(invocation.config.api.unix_socket, start=start, what="API")
 
 
-def check_listening(path: str, *, start: str) -> None:
+def check_listening(path: str, *, start: str, what: str = "runtime") -> None:
     """Return if a process accepts connections on the unix socket ``path``.
 
-    :param start: command that starts the runtime, for the hint.
+    :param start: command that starts ``what`` it is, for the hint.
     :raises Unavailable: if none does.
     :raises PermissionDenied: if the socket exists and this user may not connect.
     """
@@ -155,7 +146,7 @@ def check_listening(path: str, *, start: str) -> None:
         try:
             probe.connect(path)
         except PermissionError as error:
-            raise PermissionDenied(f"may not connect to the runtime on {path}", hint="run it as root") from error
+            raise PermissionDenied(f"may not connect to the {what} on {path}", hint="run it as root") from error
         except OSError as error:
             why = "no such socket" if error.errno == errno.ENOENT else str(error.strerror or error)
-            raise Unavailable(f"no runtime answers on {path}: {why}", hint=f"start it as root: {start}") from error
+            raise Unavailable(f"no {what} answers on {path}: {why}", hint=f"start it as root: {start}") from error

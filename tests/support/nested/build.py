@@ -263,3 +263,7 @@ def _run(*command: str, environment: dict[str, str] | None = None) -> str:
 def mortal() -> Sequence[str]:
     """Return a prefix for a command that is killed when the process that starts it ends, however it ends."""
     return ("setpriv", "--pdeathsig", "KILL", "--")
+
+
+if __name__ == "__main__":
+    image()

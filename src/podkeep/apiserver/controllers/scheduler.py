@@ -11,6 +11,7 @@ from sys import intern
 from typing import Any
 
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
+from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.auth.user import AUTHENTICATED, User
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
@@ -143,15 +144,8 @@ def is_ours(pod: Mapping[str, Any]) -> bool:
 
 def claims_problem(pod: Mapping[str, Any], lister: Lister) -> str:
     """Return why a pod's volume claims keep it from running anywhere, or nothing."""
-    metadata = pod["metadata"]
-    for volume in pod.get("spec", {}).get("volumes", ()):
-        if "persistentVolumeClaim" in volume:
-            name = volume["persistentVolumeClaim"].get("claimName", "")
-        elif "ephemeral" in volume:
-            name = f"{metadata['name']}-{volume.get('name', '')}"
-        else:
-            continue
-        claim = lister.get(CLAIMS, metadata["namespace"], name)
+    for name in pod_references.claims(pod):
+        claim = lister.get(CLAIMS, pod["metadata"]["namespace"], name)
         if claim is None:
             return f'persistentvolumeclaim "{name}" not found'
         if "deletionTimestamp" in claim["metadata"]:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
     Change,
@@ -68,7 +69,7 @@ class VolumeBinder:
                 yield key
             yield from list(self._claims)
         elif key.resource == PODS and not change.is_deletion:
-            for name in claims_of(change.value):
+            for name in pod_references.claims(change.value):
                 claim = Key(CLAIMS, key.namespace, name)
                 if claim in self._claims:
                     yield claim
@@ -83,15 +84,6 @@ class VolumeBinder:
         if value is None:
             return NOTHING
         return _volume(value, lister) if item.resource == VOLUMES else _claim(value, lister, now)
-
-
-def claims_of(pod: Value) -> Iterator[str]:
-    """Yield the names of the claims that a pod refers to."""
-    for volume in pod.get("spec", {}).get("volumes", ()):
-        if "persistentVolumeClaim" in volume:
-            yield volume["persistentVolumeClaim"].get("claimName", "")
-        elif "ephemeral" in volume:
-            yield f"{pod['metadata']['name']}-{volume['name']}"
 
 
 def _claim(claim: Value, lister: Lister, now: datetime) -> Plan:
@@ -196,7 +188,7 @@ def _waits(claim: Value, lister: Lister) -> bool:
     if kind is None or kind.get("volumeBindingMode") != _WAITS:
         return False
     metadata = claim["metadata"]
-    return all(metadata["name"] not in claims_of(pod) for pod in lister.list(PODS, metadata["namespace"]))
+    return all(metadata["name"] not in pod_references.claims(pod) for pod in lister.list(PODS, metadata["namespace"]))
 
 
 def _may_have(volume: Value, claim: Value) -> bool:

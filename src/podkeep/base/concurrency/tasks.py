@@ -38,9 +38,7 @@ async def on_thread(step: Callable[[], _Result]) -> _Result:
 
     A caller that is cancelled waits for its end: what it uses may be closed then.
     """
-    work = _started(step)
-    await finished(work)
-    return work.result()
+    return await to_its_end(asyncio.to_thread(step))
 
 
 async def to_its_end(work: Coroutine[Any, Any, _Result]) -> _Result:
@@ -55,7 +53,7 @@ async def acquired(step: Callable[[], _Result], undo: Callable[[_Result], object
 
     Both are done on a thread, to their end.
     """
-    work = _started(step)
+    work = _seen(asyncio.ensure_future(asyncio.to_thread(step)))
     try:
         await finished(work)
     except asyncio.CancelledError:
@@ -63,10 +61,6 @@ async def acquired(step: Callable[[], _Result], undo: Callable[[_Result], object
             await on_thread(partial(undo, work.result()))
         raise
     return work.result()
-
-
-def _started(step: Callable[[], _Result]) -> asyncio.Future[_Result]:
-    return _seen(asyncio.ensure_future(asyncio.to_thread(step)))
 
 
 def _seen(work: asyncio.Future[_Result]) -> asyncio.Future[_Result]:

@@ -117,11 +117,7 @@ class ContainerGarbage:
         ]
         removed = excess(dead, self._policy, now=time.time(), all_of=(lambda uid: all_of_ended and self._ended(uid)))
         for item in removed:
-            # The log goes first: without its container nobody would know of it.
-            try:
-                await asyncio.to_thread(rotation.remove, self._logs / item.log)
-            except OSError as error:
-                log.warning("garbage collection of containers: %s", error)
+            await rotation.remove(self._logs / item.log)
             await self._remove(api_pb2.RemoveContainerRequest(container_id=item.id))
         gone = {item.id for item in removed}
         used = {item.pod_sandbox_id for item in containers if item.id not in gone}

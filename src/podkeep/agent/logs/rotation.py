@@ -78,13 +78,18 @@ def rotated(path: Path) -> list[RotatedLog]:
     return [found[stem] for stem in sorted(found)]
 
 
-def remove(path: Path) -> None:
-    """Remove the log ``path`` of a container that is gone, and its rotated files.
+async def remove(path: Path) -> None:
+    """Remove the log ``path`` of a container that is removed next, and its rotated files; what stays is logged."""
 
-    :raises OSError: if one of them cannot be removed.
-    """
-    _remove_all(path, rotated(path))
-    path.unlink(missing_ok=True)
+    def all_files() -> None:
+        _remove_all(path, rotated(path))
+        path.unlink(missing_ok=True)
+
+    # Before the container: its name is the only thing that leads to the files.
+    try:
+        await asyncio.to_thread(all_files)
+    except OSError as error:
+        log.warning("the log %s of a container that is removed stays: %s", path, error)
 
 
 def _remove_all(path: Path, files: Iterable[RotatedLog]) -> None:

@@ -7,7 +7,6 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -57,8 +56,6 @@ from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, Podkeep
 from podkeep.base.failpoints import reach
 from podkeep.base.registries.docker_config import Keyring
 from podkeep.cri.v1 import api_pb2
-
-log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _NO_HOST_PATH = ('""', "HostPath is empty")
@@ -426,11 +423,7 @@ class Starter:
         """Keep the attempt before this one, whose exit is worth knowing, and remove older ones with their logs."""
         attempts = observed.containers.get(action.container.name, ())
         for view in surplus(attempts, self._node.config.agent, time.time()):
-            # The log goes first: without its container nobody would know of it.
-            try:
-                await asyncio.to_thread(rotation.remove, log_of(self._node.config.agent.pod_logs, self._pod, view))
-            except OSError as error:
-                log.warning("a log of %s cannot be removed: %s", full_name(self._pod), error)
+            await rotation.remove(log_of(self._node.config.agent.pod_logs, self._pod, view))
             await self._remove(view.id)
 
     async def _remove(self, container: str) -> None:

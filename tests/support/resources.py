@@ -171,7 +171,10 @@ def _held_namespaces(daemon: int) -> tuple[str, ...]:
     for pid in (daemon, *helpers):
         # The namespace helper keeps one mount namespace, an empty one, from its first request to lock mounts on.
         kept = pid in helpers
-        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        descriptors: list[Path] = []
+        with suppress(*((FileNotFoundError,) if kept else ())):  # a child ended while we looked; the daemon may not
+            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+        for descriptor in descriptors:
             with suppress(OSError):  # closed, or the process ended, while we looked
                 target = os.readlink(descriptor)
                 if kept and target.startswith("mnt:"):

@@ -189,6 +189,8 @@ def test_a_token_is_bound_to_the_pod_and_kept(api: ApiDaemon, node: Settings) ->
 
 def test_why_a_token_is_not_to_be_had(api: ApiDaemon, node: Settings) -> None:
     async def body(root: Client, objects: ApiObjects, _: Woken) -> None:
+        # Without any pod of this account the node may not even ask.
+        await bound(root, "has-token")
         pod = await bound(root, "no-token")
         await root.delete(PODS, "no-token", "default", grace=0)
         sources = await objects.read(pod)

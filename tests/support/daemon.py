@@ -5,7 +5,9 @@ It lives in the scratch machine that tests/integration/conftest.py makes, so not
 
 from __future__ import annotations
 
+import itertools
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,6 +26,9 @@ from support.container_mounts import ContainerMounts
 from support.forked import Forked
 from support.resources import Resources
 from support.timeout import TIMEOUT_S
+
+_SUBNETS = itertools.count(random.randrange(0x10000))
+"""Second and third byte of the next daemon's: bridges stay on the scratch machine, and no two may have one subnet."""
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Daemon:
         self.layout = Layout(root=self.base / "root", run=self.base / "run")
         self.socket = str(self.layout.run / "podkeep.sock")
         self.log = self.base / "runtime.log"
-        self.token = os.urandom(3).hex()
+        self.token = f"{next(_SUBNETS) % 0x10000:04x}{os.urandom(1).hex()}"
         self.cgroup_parent = f"/pktest-{self.token}"
         self.config = self.base / "config.toml"
         self.write()

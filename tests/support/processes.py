@@ -19,7 +19,7 @@ def find_by_argument(text: str) -> list[ProcessId]:
     found = []
     # Every test of a daemon looks before and after it: an object for each process of the machine would cost more.
     for name in os.listdir("/proc"):
-        if name.isdecimal() and int(name) != os.getpid() and wanted in _command_line(name):
+        if name.isdecimal() and int(name) != os.getpid() and wanted in command_line(int(name)):
             with suppress(NotFound):  # it ended meanwhile
                 found.append(procfs.identify(int(name)))
     return found
@@ -27,14 +27,30 @@ def find_by_argument(text: str) -> list[ProcessId]:
 
 def has_argument(process: ProcessId, text: str) -> bool:
     """Return whether a process that was found runs, with ``text`` in its command line."""
-    return os.fsencode(text) in _command_line(str(process.pid)) and procfs.alive(process)
+    return os.fsencode(text) in command_line(process.pid) and procfs.alive(process)
 
 
-def _command_line(pid: str) -> bytes:
+def command_line(pid: int) -> bytes:
+    """Return the arguments of a process, each followed by NUL; nothing if it has ended."""
     try:
-        return Path("/proc", pid, "cmdline").read_bytes()
-    except OSError:  # it ended meanwhile
+        return Path("/proc", str(pid), "cmdline").read_bytes()
+    except OSError:
         return b""
+
+
+def children(pid: int) -> set[int]:
+    """Return the process IDs of the children of all threads of a process; some may have ended by now."""
+    found: set[int] = set()
+    for task in Path("/proc", str(pid), "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
+            found.update(map(int, (task / "children").read_text().split()))
+    return found
+
+
+def namespace_helper(daemon: int) -> ProcessId:
+    """Return the process that makes namespaces for the daemon of a runtime."""
+    (helper,) = [pid for pid in children(daemon) if b"nshelper" in command_line(pid)]
+    return procfs.identify(helper)
 
 
 def owner(pid: int) -> int:

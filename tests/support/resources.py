@@ -163,10 +163,7 @@ def _settled_processes(run: str) -> tuple[str, ...]:
 
 
 def _held_namespaces(daemon: int) -> tuple[str, ...]:
-    helpers: set[int] = set()
-    for task in Path(f"/proc/{daemon}/task").iterdir():
-        with suppress(OSError):  # the thread ended while we looked
-            helpers.update(map(int, (task / "children").read_text().split()))
+    helpers = processes.children(daemon)
     found = []
     for pid in (daemon, *helpers):
         # The namespace helper keeps one mount namespace, an empty one, from its first request to lock mounts on.

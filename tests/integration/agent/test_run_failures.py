@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -26,6 +25,8 @@ from podkeep.base import config
 from podkeep.cri.client import CriClient
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
+from podkeep.kernel.process import procfs
+from support import processes
 
 SLEEP = "until [ -e /data/go ]; do sleep 0.05; done"
 DATA: dict[str, Any] = {"volumes": [{"name": "data", "emptyDir": {}}]}
@@ -404,10 +405,8 @@ def test_a_config_map_key_that_is_missing(runner: Runner, image: str) -> None:
 def test_a_pod_whose_run_is_killed_while_its_sandbox_is_made_keeps_its_block(own_runner: Runner, image: str) -> None:
     daemon = own_runner.daemon.start()
     assert daemon.process is not None
-    tasks = Path(f"/proc/{daemon.process.pid}/task").iterdir()
-    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    (helper,) = [pid for pid in children if b"nshelper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(helper, signal.SIGSTOP)
+    helper = processes.namespace_helper(daemon.process.pid)
+    assert procfs.kill(helper, signal.SIGSTOP)
     try:
         killed = own_runner.start(pod(shell(image, "true"), name="killed", hostUsers=False))
         until(lambda: list(daemon.layout.root.glob("sandboxes/*")), "the sandbox is being made")
@@ -417,7 +416,7 @@ def test_a_pod_whose_run_is_killed_while_its_sandbox_is_made_keeps_its_block(own
         other = own_runner.start(pod(shell(image, "cat /proc/self/uid_map"), hostUsers=False))
         until(lambda: len(list(daemon.layout.root.glob("sandboxes/*"))) == 2, "the other sandbox is being made")
     finally:
-        os.kill(helper, signal.SIGCONT)
+        assert procfs.kill(helper, signal.SIGCONT)
     out, err = other.communicate(timeout=60)
     assert other.returncode == 0, err
     record = json.loads((directory / "userns").read_bytes())

@@ -8,11 +8,13 @@ import pty
 import re
 import signal
 import subprocess
-from pathlib import Path
 
 import pytest
 from agent.conftest import Background, Runner, interrupt, until
 from agent.manifests import pod, shell
+
+from podkeep.kernel.process import procfs
+from support import processes
 
 
 def test_a_hangup_ends_the_pod(runner: Runner, image: str) -> None:
@@ -79,24 +81,16 @@ def test_a_runtime_that_is_away_for_long_does_not_end_the_run(own_runner: Runner
 
 def test_a_step_during_which_the_runtime_ends_is_taken_again(own_runner: Runner, image: str) -> None:
     daemon = own_runner.daemon.start()
-    daemon_helper = _helper(daemon.pid)
-    os.kill(daemon_helper, signal.SIGSTOP)
+    helper = processes.namespace_helper(daemon.pid)
+    assert procfs.kill(helper, signal.SIGSTOP)
     process = own_runner.start(pod(shell(image, "echo up"), hostUsers=False))
     until(lambda: list(daemon.layout.root.glob("sandboxes/*")), "the sandbox is being made")
     daemon.kill()
-    os.kill(daemon_helper, signal.SIGKILL)
+    assert procfs.kill(helper, signal.SIGKILL)
     daemon.start()
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (0, "up\n"), err
     assert "trying again" in err
-
-
-def _helper(daemon: int) -> int:
-    """Return the process that makes namespaces for the daemon."""
-    tasks = Path(f"/proc/{daemon}/task").iterdir()
-    children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
-    (helper,) = [pid for pid in children if b"nshelper" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    return helper
 
 
 @pytest.mark.parametrize(

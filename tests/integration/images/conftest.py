@@ -8,7 +8,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.images.store.store import ImageStore
-from support import erofs, forked
+from support import erofs, forked, processes
 from support.images import Layout, busybox_layout
 from support.registry import Registry
 
@@ -25,11 +24,7 @@ OpenStore = Callable[..., ImageStore]
 
 def children() -> set[int]:
     """Return this process's children."""
-    found: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(FileNotFoundError):  # a thread that ended meanwhile
-            found.update(int(pid) for pid in (task / "children").read_text().split())
-    return found
+    return processes.children(os.getpid())
 
 
 def _resources() -> dict[str, object]:

@@ -15,6 +15,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.network.netdev import MAX_INTERFACES
+from support import processes
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.images import busybox_layout, directory, file, symlink
@@ -102,9 +103,8 @@ def _command_lines(leader: int) -> bytes:
     """Return the command lines of a process and of what it started."""
     children = [leader]
     for pid in children:
-        for task in Path(f"/proc/{pid}/task").glob("*/children"):
-            children += map(int, task.read_text().split())
-    return b"".join(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children)
+        children += processes.children(pid)
+    return b"".join(map(processes.command_line, children))
 
 
 @pytest.mark.parametrize("name", [b"\xff", b"a\rb", b"a\x1cb"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
-from support import fusefile, streams
+from support import fusefile, processes, streams
 from support.cri import BLOCK, Pods, namespaces, pod, wait_for
 from support.daemon import Daemon
 
@@ -51,19 +51,16 @@ def terminals(pid: int) -> list[str]:
 def shells(pid: int) -> list[str]:
     """Return the states of the shells that a process has started (proc_pid_stat(5)); one that ends has no arguments."""
     found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        for number in path.read_text().split():
-            with suppress(FileNotFoundError, ProcessLookupError):
-                name, _, rest = Path(f"/proc/{number}/stat").read_text().rpartition(") ")
-                found += [rest[0]] if name.endswith("(sh") else []
+    for child in processes.children(pid):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            name, _, rest = Path(f"/proc/{child}/stat").read_text().rpartition(") ")
+            found += [rest[0]] if name.endswith("(sh") else []
     return found
 
 
 def ended(pid: int, word: str) -> bool:
     """Return whether no child of a process has a word in its command line."""
-    children = Path(f"/proc/{pid}/task").glob("*/children")
-    numbers = {number for path in children for number in path.read_text().split()}
-    return not any(word.encode() in Path(f"/proc/{number}/cmdline").read_bytes() for number in numbers)
+    return not any(word.encode() in processes.command_line(child) for child in processes.children(pid))
 
 
 def test_a_terminal_that_a_container_made_up_blocks_nobody_else(daemon: Daemon, pods: Pods, fuse: Path) -> None:

@@ -345,11 +345,7 @@ def test_request_repeated_after_a_crash_finds_its_sandbox(mortal: Mortal) -> Non
 def test_dead_namespace_helper_is_replaced(mortal: Mortal) -> None:
     pods = mortal.start()
     assert mortal.daemon.process is not None
-    (helper,) = [
-        item
-        for item in processes.find_by_argument("nshelper")
-        if f"PPid:\t{mortal.daemon.process.pid}\n" in Path(f"/proc/{item.pid}/status").read_text()
-    ]
+    helper = processes.namespace_helper(mortal.daemon.process.pid)
     assert procfs.kill(helper, signal.SIGKILL)
     wait_for(lambda: not procfs.alive(helper), "the end of the helper")
     assert pods.status(_pod_up(pods)).state == api.CONTAINER_RUNNING

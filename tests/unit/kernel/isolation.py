@@ -20,6 +20,7 @@ import pytest
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mounts
+from support import processes
 
 
 def in_new_namespaces(flags: CloneFlag = CloneFlag.NEWNS) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -82,14 +83,7 @@ def resources() -> dict[str, object]:
     own = Path("/proc/self")
     return {
         "descriptors": sorted(os.listdir(own / "fd"))[:-1],
-        "children": "".join(_children(task) for task in (own / "task").iterdir()),
+        "children": processes.children(os.getpid()),
         "threads": threading.active_count(),
         "mounts": len((own / "mountinfo").read_text().splitlines()),
     }
-
-
-def _children(task: Path) -> str:
-    try:
-        return (task / "children").read_text()
-    except FileNotFoundError:
-        return ""  # a watchdog thread of the test runner that just ended

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from support import processes
 from support.resctrl.fixture import Mount
 from support.resctrl.hardware import INTEL, Cache, Hardware
 from support.resctrl.mount import Resctrl, stand_in
@@ -257,12 +258,8 @@ def test_the_mount_is_the_tests_own_and_its_server_ends_with_it(resctrl: Mount, 
     assert f" {here} " in Path("/proc/self/mountinfo").read_text()
     assert f" {here} " not in Path("/proc/1/mountinfo").read_text()
 
-    before = _children_of_mine()
+    before = processes.children(os.getpid())
     with stand_in(INTEL, tmp_path):
-        assert len(_children_of_mine() - before) == 1
-    assert _children_of_mine() == before
+        assert len(processes.children(os.getpid()) - before) == 1
+    assert processes.children(os.getpid()) == before
     assert list(tmp_path.iterdir()) == []
-
-
-def _children_of_mine() -> set[str]:
-    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}

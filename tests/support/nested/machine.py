@@ -32,8 +32,8 @@ POWER_OFF_TIMEOUT_S = 60.0
 CONNECT_TIMEOUT_S = 60
 STALE_S = 3600.0
 POLL_S = 0.1
-CONSOLE_LINES = 40
-"""Of the serial console, in the message of a failure."""
+CONSOLE_LINES = 120
+"""Of the serial console, in the message of a failure: what a kernel says of its crash, whose reason comes first."""
 ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[a-zA-Z]|[()][A-Z0-9]|[c=>78])|\r")
 
 

@@ -12,7 +12,7 @@ UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 # An emulated machine keeps little more than one CPU busy.
-SPREAD_NESTED := --numprocesses=2 --dist=loadfile
+SPREAD_NESTED := --numprocesses=2 --dist=worksteal
 RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 

@@ -18,7 +18,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -150,7 +150,7 @@ def _common(one: Sequence[bytes], other: Sequence[bytes]) -> int:
 
 
 def settled(paths: Sequence[bytes], views: Iterable[LayerView]) -> Iterator[tuple[bytes, Attributes]]:
-    """Yield what the topmost layer that says something of a directory says, for those of which one does.
+    """Yield the directories that a layer has an entry for, each as the topmost of these layers has it.
 
     :param paths: in the order of a walk.
     :param views: top layer first.
@@ -161,46 +161,63 @@ def settled(paths: Sequence[bytes], views: Iterable[LayerView]) -> Iterator[tupl
 
 
 def _of_layer(paths: Sequence[bytes], view: LayerView) -> Generator[tuple[bytes, Attributes], None, list[bytes]]:
-    """Yield what one layer says; return the paths of which layers beneath may say something.
-
-    One descriptor goes through the tree, once: what takes time are the directories, not their depth.
-    """
+    """Yield what one layer says; return the paths of which layers beneath may say something."""
     left: list[bytes] = []
-    fd = os.open(b".", _LOOK, dir_fd=view.root)
-    way: list[bytes] = []
-    hides = [_is_opaque(fd)]  # what is beneath: at the root, and after each part of the way
-    lost: list[bytes] = []
-    lost_hides = False
-    try:
+    with closing(_Walk(view.root)) as walk:
         for path in paths:
-            parts = path.split(b"/") if path else []
-            if not lost or parts[: len(lost)] != lost:
-                common = _common(way, parts)
-                for _ in way[common:]:
-                    fd = _moved(fd, b"..")
-                del way[common:], hides[common + 1 :]
-                lost, lost_hides = [], False
-                for part in parts[common:]:
-                    try:
-                        fd = _moved(fd, part)
-                    except OSError as error:
-                        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                            raise
-                        # A whiteout, or something else that is no directory, hides what is beneath.
-                        lost, lost_hides = parts[: len(way) + 1], hides[-1] or error.errno != errno.ENOENT
-                        break
-                    way.append(part)
-                    hides.append(hides[-1] or _is_opaque(fd))
-            if lost:
-                if not lost_hides:
-                    left.append(path)
-            elif path not in view.implied:
-                yield path, _attributes(fd)
-            elif not hides[-1]:
+            found = walk.enter(path.split(b"/") if path else [])
+            if found and path not in view.implied:
+                yield path, _attributes(walk.fd)
+            elif not walk.hides:
                 left.append(path)
-    finally:
-        os.close(fd)
     return left
+
+
+class _Walk:
+    """A descriptor that goes through the tree of a layer, once: what takes time are the directories, not their depth.
+
+    :ivar fd: the directory that was entered last.
+    """
+
+    def __init__(self, root: int) -> None:
+        self.fd = os.open(b".", _LOOK, dir_fd=root)
+        self._way: list[bytes] = []
+        self._hiding = [_is_opaque(self.fd)]
+        """Whether layers beneath are hidden: at the root, and after each part of the way."""
+        self._missing: list[bytes] = []
+        """The last directory that is not there; nothing below it is either."""
+        self._missing_hides = False
+
+    @property
+    def hides(self) -> bool:
+        """Whether the layer hides what layers beneath have at the path that was to be entered last."""
+        return self._missing_hides if self._missing else self._hiding[-1]
+
+    def enter(self, parts: list[bytes]) -> bool:
+        """Enter a directory, given from the root on; return whether the layer has it."""
+        if self._missing and parts[: len(self._missing)] == self._missing:
+            return False
+        self._missing = []
+        common = _common(self._way, parts)
+        for _ in self._way[common:]:
+            self.fd = _moved(self.fd, b"..")
+        del self._way[common:], self._hiding[common + 1 :]
+        for part in parts[common:]:
+            try:
+                self.fd = _moved(self.fd, part)
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+                # A whiteout, or something else that is no directory, hides what is beneath.
+                self._missing_hides = self._hiding[-1] or error.errno != errno.ENOENT
+                self._missing = parts[: len(self._way) + 1]
+                return False
+            self._way.append(part)
+            self._hiding.append(self._hiding[-1] or _is_opaque(self.fd))
+        return True
+
+    def close(self) -> None:
+        os.close(self.fd)
 
 
 def _moved(fd: int, name: bytes) -> int:

@@ -94,21 +94,13 @@ class Checking:
         damages: list[Damage] = []
         try:
             for image in images:
-                found, count = await asyncio.to_thread(self._check_documents, image)
-                summary.documents += count
-                damages += found
-            async with aclosing(self._check_layers([layers[layer] for layer in held])) as events:
+                damages += await asyncio.to_thread(self._check_documents, image, summary)
+            async with aclosing(self._check_layers([layers[layer] for layer in held], summary)) as events:
                 async for event in events:
                     if isinstance(event, Step):
                         yield event
-                    elif isinstance(event, Damage):
-                        damages.append(event)
-                        summary.layers += 1
-                    elif event is None:
-                        summary.unchecked += 1
                     else:
-                        summary.layers += 1
-                        summary.bytes += event
+                        damages.append(event)
             # While the layers are held each is the one that was read, whatever is pulled and removed meanwhile.
             if repair:
                 damages = [await self._repaired(damage) for damage in damages]
@@ -122,27 +114,26 @@ class Checking:
             yield damage
         yield summary
 
-    def _check_documents(self, image: Image) -> tuple[list[Damage], int]:
-        damages, count = [], 0
-        if image.unusable:
-            damages.append(Damage(object=image.id, problem=image.unusable, images=(image.id,), names=names_of(image)))
+    def _check_documents(self, image: Image, summary: Summary) -> list[Damage]:
+        damage = partial(Damage, images=(image.id,), names=names_of(image))
+        damages = [damage(object=image.id, problem=image.unusable)] if image.unusable else []
         try:
             for document in documents_of(self._store, image):
-                count += 1
+                summary.documents += 1
                 found = manifest.digest_of(document.data, document.digest.partition(":")[0])
                 if found != document.digest:
                     problem = f"{document.role}: expected digest {document.digest}, the content has {found}"
-                    damages.append(
-                        Damage(object=document.digest, problem=problem, images=(image.id,), names=names_of(image))
-                    )
+                    damages.append(damage(object=document.digest, problem=problem))
         except NotFound:
-            return [], count  # removed meanwhile
+            return []  # removed meanwhile
         except PodkeepError as error:
-            damages.append(Damage(object=image.id, problem=error.message, images=(image.id,), names=names_of(image)))
-        return damages, count
+            damages.append(damage(object=image.id, problem=error.message))
+        return damages
 
-    async def _check_layers(self, layers: Sequence[LayerRecord]) -> AsyncGenerator[Step | Damage | int | None, None]:
-        """Yield steps, and for each layer a damage, the bytes of its content, or None if it cannot be checked."""
+    async def _check_layers(
+        self, layers: Sequence[LayerRecord], summary: Summary
+    ) -> AsyncGenerator[Step | Damage, None]:
+        """Yield steps, and the damages of layers; count the layers in ``summary``."""
         if not layers:
             return
         events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -161,11 +152,13 @@ class Checking:
                     case Progress():
                         yield Step(done=event.done, total=event.total)
                     case Damaged():
+                        summary.layers += 1
                         yield self._damage(event.layer, event.problem)
                     case Checked():
-                        yield event.bytes
+                        summary.layers += 1
+                        summary.bytes += event.bytes
                     case Unchecked():
-                        yield None
+                        summary.unchecked += 1
                     case _:
                         raise unexpected(event)
             await reader

@@ -11,9 +11,8 @@ import logging
 import os
 import resource
 import signal
-import time
-from collections.abc import Awaitable, Callable, Hashable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from podkeep.base import in_force, service
 from podkeep.base.concurrency.tasks import Tasks
-from podkeep.base.concurrency.threads import SharedThreads, working_for
+from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cri import server
-from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup import cgroup_dynmods, systemd
 from podkeep.kernel.cgroup.cgroup_stats import open_reader
@@ -46,6 +44,7 @@ from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.daemon import pods_elsewhere, settings
 from podkeep.runtime.daemon.log_limit import LogLimit
 from podkeep.runtime.daemon.reload import Reload
+from podkeep.runtime.daemon.requests import Requests
 from podkeep.runtime.lifecycle.checkpoint import Checkpoints
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.containers import Containers
@@ -70,6 +69,7 @@ from podkeep.runtime.rpc.node import NodeRpc
 from podkeep.runtime.rpc.pull_watch import PullWatch
 from podkeep.runtime.rpc.runtime import RuntimeRpc
 from podkeep.runtime.rpc.sandbox import SandboxRpc
+from podkeep.runtime.rpc.services import Rpcs
 from podkeep.runtime.rpc.stats import StatsRpc
 from podkeep.runtime.rpc.streaming import StreamingRpc
 from podkeep.runtime.stats.statistics import Statistics
@@ -77,6 +77,8 @@ from podkeep.runtime.streaming.server import StreamingServer
 from podkeep.runtime.streaming.sessions import Sessions
 
 if TYPE_CHECKING:
+    import grpc.aio
+
     from podkeep.runtime.daemon.metrics_endpoint import MetricsEndpoint
 
 log = logging.getLogger(__name__)
@@ -84,7 +86,7 @@ log = logging.getLogger(__name__)
 THREADS = 512
 """Blocking steps at a time: a thread is mostly waiting for a program."""
 THREADS_OF_ONE = 16
-"""Of them those that work for one pod, one registry, or none of these: steps that hang keep out no others."""
+"""Threads among them for one pod, one registry, or all other requests of a kind: those that hang stay few."""
 MAX_DESCRIPTORS = 1 << 20
 """File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
 STOP_TIMEOUT_S = 5.0
@@ -137,6 +139,17 @@ def serve(config: Config, options: Options) -> bool:
                 daemon.clean_up()
     log.info("stopped; %s", f"pod sandboxes that stay as they are: {left}" if left else "no pod is left")
     return not left
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Serving:
+    """The parts that need the event loop, beside those that the daemon has before."""
+
+    sandboxes: Sandboxes
+    containers: Containers
+    statistics: Statistics
+    streaming: StreamingServer
+    rpc_server: grpc.aio.Server
 
 
 class _Daemon:
@@ -203,8 +216,7 @@ class _Daemon:
             cdi=Registry(config.runtime.cdi_spec_dirs),
         )
         self._leftovers = Leftovers(layout.leftovers)
-        self._last_request = time.monotonic()
-        self._requests = 0
+        self._requests = Requests(self._state, self._counting)
 
     def prepare(self) -> None:
         """Find out what the handlers can do, set the house in order, and make what serves all sandboxes.
@@ -257,7 +269,6 @@ class _Daemon:
         :param reload_at_once: says whether the configuration has changed since it was read.
         """
         loop = asyncio.get_running_loop()
-        reload = Reload(self._config, self._options.load, self._images, self._replace_classes, self._in_force)
         # asyncio's own has at most 32 threads, which the steps of one pod that hang could take.
         loop.set_default_executor(SharedThreads(THREADS, share=THREADS_OF_ONE, name="work"))
         stop = asyncio.Event()
@@ -269,52 +280,14 @@ class _Daemon:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, end, number.name)
-        sandboxes = Sandboxes(
-            self._state, self._sandbox_executor, self._handlers, self._networks, self._classes, self._confinement
-        )
-        containers = Containers(
-            self._state, self._container_executor, sandboxes, self._images, self._classes, self._layout
-        )
-        # Before the first request: StopContainer waits for the end that is watched here.
-        containers.watch_all()
-        sandboxes.watch_all(containers)
-        grpc_server = server.create_server()
-        watch = PullWatch()
-        resctrl = Path(self._config.class_resources.resctrl)
-        statistics = Statistics(
-            self._state, self._layout, self._stats_reader, self._counting.stats_pass, resctrl=resctrl
-        )
-        images_root = str(self._layout.images)
-        stats = StatsRpc(self._state, statistics.targets, statistics.collector, mountpoint=images_root)
-        services = self._services(sandboxes, containers, watch, partial(end, "Shutdown"))
-        streaming = StreamingServer(self._config.streaming)
-        sessions = Sessions(self._state, sandboxes, self._container_executor, self._layout)
-        services[server.RUNTIME_SERVICE] |= _streaming_rpcs(StreamingRpc(sessions, streaming))
-        services[server.RUNTIME_SERVICE] |= _stats_rpcs(stats)
-        for name_of_service, handlers in services.items():
-            counted = {name: self._counted(name, rpc) for name, rpc in handlers.items()}
-            server.bind(grpc_server, name_of_service, counted)
-        if self._endpoint is not None:
-            await self._endpoint.start()
-        await streaming.start()
-        # Last: who finds the CRI socket finds the others, too.
-        server.listen(grpc_server, self._config.runtime.socket)
-        await grpc_server.start()
-        statistics.start()
-        log.info("serving %s", self._config.runtime.socket)
-        self._options.on_ready()
-        service.ready(f"serving {self._config.runtime.socket}")
+        serving = self._serving(partial(end, "Shutdown"))
+        await self._start(serving)
+        reload = Reload(self._config, self._options.load, self._images, self._replace_classes, self._in_force)
         loop.add_signal_handler(signal.SIGHUP, reload.start)
         # SIGHUP came while the daemon started: it was only noted (serve).
         if reload_at_once():
             reload.start()
-        background = Tasks("a background task of the daemon")
-        background.start(_feed_watchdog())
-        self._networks.watch()
-        background.start(self._networks.check_all())
-        background.start(asyncio.to_thread(self._leftovers.remove_all))
-        if limit := self._config.runtime.log_limit():
-            background.start(LogLimit(containers.running_logs, containers.reopen_log, limit).run())
+        background = self._begin_background(serving.containers)
         try:
             await self._wait(stop)
         finally:
@@ -324,19 +297,70 @@ class _Daemon:
             # The thread that empties them ends by this; closing the background tasks waits for it.
             self._leftovers.end()
             await background.close()
-            self._networks.close()
-            # Before the server is stopped: streams of events end only by this, and the server waits for what it serves.
-            self._events.close()
-            await grpc_server.stop(STOP_TIMEOUT_S)
-            # While the event loop turns: it would wait for ever for a process whose start was cancelled.
-            await self._images.end_pulls()
-            await streaming.close()
-            await statistics.close()
-            if self._endpoint is not None:
-                await self._endpoint.close()
-            sandboxes.close()
-            containers.close()
-            Path(self._config.runtime.socket).unlink(missing_ok=True)
+            await self._stop(serving)
+
+    def _serving(self, shut_down: Callable[[], None]) -> _Serving:
+        """Return what serves, on the event loop; containers and sandboxes are watched already."""
+        sandboxes = Sandboxes(
+            self._state, self._sandbox_executor, self._handlers, self._networks, self._classes, self._confinement
+        )
+        containers = Containers(
+            self._state, self._container_executor, sandboxes, self._images, self._classes, self._layout
+        )
+        # Before the first request: StopContainer waits for the end that is watched here.
+        containers.watch_all()
+        sandboxes.watch_all(containers)
+        resctrl = Path(self._config.class_resources.resctrl)
+        serving = _Serving(
+            sandboxes=sandboxes,
+            containers=containers,
+            statistics=Statistics(
+                self._state, self._layout, self._stats_reader, self._counting.stats_pass, resctrl=resctrl
+            ),
+            streaming=StreamingServer(self._config.streaming),
+            rpc_server=server.create_server(),
+        )
+        for name_of_service, handlers in self._rpcs(serving, shut_down).by_service().items():
+            counted = {name: self._requests.counted(name, rpc) for name, rpc in handlers.items()}
+            server.bind(serving.rpc_server, name_of_service, counted)
+        return serving
+
+    async def _start(self, serving: _Serving) -> None:
+        if self._endpoint is not None:
+            await self._endpoint.start()
+        await serving.streaming.start()
+        # Last: who finds the CRI socket finds the others, too.
+        server.listen(serving.rpc_server, self._config.runtime.socket)
+        await serving.rpc_server.start()
+        serving.statistics.start()
+        log.info("serving %s", self._config.runtime.socket)
+        self._options.on_ready()
+        service.ready(f"serving {self._config.runtime.socket}")
+
+    def _begin_background(self, containers: Containers) -> Tasks:
+        background = Tasks("a background task of the daemon")
+        background.start(_feed_watchdog())
+        self._networks.watch()
+        background.start(self._networks.check_all())
+        background.start(asyncio.to_thread(self._leftovers.remove_all))
+        if limit := self._config.runtime.log_limit():
+            background.start(LogLimit(containers.running_logs, containers.reopen_log, limit).run())
+        return background
+
+    async def _stop(self, serving: _Serving) -> None:
+        self._networks.close()
+        # Before the server is stopped: streams of events end only by this, and the server waits for what it serves.
+        self._events.close()
+        await serving.rpc_server.stop(STOP_TIMEOUT_S)
+        # While the event loop turns: it would wait for ever for a process whose start was cancelled.
+        await self._images.end_pulls()
+        await serving.streaming.close()
+        await serving.statistics.close()
+        if self._endpoint is not None:
+            await self._endpoint.close()
+        serving.sandboxes.close()
+        serving.containers.close()
+        Path(self._config.runtime.socket).unlink(missing_ok=True)
 
     def _load_classes(self, config: Config) -> ClassResources:
         systemd_cgroup = config.runtime.cgroup_driver == "systemd"
@@ -363,119 +387,41 @@ class _Daemon:
         if self._options.idle_exit is None:
             raise FailedPrecondition("it was not started by `podkeep run`", hint=_RESTART)
         # The request that asks is counted as well.
-        pods, others = self.sandboxes_left(), self._requests - 1
+        pods, others = self.sandboxes_left(), self._requests.running - 1
         if pods or others:
             what = f"pods: {pods}" if pods else f"requests of other clients: {others}"
             raise FailedPrecondition(f"it is in use ({what})", hint=_RESTART)
 
-    def _services(
-        self, sandboxes: Sandboxes, containers: Containers, watch: PullWatch, shut_down: Callable[[], None]
-    ) -> dict[str, dict[str, Any]]:
-        watch_namespace = NamespaceWatch(self._options.membership, self._config.runtime.socket)
-        runtime = RuntimeRpc(
-            lambda: self._config,
-            self._handlers,
-            self._confinement,
-            self._networks,
-            watch_namespace,
-            self._classes,
-            partial(self._variants.describe, self._container_executor.layers.costs),
-        )
+    def _rpcs(self, serving: _Serving, shut_down: Callable[[], None]) -> Rpcs:
+        sandboxes, containers, layers = serving.sandboxes, serving.containers, self._container_executor.layers
+        watch = PullWatch()
         updates = Updates(self._state, self._cgroups, self._classes)
         checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
-        sandbox = SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent)
-        container = ContainerRpc(self._state, containers, updates, checkpoints, self._classes)
-        image = ImageRpc(self._images, self._state, watch, self._container_executor.layers.trees)
-        node = NodeRpc(self._images, self._state, watch, shut_down, self._require_idle)
-        maintenance = ImageMaintenanceRpc(self._images, self._state, watch)
-        return {
-            server.RUNTIME_SERVICE: {
-                "Version": runtime.version,
-                "Status": runtime.status,
-                "RuntimeConfig": runtime.runtime_config,
-                "UpdateRuntimeConfig": runtime.update_runtime_config,
-                "RunPodSandbox": sandbox.run,
-                "StopPodSandbox": sandbox.stop,
-                "RemovePodSandbox": sandbox.remove,
-                "ListPodSandbox": sandbox.list,
-                "StreamPodSandboxes": sandbox.stream,
-                "PodSandboxStatus": sandbox.status,
-                "UpdatePodSandboxResources": sandbox.update,
-                "UpdatePodSandboxConfig": sandbox.update_config,
-                "CreateContainer": container.create,
-                "StartContainer": container.start,
-                "StopContainer": container.stop,
-                "RemoveContainer": container.remove,
-                "ListContainers": container.list,
-                "StreamContainers": container.stream,
-                "ContainerStatus": container.status,
-                "ExecSync": container.exec_sync,
-                "UpdateContainerResources": container.update,
-                "ReopenContainerLog": container.reopen_log,
-                "CheckpointContainer": container.checkpoint,
-                "GetContainerEvents": EventRpc(self._events).container_events,
-            },
-            server.IMAGE_SERVICE: {
-                "ListImages": image.list,
-                "StreamImages": image.stream,
-                "ImageStatus": image.status,
-                "PullImage": image.pull,
-                "RemoveImage": image.remove,
-                "ImageFsInfo": image.fs_info,
-            },
-            server.NODE_SERVICE: {
-                "LoadImage": node.load_image,
-                "SaveImages": maintenance.save,
-                "DescribeImages": maintenance.describe,
-                "RemoveImageName": maintenance.remove,
-                "PruneImages": maintenance.prune,
-                "VerifyImages": maintenance.verify,
-                "WatchPulls": node.watch_pulls,
-                "ListPodUIDs": node.list_pod_uids,
-                "Shutdown": node.shutdown,
-            },
-        }
-
-    def _counted(self, name: str, handler: Any) -> Any:
-        """Count the requests that are being served, for the idle clock and the metrics."""
-        if asyncio.iscoroutinefunction(handler):
-
-            async def unary(request: Any) -> Any:
-                with self._serving(), self._counting.operation(name, streams=False), working_for(self._owner(request)):
-                    return await handler(request)
-
-            return unary
-
-        async def stream(request: Any) -> Any:
-            with self._serving(), self._counting.operation(name, streams=True), working_for(type(request).__name__):
-                async for item in handler(request):
-                    yield item
-
-        return stream
-
-    def _owner(self, request: Any) -> Hashable:
-        """Return whose threads a request uses: those of the pod that it is about, else those of its kind.
-
-        What asks for all pods may take long, as the statistics of many do; Status is not to wait for that.
-        """
-        if text := getattr(request, "container_id", ""):
-            container = self._state.find_container(text)
-            return container.sandbox_id if container is not None else type(request).__name__
-        if text := getattr(request, "pod_sandbox_id", ""):
-            sandbox = self._state.find_sandbox(text)
-            return sandbox.id if sandbox is not None else type(request).__name__
-        if isinstance(request, api.RunPodSandboxRequest):
-            return request.config.metadata.uid
-        return type(request).__name__
-
-    @contextmanager
-    def _serving(self) -> Iterator[None]:
-        self._requests += 1
-        try:
-            yield
-        finally:
-            self._requests -= 1
-            self._last_request = time.monotonic()
+        sessions = Sessions(self._state, sandboxes, self._container_executor, self._layout)
+        return Rpcs(
+            runtime=RuntimeRpc(
+                lambda: self._config,
+                self._handlers,
+                self._confinement,
+                self._networks,
+                NamespaceWatch(self._options.membership, self._config.runtime.socket),
+                self._classes,
+                partial(self._variants.describe, layers.costs),
+            ),
+            sandbox=SandboxRpc(self._state, sandboxes, containers, updates, self._cgroup_parent),
+            container=ContainerRpc(self._state, containers, updates, checkpoints, self._classes),
+            streaming=StreamingRpc(sessions, serving.streaming),
+            stats=StatsRpc(
+                self._state,
+                serving.statistics.targets,
+                serving.statistics.collector,
+                mountpoint=str(self._layout.images),
+            ),
+            events=EventRpc(self._events),
+            image=ImageRpc(self._images, self._state, watch, layers.trees),
+            maintenance=ImageMaintenanceRpc(self._images, self._state, watch),
+            node=NodeRpc(self._images, self._state, watch, shut_down, self._require_idle),
+        )
 
     async def _wait(self, stop: asyncio.Event) -> None:
         idle_exit = self._options.idle_exit
@@ -483,9 +429,7 @@ class _Daemon:
             await stop.wait()
             return
         while not stop.is_set():
-            idle = time.monotonic() - self._last_request
-            if self._requests or self._state.sandboxes():
-                idle = 0.0
+            idle = 0.0 if self._state.sandboxes() else self._requests.idle_seconds()
             if idle >= idle_exit:
                 log.info("stopping: idle for %.0f s without a sandbox", idle)
                 return
@@ -531,30 +475,12 @@ def _open_metrics(config: Config, state: State) -> tuple[Counting, MetricsEndpoi
     return metrics, MetricsEndpoint(metrics.registry, endpoint)
 
 
-def _stats_rpcs(stats: StatsRpc) -> dict[str, Any]:
-    return {
-        "ContainerStats": stats.container,
-        "ListContainerStats": stats.list_containers,
-        "StreamContainerStats": stats.stream_containers,
-        "PodSandboxStats": stats.sandbox,
-        "ListPodSandboxStats": stats.list_sandboxes,
-        "StreamPodSandboxStats": stats.stream_sandboxes,
-        "ListMetricDescriptors": stats.descriptors,
-        "ListPodSandboxMetrics": stats.list_metrics,
-        "StreamPodSandboxMetrics": stats.stream_metrics,
-    }
-
-
 async def _feed_watchdog() -> None:
     """Tell the service manager, if it wants to know, that the event loop turns."""
     pause = service.watchdog_seconds()
     while pause is not None:
         service.alive()
         await asyncio.sleep(pause)
-
-
-def _streaming_rpcs(rpc: StreamingRpc) -> dict[str, Any]:
-    return {"Exec": rpc.exec, "Attach": rpc.attach, "PortForward": rpc.port_forward}
 
 
 async def _first(waiting: Awaitable[Any], seconds: float) -> None:

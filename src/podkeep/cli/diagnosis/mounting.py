@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
-from podkeep.images.layers.forms import EROFS
+from podkeep.images.layers.names import EROFS
 from podkeep.images.snapshots.choice import choose
 from podkeep.kernel import libc
 from podkeep.kernel.mount import mounts

@@ -13,17 +13,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-if TYPE_CHECKING:
-    from podkeep.images.layers.files.keeping import Bounds
-    from podkeep.images.layers.messages import MadeTree
+from podkeep.images.layers.names import DIRECTORIES, EROFS, METADATA, RECORD_SUFFIX, TREE
 
-DIRECTORIES = "directories"
-EROFS = "erofs"
-TREE = "tree"
-"""Below a layer's directory, where a layer is unpacked that cannot be an image."""
-RECORD_SUFFIX = ".headers"
-"""Of the name of a layer's record (``recording``), beside the staged tree's."""
-METADATA = "meta.erofs"
+if TYPE_CHECKING:
+    from podkeep.images.layers.messages import MadeTree
+    from podkeep.images.layers.rules import Bounds
+
 _PIECE = 1 << 20
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
+import msgspec
+
 from podkeep.images.layers.tarstream import Entry, EntryKind
 
 WHITEOUT = b".wh."
@@ -41,6 +43,14 @@ NO_LIMIT = _LATEST = (1 << 63) - 1
 
 class TreeError(Exception):
     """An entry breaks a rule or could not be written; the message names the entry."""
+
+
+class Bounds(msgspec.Struct, frozen=True, kw_only=True):
+    """What a layer may have: entries, bytes of files with their holes, and bytes of memory for a tree in memory."""
+
+    inodes: int
+    bytes: int
+    memory: int
 
 
 class Budget:

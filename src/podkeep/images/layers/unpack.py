@@ -19,7 +19,6 @@ from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
 from podkeep.images.layers import decompress, stages
 from podkeep.images.layers.erofs import keeping  # noqa: F401 - for its form, which cannot be imported once it is confined
-from podkeep.images.layers.files.keeping import Bounds
 from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import (
     Refused,
@@ -30,7 +29,7 @@ from podkeep.images.layers.messages import (
     is_full,
     legible,
 )
-from podkeep.images.layers.rules import TreeError
+from podkeep.images.layers.rules import Bounds, TreeError
 from podkeep.images.layers.tarstream import TarError
 from podkeep.kernel.process import allocator, confine, seccomp
 from podkeep.kernel.process.confine import Capability

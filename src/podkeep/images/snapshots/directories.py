@@ -16,7 +16,7 @@ from pathlib import Path
 from podkeep.base.errors import Internal
 from podkeep.base.ids import Digest
 from podkeep.images.layers.files.recording import record_file, replay
-from podkeep.images.layers.forms import DIRECTORIES, RECORD_SUFFIX
+from podkeep.images.layers.names import DIRECTORIES, RECORD_SUFFIX
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.kernel.files import tree_size
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.layers.erofs import keeping, layout
-from podkeep.images.layers.forms import EROFS, METADATA, metadata_digest
+from podkeep.images.layers.forms import metadata_digest
+from podkeep.images.layers.names import EROFS, METADATA
 from podkeep.images.snapshots.layer_directories import LayerDirectories, file_name, gone
 from podkeep.images.snapshots.layermounts import LayerMounts
 from podkeep.kernel.mount import mounts

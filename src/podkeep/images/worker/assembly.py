@@ -16,8 +16,9 @@ import msgspec
 
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import Digest
-from podkeep.images.layers.forms import RECORD_SUFFIX, form_of
+from podkeep.images.layers.forms import form_of
 from podkeep.images.layers.messages import UnpackRequest
+from podkeep.images.layers.names import RECORD_SUFFIX
 from podkeep.images.messages import LayerSettings, NewLayer, StagedLayer
 from podkeep.images.registry.fallback import ELSEWHERE, together
 from podkeep.images.snapshots import merging

@@ -18,9 +18,9 @@ from podkeep.images.layers.erofs import image, layout
 from podkeep.images.layers.erofs.datafile import DataFile
 from podkeep.images.layers.erofs.tree import TooLarge, Tree
 from podkeep.images.layers.files import keeping as files
-from podkeep.images.layers.files.keeping import Bounds
-from podkeep.images.layers.forms import EROFS, METADATA, RECORD_SUFFIX, TREE
 from podkeep.images.layers.messages import MadeTree
+from podkeep.images.layers.names import EROFS, METADATA, RECORD_SUFFIX, TREE
+from podkeep.images.layers.rules import Bounds
 from podkeep.images.layers.stages import Aside
 from podkeep.images.layers.tarstream import ByteSource, Entry, EntryKind, TarReader
 

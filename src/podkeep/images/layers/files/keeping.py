@@ -8,26 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-import msgspec
-
 from podkeep.images.layers.files.recording import Recorder, record_file
 from podkeep.images.layers.files.tree import FileTree
-from podkeep.images.layers.forms import DIRECTORIES
 from podkeep.images.layers.messages import MadeTree
-from podkeep.images.layers.rules import TreeError
+from podkeep.images.layers.names import DIRECTORIES
+from podkeep.images.layers.rules import Bounds, TreeError
 from podkeep.images.layers.tarstream import ByteSource, TarReader
 from podkeep.kernel.files.openat import write_all
 
 _BLOCK_BYTES = 4096
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-class Bounds(msgspec.Struct, frozen=True, kw_only=True):
-    """What a layer may have: entries, bytes of files with their holes, and bytes of memory for a tree in memory."""
-
-    inodes: int
-    bytes: int
-    memory: int
 
 
 def keep_tar(tree: str, record: int, pull: Callable[[], bytes], bounds: Bounds) -> MadeTree:

@@ -1,6 +1,6 @@
 """A runtime in the background, for verbs that need one: started if none answers, kept, replaced when it is idle.
 
-Called by ``podkeep run``, and by ``connection`` for the verbs that bring images. Does not own: serving (``runtime``).
+Called by ``podkeep run``, and by the verbs that bring images. Does not own: serving (``runtime``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from podkeep.base import in_force, lockfile
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
 from podkeep.cli.core import connection
+from podkeep.cli.core.invocation import Invocation
 
 log = logging.getLogger(__name__)
 
@@ -142,6 +143,12 @@ def _replace_idle(held: Claim, global_options: Sequence[str]) -> bool:
         log.debug("the runtime is not replaced: %s", done.stderr.decode(errors="replace").strip())
         held.share()
     return done.returncode == 0
+
+
+def ensure_if_root(invocation: Invocation) -> None:
+    """Do as :func:`ensure_running` if this user may start a runtime."""
+    if os.geteuid() == 0:
+        ensure_running(invocation.config, invocation.global_options())
 
 
 def ensure_running(config: Config, global_options: Sequence[str]) -> bool:

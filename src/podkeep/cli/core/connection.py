@@ -30,23 +30,16 @@ def run(
     invocation: Invocation,
     operation: Callable[[CriClient], Awaitable[Result]],
     tables: Collection[str] = (),
-    *,
-    start: bool = False,
 ) -> Result:
     """Connect to the configured runtime, run ``operation`` with the client, and return its result.
 
     What the command line has set and the runtime has otherwise is told on standard error.
 
     :param tables: tables of the configuration of which that is told wherever they were set.
-    :param start: start a runtime in the background if none answers and we may.
     :raises Unavailable: if no runtime listens; the hint is the command that starts one.
     :raises PermissionDenied: if this user may not connect.
     :raises PodkeepError: what the operation raises.
     """
-    if start and os.geteuid() == 0:
-        from podkeep.cli.core.background import ensure_running
-
-        ensure_running(invocation.config, invocation.global_options())
     check_listening(invocation.config.runtime.socket, start=start_command(invocation))
     if invocation.settings or tables:
         named = _named(invocation.settings)

@@ -41,6 +41,7 @@ def command(invocation: Invocation, archive: Path, file: Path | None, quiet: boo
       podkeep image load busybox.tar
       ssh build podman save app:1 | podkeep image load
     """
+    from podkeep.cli.core.background import ensure_if_root
 
     async def load(client: CriClient) -> list[str]:
         from podkeep.cli.images.progress import followed, on_stderr
@@ -51,7 +52,8 @@ def command(invocation: Invocation, archive: Path, file: Path | None, quiet: boo
             request = podkeep_pb2.LoadImageRequest(path=name, file=opened)
             return list((await followed(client, {name}, client.node.LoadImage(request), on_stderr(quiet))).image_refs)
 
-    references = connection.run(invocation, load, start=True)
+    ensure_if_root(invocation)
+    references = connection.run(invocation, load)
     forms.show(output, references, references)
 
 

@@ -72,6 +72,8 @@ def command(
       podkeep image pull --creds alice registry.example/team/app:1
       podkeep image pull --creds alice --password-stdin registry.example/team/app:1 < password
     """
+    from podkeep.cli.core.background import ensure_if_root
+
     if creds is not None:
         require_one_registry(references)
     auth = credentials(creds, password_stdin=password_stdin)
@@ -80,7 +82,8 @@ def command(
     async def pull_all(client: CriClient) -> list[Pulled | PodkeepError]:
         return await _pull_all(client, wanted, auth, quiet=quiet)
 
-    outcomes = connection.run(invocation, pull_all, ("images", "registries"), start=True)
+    ensure_if_root(invocation)
+    outcomes = connection.run(invocation, pull_all, ("images", "registries"))
     done = [outcome for outcome in outcomes if isinstance(outcome, Pulled)]
     if quiet:
         output, lines = "", [pulled.id for pulled in done]

@@ -290,7 +290,14 @@ def test_a_removal_that_is_cancelled_keeps_no_lock(tmp_path: Path, cgroup: str, 
                 worker = PodWorker(pod=pod, sources=Sources(), node=node, listener=Heard(), retry=True)
                 removal: asyncio.Future[object] = asyncio.ensure_future(worker.remove())
             else:
-                removal = asyncio.ensure_future(Orphans(node=node, is_wanted=lambda _: False)._remove(uid))
+                orphans = Orphans(
+                    client=client,
+                    dirs=node.dirs,
+                    config=node.config,
+                    metrics=node.metrics,
+                    is_wanted=lambda _: False,
+                )
+                removal = asyncio.ensure_future(orphans._remove(uid))
             await asyncio.sleep(0)
             # The event loop stands still, so that the removal does not go on before it is cancelled.
             while not is_open():

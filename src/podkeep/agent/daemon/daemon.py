@@ -350,6 +350,13 @@ class _Agent:
         reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
         self._reporter = reporter
         self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
+        orphans = Orphans(
+            client=node.client,
+            dirs=node.dirs,
+            config=node.config,
+            metrics=node.metrics,
+            is_wanted=self._manager.knows,
+        )
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
         for work in (
             self._events.run(),
@@ -358,9 +365,9 @@ class _Agent:
             self._mirrors.run(),
             reporter.run(),
             pods.run(self._source),
-            without_api.adopt(node, pods.synced, partial(self._manager.kept, api_source.SOURCE)),
+            without_api.adopt(node.client, node.dirs, pods.synced, partial(self._manager.kept, api_source.SOURCE)),
             self._images.run(self._manager.ready),
-            self._once_known(Orphans(node=node, is_wanted=self._manager.knows).run),
+            self._once_known(orphans.run),
             self._once_known(self._containers.run),
             self._once_known(self._eviction.run),
             self._once_known(self._shutdown.run),

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from podkeep.agent.convert import names
 from podkeep.agent.manager.api_source import SOURCE
 from podkeep.agent.manager.static_files import CONFIG_HASH
-from podkeep.agent.metrics import ORPHANED_RUNTIME_PODS
-from podkeep.agent.node import Node
+from podkeep.agent.metrics import ORPHANED_RUNTIME_PODS, AgentMetrics
 from podkeep.agent.pod import teardown
+from podkeep.agent.poddirs import PodDirs
+from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import PodUID, parse_pod_uid
+from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
@@ -35,7 +37,10 @@ class Orphans:
     :ivar is_wanted: says of a UID whether somebody looks after that pod.
     """
 
-    node: Node
+    client: CriClient
+    dirs: PodDirs
+    config: Config
+    metrics: AgentMetrics
     is_wanted: Callable[[str], bool]
 
     async def run(self) -> None:
@@ -53,22 +58,22 @@ class Orphans:
         :raises PodkeepError: if the runtime does not answer.
         """
         found = await self._at_the_runtime()
-        found |= set(await asyncio.to_thread(self.node.dirs.managed))
+        found |= set(await asyncio.to_thread(self.dirs.managed))
         for uid in sorted(uid for uid in found if not self.is_wanted(uid)):
             try:
                 if await self._remove(uid):
-                    self.node.metrics.add(ORPHANED_RUNTIME_PODS)
+                    self.metrics.add(ORPHANED_RUNTIME_PODS)
                     log.info("removed orphaned pod %s", uid)
             except (PodkeepError, OSError) as error:
                 log.warning("orphaned pod %s cannot be removed: %s", uid, error)
 
-        async with self.node.dirs.held():
-            empty = await asyncio.to_thread(self.node.dirs.reclaim_empty, self.is_wanted)
+        async with self.dirs.held():
+            empty = await asyncio.to_thread(self.dirs.reclaim_empty, self.is_wanted)
         if empty:
             log.info("removed empty directories of pods: %s", ", ".join(empty))
 
     async def _at_the_runtime(self) -> set[PodUID]:
-        listed = await self.node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
+        listed = await self.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
         return {
             parse_pod_uid(sandbox.metadata.uid)
             for sandbox in listed.items
@@ -78,19 +83,18 @@ class Orphans:
 
     async def _remove(self, uid: PodUID) -> bool:
         """Remove a pod; return whether it was nobody's."""
-        node = self.node
         try:
             # Without a directory there is nothing to lock; `own` would make one that has to be removed again.
-            lock = node.dirs.own(uid) if node.dirs.is_taken(uid) else None
+            lock = self.dirs.own(uid) if self.dirs.is_taken(uid) else None
         except FailedPrecondition:
             return False
         try:
             selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
-            listed = await node.client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
+            listed = await self.client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
             running = [item.id for item in listed.containers if item.state == api_pb2.CONTAINER_RUNNING]
             # StopPodSandbox gives no grace period: what runs in the sandbox is killed (CRI).
-            await teardown.stop_containers(node.client, running, DEFAULT_GRACE_S)
-            await teardown.remove_pod_state(node.client, node.dirs, node.config, uid)
+            await teardown.stop_containers(self.client, running, DEFAULT_GRACE_S)
+            await teardown.remove_pod_state(self.client, self.dirs, self.config, uid)
         finally:
             if lock is not None:
                 os.close(lock)

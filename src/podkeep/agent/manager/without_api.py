@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from podkeep.agent.convert import names
-from podkeep.agent.node import Node
 from podkeep.agent.pod import checkpoint
-from podkeep.agent.poddirs import PodIdentity
+from podkeep.agent.poddirs import PodDirs, PodIdentity
 from podkeep.api.pod import Pod
 from podkeep.base.errors import PodkeepError
+from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ WAIT_S = 5.0
 _AGAIN_S = 5.0
 
 
-async def adopt(node: Node, listed: asyncio.Event, take: Callable[[Sequence[Pod]], None]) -> None:
+async def adopt(client: CriClient, dirs: PodDirs, listed: asyncio.Event, take: Callable[[Sequence[Pod]], None]) -> None:
     """Hand over the pods that run if the API has not named its pods in time.
 
     :param listed: set once it has.
@@ -36,7 +36,7 @@ async def adopt(node: Node, listed: asyncio.Event, take: Callable[[Sequence[Pod]
         await asyncio.wait_for(listed.wait(), WAIT_S)
     while not listed.is_set():
         try:
-            pods = await _running(node)
+            pods = await _running(client, dirs)
         except PodkeepError as error:
             log.debug("the pods that run are not known now: %s", error)
             await asyncio.sleep(_AGAIN_S)
@@ -48,20 +48,20 @@ async def adopt(node: Node, listed: asyncio.Event, take: Callable[[Sequence[Pod]
         return
 
 
-async def _running(node: Node) -> list[Pod]:
+async def _running(client: CriClient, dirs: PodDirs) -> list[Pod]:
     ready = api_pb2.PodSandboxFilter(state=api_pb2.PodSandboxStateValue(state=api_pb2.SANDBOX_READY))
-    answer = await node.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=ready))
+    answer = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=ready))
     running = {item.labels.get(names.POD_UID) for item in answer.items if item.state == api_pb2.SANDBOX_READY}
-    return await asyncio.to_thread(_kept, node, running)
+    return await asyncio.to_thread(_kept, dirs, running)
 
 
-def _kept(node: Node, running: set[str | None]) -> list[Pod]:
+def _kept(dirs: PodDirs, running: set[str | None]) -> list[Pod]:
     found = []
-    for uid in node.dirs.managed():
-        pod = checkpoint.read(node.dirs.directory(uid).path) if uid in running else None
+    for uid in dirs.managed():
+        pod = checkpoint.read(dirs.directory(uid).path) if uid in running else None
         if pod is None:
             continue
         # `object.json` is taken at its word only for the pod whose directory it is in.
-        if node.dirs.identity(uid) == PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name):
+        if dirs.identity(uid) == PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name):
             found.append(pod)
     return found

@@ -151,7 +151,14 @@ class PodWorker:
         self._not_before: dict[str, float] = {}
         self._waiting = WaitingContainers(listener)
         self._news = OwnNews(node.client) if shared is None else shared.news
-        self._resizing = PodResizing(node, self._starter, listener, self._news.wake)
+        self._resizing = PodResizing(
+            allocations=node.allocations,
+            resizer=node.resizer,
+            metrics=node.metrics,
+            starter=self._starter,
+            listener=listener,
+            wake=self._news.wake,
+        )
         self._admitted: Admitted | None = None
         self._grace: int | None = None
         self._end_deadline: float | None = None

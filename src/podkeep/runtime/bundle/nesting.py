@@ -19,15 +19,14 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
 from podkeep.runtime.bundle.targets import Walk
-from podkeep.runtime.oci.mounts import is_bind, is_virtual, normal
+from podkeep.runtime.oci.mounts import OciMount, is_bind, is_virtual, normal
 
 _PRIVATE, _SLAVE = frozenset({"private", "rprivate"}), frozenset({"slave", "rslave"})
 _SHARED = frozenset({"shared", "rshared"})
@@ -40,7 +39,7 @@ class _Placed:
     """A bind mount that is there by now; ``tree`` is a descriptor of its copy, if it has one."""
 
     place: str
-    item: dict[str, Any]
+    item: OciMount
     left: bool
     tree: int | None = None
     top: _Placed | None = None
@@ -60,7 +59,7 @@ class Hands:
     """What is done for a container: a detached copy of a mount's source, as its options say; attaching that where the
     OCI runtime finds it, which returns the path; making an empty directory (or else a file) as the pod's root."""
 
-    copy: Callable[[Mapping[str, Any]], int]
+    copy: Callable[[OciMount], int]
     attach: Callable[[int], str]
     make: Callable[[int, str, bool], None]
 
@@ -73,16 +72,16 @@ class Nesting(Walk):
         self._hands = hands
         self._copies: list[int] = []
         self._top = _Directory()
-        self._result: list[dict[str, Any]] = []
+        self._result: list[OciMount] = []
         self._through = False  # whether links of volumes are followed now
 
-    def add(self, item: Mapping[str, Any]) -> None:
+    def add(self, item: OciMount) -> None:
         """Take one more mount in OCI's form.
 
         :raises InvalidArgument: if links lead to where nothing can be mounted.
         :raises FailedPrecondition: if there is no mount point, and none can be made.
         """
-        new = dict(item)
+        new = item.copy()
         path = normal(item["destination"])
         if not is_bind(item):
             self._result.append(new)
@@ -108,7 +107,7 @@ class Nesting(Walk):
             self._result.append(new)
         self._note(placed)
 
-    def mounts(self) -> list[dict[str, Any]]:
+    def mounts(self) -> list[OciMount]:
         """Return what is left to the OCI runtime."""
         return self._result
 
@@ -117,7 +116,7 @@ class Nesting(Walk):
         for copy in self._copies:
             os.close(copy)
 
-    def _copy(self, item: Mapping[str, Any]) -> int:
+    def _copy(self, item: OciMount) -> int:
         copy = self._hands.copy(item)
         self._copies.append(copy)
         return copy

@@ -17,7 +17,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.files import openat
@@ -30,7 +29,8 @@ from podkeep.runtime.bundle import targets
 from podkeep.runtime.bundle.nesting import Hands, Nesting
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, Propagation, Sandbox
-from podkeep.runtime.oci.mounts import BIND_OPTIONS, StagedMount, is_bind, protected, protection
+from podkeep.runtime.oci.compose import Config
+from podkeep.runtime.oci.mounts import BIND_OPTIONS, OciMount, StagedMount, is_bind, protected, protection
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,7 @@ class Staging:
                 mount = Mount(container_path="", host_path=openat.resolved(path), idmap=idmap)
                 _copy(mount, Path(staged.source), userns)
 
-    def lock(
-        self, container: Container, sandbox: Sandbox, config: dict[str, Any], *, whole: Collection[str] = ()
-    ) -> dict[str, Any]:
+    def lock(self, container: Container, sandbox: Sandbox, config: Config, *, whole: Collection[str] = ()) -> Config:
         """Return the OCI configuration with bind mounts that keep their protection, whatever the pod does.
 
         Where the pod has the machine's users it can do nothing to a mount once it is made; see :meth:`_make_protected`.
@@ -130,7 +128,7 @@ class Staging:
         if idmap is None:
             return config if nested is None else self._make_protected(container, sandbox, nested)
         config = nested or config
-        result = [dict(item) for item in config["mounts"]]
+        result: list[OciMount] = [item.copy() for item in config["mounts"]]
         with ExitStack() as closing:
 
             def opened(fd: int) -> int:
@@ -163,7 +161,7 @@ class Staging:
                 result[number]["source"] = str(target)
         return {**config, "mounts": result}
 
-    def _make_protected(self, container: Container, sandbox: Sandbox, config: dict[str, Any]) -> dict[str, Any]:
+    def _make_protected(self, container: Container, sandbox: Sandbox, config: Config) -> Config:
         """Return the OCI configuration with copies for bind mounts with flags, where some were left to the OCI runtime.
 
         It mounts first, and comes back by the path to set the flags. In a volume another container of the pod may
@@ -183,9 +181,7 @@ class Staging:
             result.append(item)
         return {**config, "mounts": result}
 
-    def _nested(
-        self, container: Container, sandbox: Sandbox, config: dict[str, Any], whole: Collection[str]
-    ) -> dict[str, Any] | None:
+    def _nested(self, container: Container, sandbox: Sandbox, config: Config, whole: Collection[str]) -> Config | None:
         """Return the OCI configuration with what is mounted below other bind mounts put together; None: nothing is."""
         with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root, ExitStack() as closing:
             found = targets.resolve_all(root, (item["destination"] for item in config["mounts"] if is_bind(item)))
@@ -324,13 +320,13 @@ def make_passable(directory: Path, idmap: IdMap | None) -> None:
         directory.chmod(0o710)
 
 
-def _is_to_lock(item: Mapping[str, Any], deep: Collection[str]) -> bool:
+def _is_to_lock(item: OciMount, deep: Collection[str]) -> bool:
     """Return whether a bind mount has something that a process in the pod must not be able to take off."""
     return item["source"] in deep or bool(protection(item["options"]) | _protection_of(item["source"]))
 
 
 def _protected_copy(
-    item: Mapping[str, Any], *, recursive: bool, whole: bool = False, propagation: mounts.Propagation | None = None
+    item: OciMount, *, recursive: bool, whole: bool = False, propagation: mounts.Propagation | None = None
 ) -> int:
     """Return a detached copy of a bind mount's source with the flags that it asks for.
 
@@ -355,7 +351,7 @@ def _has_nested(places: Iterable[str]) -> bool:
     return not all(tops.isdisjoint(map(str, PurePosixPath(place).parents)) for place in tops)
 
 
-def _whole_copy(item: Mapping[str, Any], whole: Collection[str]) -> int:
+def _whole_copy(item: OciMount, whole: Collection[str]) -> int:
     """Return a detached copy of a bind mount's source with all that the OCI runtime would give it."""
     options = item["options"]
     unknown = [option for option in options if option not in BIND_OPTIONS]
@@ -393,7 +389,7 @@ def _protection_of(mount: int | str) -> frozenset[str]:
     return frozenset(name for name, (_, flag) in _ATTRIBUTES.items() if flags & flag)
 
 
-def _check_lockable(items: Sequence[Mapping[str, Any]]) -> None:
+def _check_lockable(items: Sequence[OciMount]) -> None:
     for item in items:
         if "rshared" in item["options"]:
             raise FailedPrecondition(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.process.procfs import ProcessId
+from podkeep.runtime.oci.compose import Config
 
 RDT = "rdt"
 """KEP-3008, ClassResourceRdt."""
@@ -118,7 +119,7 @@ class ClassResource(Protocol):
         """Return whether annotations cannot ask for a class, offered or not (goresctrl: kubernetes.deny*Annotation)."""
         return False
 
-    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, class_name: str, config: Config) -> Config:
         """Return the OCI configuration of a container with what says its class; pure, ``config`` is left as it is."""
 
     def apply(self, target: Target, class_name: str, *, previous: str | None = None) -> None:
@@ -146,9 +147,9 @@ class ClassResource(Protocol):
         """Take ``target`` out of its class, if it still lives, and give back what was made for it; safe to repeat."""
 
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
-        """Return what takes back the change from ``previous`` to ``class_name``, or half of it; asked for before.
+        """Return what takes back the change from ``previous`` to ``class_name``, or half of it; called before that.
 
-        ``previous`` may be a class that is not configured any more: what it meant is what can be seen of it now.
+        ``previous`` may not be configured any more: then what is in force for ``target`` now is what is put back.
         """
         if previous is None:
             return partial(self.release, target, class_name)

@@ -21,6 +21,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, check_class, problem
+from podkeep.runtime.oci.compose import Config
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Oom(ClassResource):
     def _score(self, class_name: str) -> int:
         return max(self._scores[class_name], self._floor)
 
-    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, class_name: str, config: Config) -> Config:
         return {**config, "process": {**config["process"], "oomScoreAdj": self._score(class_name)}}
 
     def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:

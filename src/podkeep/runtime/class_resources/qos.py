@@ -39,7 +39,7 @@ class Qos(ClassResource):
     def check(self, _level: Level, _class_name: str) -> None:
         """Every class can be given at any time."""
 
-    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, class_name: str, config: Config) -> Config:
         return setting("annotations", **{CONTAINER_ANNOTATION: class_name})(config)
 
     def put(self, target: Target, class_name: str, previous: str | None) -> None:

@@ -23,6 +23,7 @@ from podkeep.runtime.class_resources.catalog import Catalog
 from podkeep.runtime.class_resources.commands import Commands
 from podkeep.runtime.class_resources.guard import Guard
 from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Target, problem
+from podkeep.runtime.oci.compose import Config
 from podkeep.runtime.oci.entering import Enter
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,7 @@ class ClassResources:
         self.generation = 0
         """Changes with every reload, so that what is derived from the offers can be kept until then."""
 
-    def edit(self, classes: Mapping[str, str], config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, classes: Mapping[str, str], config: Config) -> Config:
         """Return the OCI configuration of a container with what says its classes; ``config`` is left as it is.
 
         :raises FailedPrecondition: if a class is not there any more.

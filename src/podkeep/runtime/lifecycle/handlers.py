@@ -15,7 +15,6 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
@@ -34,6 +33,7 @@ from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.oci.compose import Config, compose, joining, mapped, mounting, oci_mappings, only_program
 from podkeep.runtime.oci.driver import Driver, Handler
+from podkeep.runtime.oci.mounts import OciMount, bind
 
 log = logging.getLogger(__name__)
 
@@ -220,7 +220,9 @@ class Probe:
                 namespaces.pin(fd, pin)
                 # First without the handler, so that what the kernel or the file system refuses is not put down to it.
                 os.close(mounts.clone_tree(source, idmap_userns=fd))
-            mount = {
+            mount: OciMount = {
+                "destination": "/probe",
+                "type": "bind",
                 "source": str(source),
                 "options": ["bind"],
                 "uidMappings": oci_mappings(_PROBE_IDMAP.uids),
@@ -256,7 +258,7 @@ class Probe:
             (tree / "below").mkdir()
             mounts.tmpfs(tree / "below")
             mounts.bind(tree, copy, recursive=True, readonly=True)
-            mount = {"source": str(copy), "options": ["rbind", "rprivate", "ro"]}
+            mount = bind("/probe", str(copy), "rprivate", "ro")
             (bundle / "config.json").write_text(json.dumps(self._config(container, rootfs, mount, None)))
             process = driver.create_detached(container, bundle)
             failpoints.reach("handlers.probe-read-only")
@@ -286,10 +288,10 @@ class Probe:
     def _cgroup(self, container: ContainerID) -> slices.CgroupName:
         return slices.direct_cgroup(self.cgroup_parent, container)
 
-    def _config(self, container: ContainerID, rootfs: Path, mount: Mapping[str, Any], userns: Path | None) -> Config:
+    def _config(self, container: ContainerID, rootfs: Path, mount: OciMount, userns: Path | None) -> Config:
         return compose(
             only_program(self.program, "/program", rootfs=str(rootfs), cgroup=self._cgroup(container).oci),
             joining({"pid": "", "mount": ""} if userns is None else {"user": str(userns), "pid": "", "mount": ""}),
             mapped(None if userns is None else _PROBE_IDMAP),
-            mounting({"destination": "/probe", "type": "bind", **mount}),
+            mounting(mount),
         )

@@ -12,6 +12,7 @@ from functools import reduce
 from typing import Any, TypeAlias
 
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
+from podkeep.runtime.oci.mounts import OciMount
 from podkeep.runtime.oci.selinux import Labels
 
 OCI_VERSION = "1.0.2"
@@ -68,7 +69,7 @@ def setting(section: str, /, **fields: Any) -> Edit:
     return lambda config: {**config, section: {**config.get(section, {}), **given}} if given else config
 
 
-def mounting(*mounts: Mapping[str, Any]) -> Edit:
+def mounting(*mounts: OciMount) -> Edit:
     """Add mounts in OCI's form after those that are there."""
     return lambda config: {**config, "mounts": [*config["mounts"], *mounts]}
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NotRequired, TypedDict
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.model.records import ContainerConfig, Mount, NamespaceMode, Propagation
@@ -41,6 +41,17 @@ class PodFiles:
     hostname: str = ""
     resolv_conf: str = ""
     shm: str = ""
+
+
+class OciMount(TypedDict):
+    """A mount as ``config.json`` has it."""
+
+    destination: str
+    type: NotRequired[str]
+    source: NotRequired[str]
+    options: NotRequired[list[str]]
+    uidMappings: NotRequired[list[dict[str, int]]]
+    gidMappings: NotRequired[list[dict[str, int]]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +90,7 @@ class MountInput:
     """Path in the container to the machine's path of a device node that is mounted, because it cannot be made."""
 
 
-def build(given: MountInput) -> list[dict[str, Any]]:
+def build(given: MountInput) -> list[OciMount]:
     """Return the mounts in the order in which they are to be made.
 
     A mount of the request takes the place of the runtime's own at the same path, and one at /dev of everything below,
@@ -98,10 +109,10 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     places = [real(mount.container_path) for mount in given.container.mounts]
     of_image = {real(path) for path in given.volumes}
     taken = {*places, *of_image}
-    own = [
-        *_virtual_mounts(given),
-        *({**item, "destination": real(item["destination"])} for item in _pod_mounts(given)),
-    ]
+    own = _virtual_mounts(given)
+    for item in _pod_mounts(given):
+        item["destination"] = real(item["destination"])
+        own.append(item)
     own = [item for item in own if not _is_taken(item["destination"], taken)]
     binds = [bind(target, source, "rprivate", "nosuid", "noexec") for target, source in given.devices.items()]
     binds += [bind(real(target), source, "rprivate", "rw") for target, source in given.volumes.items()]
@@ -113,9 +124,9 @@ def build(given: MountInput) -> list[dict[str, Any]]:
     virtual = [item for item in own if item["type"] != "bind"]
     binds = [item for item in own if item["type"] == "bind"] + binds
     # Parents first: a volume on /etc must hide neither the pod's own files nor another volume.
-    binds.sort(key=lambda item: str(item["destination"]).count("/"))
-    early: list[dict[str, Any]] = []
-    late: list[dict[str, Any]] = []
+    binds.sort(key=lambda item: item["destination"].count("/"))
+    early: list[OciMount] = []
+    late: list[OciMount] = []
     for item in binds:
         (late if is_virtual(item["destination"]) else early).append(item)
     _check_dev(dict.fromkeys(of_image, ""), "volume of the image")
@@ -147,7 +158,7 @@ def _is_machines(source: str) -> bool:
     return is_virtual(source) and not is_below(source, "/dev/shm")
 
 
-def _check_proc(late: list[dict[str, Any]]) -> None:
+def _check_proc(late: list[OciMount]) -> None:
     """Refuse volumes in /proc, where the OCI runtime writes the label of the process."""
     for item in late:
         target = item["destination"]
@@ -222,12 +233,12 @@ def normal(path: str) -> str:
     return "/" + posixpath.normpath(f"/{path}").strip("/")
 
 
-def bind(target: str, source: str, *options: str) -> dict[str, Any]:
+def bind(target: str, source: str, *options: str) -> OciMount:
     """Return a bind mount of everything at ``source``."""
     return {"destination": target, "type": "bind", "source": source, "options": ["rbind", *options]}
 
 
-def is_bind(item: Mapping[str, Any]) -> bool:
+def is_bind(item: OciMount) -> bool:
     """Return whether a mount in OCI's form is of a path of the machine."""
     return item.get("type") == "bind" or not {"bind", "rbind"}.isdisjoint(item.get("options", ()))
 
@@ -270,7 +281,7 @@ def _is_taken(target: str, taken: set[str]) -> bool:
     return target in taken or ("/dev" in taken and target.startswith("/dev/"))
 
 
-def _virtual_mounts(given: MountInput) -> list[dict[str, Any]]:
+def _virtual_mounts(given: MountInput) -> list[OciMount]:
     privileged = given.container.security.privileged
     access = "rw" if privileged else "ro"
     result = [
@@ -287,7 +298,7 @@ def _virtual_mounts(given: MountInput) -> list[dict[str, Any]]:
     return result
 
 
-def _pod_mounts(given: MountInput) -> list[dict[str, Any]]:
+def _pod_mounts(given: MountInput) -> list[OciMount]:
     # They lie in the root: with a read-only one a container does not write to them either.
     access = "ro" if given.container.security.readonly_rootfs else "rw"
     sources = (given.files.hosts, given.files.hostname, given.files.resolv_conf)
@@ -295,7 +306,7 @@ def _pod_mounts(given: MountInput) -> list[dict[str, Any]]:
     return [_shm(given), *(bind(target, source, "rprivate", access) for target, source in generated if source)]
 
 
-def _shm(given: MountInput) -> dict[str, Any]:
+def _shm(given: MountInput) -> OciMount:
     if given.container.namespaces.ipc is NamespaceMode.NODE:
         return bind("/dev/shm", "/dev/shm", "rprivate")
     if given.files.shm:
@@ -304,5 +315,5 @@ def _shm(given: MountInput) -> dict[str, Any]:
     return _virtual("/dev/shm", "tmpfs", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k")
 
 
-def _virtual(target: str, kind: str, *options: str) -> dict[str, Any]:
+def _virtual(target: str, kind: str, *options: str) -> OciMount:
     return {"destination": target, "type": kind, "source": kind, "options": list(options)}

@@ -17,7 +17,7 @@ from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.model.records import ContainerConfig, Resources, SandboxConfig
 from podkeep.runtime.oci import capabilities, mounts, resources, seccomp
 from podkeep.runtime.oci.compose import Config, Edit, base, compose, joining, labelled, mapped, mounting, setting
-from podkeep.runtime.oci.mounts import PodFiles, StagedMount, normal
+from podkeep.runtime.oci.mounts import OciMount, PodFiles, StagedMount, normal
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.selinux import Labels
 from podkeep.runtime.oci.users import User
@@ -177,7 +177,7 @@ def _environment(given: SpecInput) -> list[str]:
     return [f"{name}={value}" for name, value in result.items()]
 
 
-def _mounts(given: SpecInput) -> list[dict[str, Any]]:
+def _mounts(given: SpecInput) -> list[OciMount]:
     return mounts.build(
         mounts.MountInput(
             container=given.container,

@@ -24,6 +24,7 @@ from podkeep.runtime.class_resources.blockio.configuration import Class, Configu
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from podkeep.runtime.class_resources.blockio.limits import Ability, Limits, Write
 from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level, Offer, Target, named, problem
+from podkeep.runtime.oci.compose import Config
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ class BlockIo(ClassResource):
                 text = f"class {class_name} has weights, and no disk that they are for respects any"
                 raise FailedPrecondition(text, hint=hint)
 
-    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, class_name: str, config: Config) -> Config:
         with named(BLOCKIO):
             block_io = limits.oci(self._resolve(class_name), self._cgroups.version)
         if not block_io:

@@ -30,6 +30,7 @@ from podkeep.runtime.class_resources.model import (
     named,
     problem,
 )
+from podkeep.runtime.oci.compose import Config
 
 
 def load(config: ClassResourcesConfig, cgroups: Cgroups) -> list[ClassResource]:
@@ -119,7 +120,7 @@ class CustomResource(ClassResource):
         if why := self._cannot_run():
             raise FailedPrecondition(problem(self.name, why), hint="fix that, or leave the type out")
 
-    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, class_name: str, config: Config) -> Config:
         return config
 
     def put(self, target: Target, class_name: str, previous: str | None) -> None:

@@ -25,6 +25,7 @@ from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
 from podkeep.runtime.class_resources.rdt.hardware import Hardware
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.tasks import Threads
+from podkeep.runtime.oci.compose import Config
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Rdt(ClassResource):
         plan = self._plan
         return plan is not None and class_name in plan.classes and origin in plan.classes[class_name].denied
 
-    def edit(self, class_name: str, config: dict[str, Any]) -> dict[str, Any]:
+    def edit(self, class_name: str, config: Config) -> Config:
         """Without schemata: the group has them, and a runtime that compares or writes them needs none."""
         linux = config.get("linux", {})
         return {**config, "linux": {**linux, "intelRdt": {"closID": class_name}}}

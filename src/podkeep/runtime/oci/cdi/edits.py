@@ -14,7 +14,7 @@ from typing import Any
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.oci.cdi.spec import Edits, Hook, IntelRdt
 from podkeep.runtime.oci.compose import Config
-from podkeep.runtime.oci.mounts import is_virtual, normal
+from podkeep.runtime.oci.mounts import OciMount, is_virtual, normal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +24,7 @@ class Prepared:
     edits: Edits
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes in OCI's form, with ``access`` and ``source`` (the host's path; empty: there is none) beside."""
-    mounts: tuple[Mapping[str, Any], ...] = ()
-    """Mounts in OCI's form."""
+    mounts: tuple[OciMount, ...] = ()
 
 
 def apply(prepared: Prepared, config: Config) -> Config:
@@ -74,7 +73,7 @@ def _maps_ids(config: Mapping[str, Any]) -> bool:
     return any(namespace["type"] == "user" for namespace in config["linux"]["namespaces"])
 
 
-def _device_mount(target: str, source: str) -> dict[str, Any]:
+def _device_mount(target: str, source: str) -> OciMount:
     return {
         "destination": target,
         "type": "bind",
@@ -100,7 +99,7 @@ def _with_groups(user: Mapping[str, Any], gids: tuple[int, ...]) -> dict[str, An
     return {**user, "additionalGids": list(dict.fromkeys(groups))}
 
 
-def _with_mounts(old: list[dict[str, Any]], new: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _with_mounts(old: list[OciMount], new: list[OciMount]) -> list[OciMount]:
     """Return the mounts with ``new`` in place of those at the same path, and before what is mounted below them."""
     result = list(old)
     for mount in new:

@@ -14,7 +14,7 @@ from typing import Any
 from podkeep.base.errors import FailedPrecondition
 from podkeep.runtime.oci.cdi.edits import Prepared
 from podkeep.runtime.oci.cdi.spec import NO_PERMISSIONS, DeviceNode, Edits, Mount
-from podkeep.runtime.oci.mounts import StagedMount
+from podkeep.runtime.oci.mounts import OciMount, StagedMount
 
 _KINDS = {stat.S_IFCHR: "c", stat.S_IFBLK: "b", stat.S_IFIFO: "p"}
 
@@ -49,7 +49,7 @@ def prepare(edits: Edits, copies: Mapping[str, StagedMount]) -> Prepared:
     )
 
 
-def _mount(mount: Mount, copies: Mapping[str, StagedMount]) -> dict[str, Any]:
+def _mount(mount: Mount, copies: Mapping[str, StagedMount]) -> OciMount:
     kind, source, options = mount.type, mount.host_path, list(mount.options)
     if is_bind(mount):
         kind, source = "bind", copies[source].source if source in copies else source

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from itertools import chain, repeat
 from typing import Any
 
 import msgspec
@@ -22,6 +23,7 @@ from podkeep.apiserver.meta.status import (
     not_acceptable,
     too_large,
 )
+from podkeep.apiserver.patch.json_patch import MAX_OPERATIONS
 from podkeep.apiserver.registry.registry import PatchType, Registry, Request
 from podkeep.apiserver.requests import options
 from podkeep.apiserver.requests.bodies import MAX_PATCH_VALUES, FieldValidation, Malformed, decode_object, parse
@@ -35,8 +37,6 @@ from podkeep.apiserver.schema.decode import WrongType, decode, json_word
 from podkeep.apiserver.storage.store import Compacted, Store
 from podkeep.http.messages import Response
 
-MAX_OPERATIONS = 10_000
-"""Of a JSON patch."""
 DELETED_AT_ONCE = 20
 """Objects of a collection that are being deleted at a time, so that they share a transaction."""
 _PATCHES = (*(str(item) for item in PatchType), APPLY)
@@ -271,22 +271,19 @@ async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
 
 
 async def _list_pieces(body: ListBody, objects: Objects, room: Room) -> AsyncGenerator[bytes, None]:
-    """Yield a list in pieces of about ``PIECE_BYTES``. A larger object is one, and no copy if it is shown as stored.
+    """Yield a list in pieces.
 
-    :raises NoRoom: if there is none for what is made of it otherwise.
+    :raises NoRoom: if there is none for one of them.
     """
     pieces = Pieces()
     for piece in pieces.add(body.start):
         yield piece
-    before, end = body.before, body.end_of_empty
-    async with aclosing(objects.pages(room)) as pages:
-        async for page in pages:
-            for stored in page:
-                for piece in pieces.add(before, body.item(stored.value)):
-                    with room.taken(0 if piece is stored.value else len(piece)):
-                        yield piece
-                before, end = body.between, body.end
-    yield pieces.rest() + end
+    separators = chain([body.before], repeat(body.between))
+    sent = objects.sent(pieces, room, lambda stored: (next(separators), body.item(stored.value)))
+    async with aclosing(sent):
+        async for piece in sent:
+            yield piece
+    yield pieces.rest() + (body.end if len(objects) else body.end_of_empty)
 
 
 def _strict(patch: bytes, complaints: list[str]) -> StatusError:

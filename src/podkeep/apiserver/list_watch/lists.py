@@ -9,7 +9,8 @@ import asyncio
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from podkeep.apiserver.list_watch.facts import Facts
 from podkeep.apiserver.meta.status import StatusError, bad_request, expired
 from podkeep.apiserver.requests.limits import Room
 from podkeep.apiserver.requests.options import EXACT, ListOptions
+from podkeep.apiserver.requests.output import Pieces
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Page, Store
 
@@ -151,6 +153,23 @@ class Objects:
             # Not kept while the client takes what was made of it.
             del found
             await asyncio.sleep(0)
+
+    async def sent(
+        self, pieces: Pieces, room: Room, parts_of: Callable[[Stored], Iterable[bytes]]
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield what ``parts_of`` makes of each of them, joined by ``pieces``, which may have some of it in the end.
+
+        A large object that is among its parts as it is stored is no copy, and takes no room.
+
+        :raises Compacted: as :meth:`pages`.
+        :raises NoRoom: likewise, and if there is none for what else is made of a large one.
+        """
+        async with aclosing(self.pages(room)) as pages:
+            async for page in pages:
+                for stored in page:
+                    for piece in pieces.add(*parts_of(stored)):
+                        with room.taken(0 if piece is stored.value else len(piece)):
+                            yield piece
 
     async def _read(self, items: Sequence[Stored | Version], found: Sequence[Stored | None]) -> Sequence[Stored]:
         past = [item.revision for item, stored in zip(items, found, strict=True) if stored is None]

@@ -187,21 +187,22 @@ class Watches:
         self, options: ListOptions, view: Rendering, initial: Objects, room: Room
     ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of the objects that are there, in pieces; an object that is large is one, and no copy."""
-        pieces = Pieces()
         headers = True
-        async with aclosing(initial.pages(room)) as pages:
-            async for page in pages:
-                for stored in page:
-                    if options.selects and not self._facts.selects(options, view.resource, stored):
-                        continue
-                    if view.is_stored:
-                        parts = [event_start(EventType.ADDED), stored.value, EVENT_END]
-                    else:
-                        parts = [view.event(EventType.ADDED, view.seen(stored.value), headers=headers)]
-                        headers = False
-                    for piece in pieces.add(*parts):
-                        with room.taken(0 if piece is stored.value else len(piece)):
-                            yield piece
+
+        def line(stored: Stored) -> Sequence[bytes]:
+            nonlocal headers
+            if options.selects and not self._facts.selects(options, view.resource, stored):
+                return ()
+            if view.is_stored:
+                return event_start(EventType.ADDED), stored.value, EVENT_END
+            made = view.event(EventType.ADDED, view.seen(stored.value), headers=headers)
+            headers = False
+            return (made,)
+
+        pieces = Pieces()
+        async with aclosing(initial.sent(pieces, room, line)) as sent:
+            async for piece in sent:
+                yield piece
         yield pieces.rest()
 
     async def _told(

@@ -193,7 +193,7 @@ def expected(spec: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], lister:
 def unconfirmed(
     pods: Sequence[Mapping[str, Any]], disrupted: Mapping[str, str], now: datetime
 ) -> tuple[dict[str, datetime], list[Mapping[str, Any]]]:
-    """Return when pods were evicted that are not about to end yet, by name; and those that had their time for it.
+    """Return when each evicted pod that has not begun to end was evicted, by name; and those that should have by now.
 
     :param disrupted: when evictions were granted, by the pod's name (``disruptedPods`` of the status).
     """
@@ -213,7 +213,7 @@ def unconfirmed(
 def healthy(pods: Sequence[Mapping[str, Any]], evicted: Container[str]) -> int:
     """Return how many pods are ready, not about to end, and not evicted."""
     return sum(
-        has_condition(pod, "Ready")
+        has_condition(pod.get("status", {}), "Ready")
         for pod in pods
         if "deletionTimestamp" not in pod["metadata"] and pod["metadata"]["name"] not in evicted
     )

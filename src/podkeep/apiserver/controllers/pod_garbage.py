@@ -91,7 +91,7 @@ class PodGarbage:
 
 def _is_out_of_service(node: Mapping[str, Any]) -> bool:
     """Return whether a node is not ready and somebody vouches for it that nothing runs there."""
-    return not has_condition(node, "Ready") and any(
+    return not has_condition(node.get("status", {}), "Ready") and any(
         item.get("key") == OUT_OF_SERVICE for item in node.get("spec", {}).get("taints", ())
     )
 

@@ -50,7 +50,7 @@ def budget_of(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> M
 
 def is_unguarded(pod: Mapping[str, Any], budget: Mapping[str, Any]) -> bool:
     """Tell whether a budget does not count a pod, because it is not ready."""
-    if has_condition(pod, "Ready"):
+    if has_condition(pod.get("status", {}), "Ready"):
         return False
     if budget["spec"].get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
         return True

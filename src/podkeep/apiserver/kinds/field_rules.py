@@ -279,8 +279,3 @@ def conditions(found: Sequence[Mapping[str, Any]], path: str, errors: FieldError
                 errors.invalid(f"{where}.reason", reason, _NO_REASON)
             too_long(f"{where}.reason", reason, _MAX_REASON_BYTES, errors)
         too_long(f"{where}.message", condition.get("message", ""), _MAX_MESSAGE_BYTES, errors)
-
-
-def has_condition(found: Iterable[Mapping[str, Any]], kind: str, status: str = "True") -> bool:
-    """Tell whether one of the conditions is of a type and has a status."""
-    return any(condition.get("type") == kind and condition.get("status") == status for condition in found)

@@ -33,10 +33,9 @@ def metadata(value: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def has_condition(value: Mapping[str, Any], kind: str) -> bool:
-    """Return whether the status of an object has a condition of this type that is ``True``."""
-    conditions = value.get("status", {}).get("conditions", ())
-    return any(item.get("type") == kind and item.get("status") == "True" for item in conditions)
+def has_condition(status: Mapping[str, Any], kind: str, wanted: str = "True") -> bool:
+    """Return whether a status has a condition of this type with this status."""
+    return any(item.get("type") == kind and item.get("status") == wanted for item in status.get("conditions", ()))
 
 
 def path_segment(name: str) -> str:
@@ -59,15 +58,16 @@ def keep_identity(value: Object, old: Object) -> None:
     """Take over what an update cannot change, and what it left out of that."""
     fields, before = value["metadata"], old["metadata"]
     for name in ("creationTimestamp", "deletionTimestamp", "generation"):
-        _keep(fields, before, name)
+        keep(fields, before, name)
     # Left out they are as before; another value is for validate_update() to refuse.
     for name in ("uid", "deletionGracePeriodSeconds"):
         if name not in fields:
-            _keep(fields, before, name)
+            keep(fields, before, name)
     fields.pop("selfLink", None)
 
 
-def _keep(fields: dict[str, Any], before: dict[str, Any], name: str) -> None:
+def keep(fields: dict[str, Any], before: Mapping[str, Any], name: str) -> None:
+    """Make a field what it was, or take it away if there was none."""
     if name in before:
         fields[name] = before[name]
     else:

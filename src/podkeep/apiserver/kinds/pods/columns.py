@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from podkeep.apiserver.kinds import cells
-from podkeep.apiserver.kinds.field_rules import has_condition
 from podkeep.apiserver.kinds.pods.validation.containers import is_sidecar
 from podkeep.apiserver.kinds.resources import Column
+from podkeep.apiserver.meta.objects import has_condition
 
 _FINISHED = ("Failed", "Succeeded")
 
@@ -88,7 +88,7 @@ def _running(status: Values, reason: str) -> tuple[str, int, int, str]:
             running = True
             ready += 1
     if reason == "Completed":
-        if running and has_condition(status.get("conditions", ()), "Ready"):
+        if running and has_condition(status, "Ready"):
             reason = "Running"
         elif error:
             reason = error

@@ -23,7 +23,7 @@ from podkeep.apiserver.kinds.storage.volume_rules import (
     class_of,
     phase_cell,
 )
-from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.objects import Object, keep, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
 from podkeep.base.text import quantity
@@ -118,7 +118,7 @@ def _immutable_spec(new: Object, old: Object, errors: FieldErrors) -> None:
     """Note a change of what is fixed, which is all but what a controller fills in, and the size of a bound claim."""
     spec, before = copy(new.get("spec", {})), old.get("spec", {})
     if not before.get("volumeName"):
-        _same(spec, before, "volumeName")
+        keep(spec, before, "volumeName")
     annotated = metadata(old).get("annotations", {}).get(CLASS_ANNOTATION)
     given = metadata(new).get("annotations", {}).get(CLASS_ANNOTATION)
     # A class may be set late: as the annotation had it (validateStorageClassUpgradeFromAnnotation), or where there was
@@ -135,19 +135,12 @@ def _immutable_spec(new: Object, old: Object, errors: FieldErrors) -> None:
         requests = spec.get("resources", {}).get("requests")
         if requests is not None:
             requests["storage"] = _storage(before)
-        _same(spec, before, _ATTRIBUTES_CLASS)
+        keep(spec, before, _ATTRIBUTES_CLASS)
     if not equal(spec, before):
         errors.forbidden(
             "spec",
             "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
         )
-
-
-def _same(spec: dict[str, Any], before: Mapping[str, Any], name: str) -> None:
-    if name in before:
-        spec[name] = before[name]
-    else:
-        spec.pop(name, None)
 
 
 def _validate_status(new: Object, _: Object, errors: FieldErrors) -> None:

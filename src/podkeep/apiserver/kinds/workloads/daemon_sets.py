@@ -102,7 +102,7 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
     if strategy["type"] == "OnDelete":
         return
     if strategy["type"] != "RollingUpdate":
-        shown = {"Type": strategy["type"], "RollingUpdate": _shown_rolling(rolling)}
+        shown = {"Type": strategy["type"], "RollingUpdate": workload_rules.shown_rolling(rolling)}
         field_rules.not_supported("spec.updateStrategy", shown, ("RollingUpdate", "OnDelete"), errors)
         return
     unavailable, surge = rolling["maxUnavailable"], rolling["maxSurge"]  # type: ignore[index] # defaulted
@@ -113,12 +113,6 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
         field_rules.required(f"{path}.maxUnavailable", "cannot be 0 when maxSurge is 0", errors)
     elif not field_rules.is_zero(unavailable) and not field_rules.is_zero(surge):
         errors.invalid(f"{path}.maxSurge", surge, "may not be set when maxUnavailable is non-zero")
-
-
-def _shown_rolling(rolling: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if rolling is None:
-        return None
-    return {"MaxUnavailable": rolling.get("maxUnavailable", 0), "MaxSurge": rolling.get("maxSurge", 0)}
 
 
 def _validate_status(new: Object, old: Object, errors: FieldErrors) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.workloads import index_sets
-from podkeep.apiserver.meta.objects import Object
+from podkeep.apiserver.meta.objects import Object, has_condition
 from podkeep.apiserver.patch.values import equal
 
 _NUMBERS = ("active", "succeeded", "failed", "ready", "terminating")
@@ -34,9 +34,8 @@ class _Conditions:
 
 
 def _conditions(status: Mapping[str, Any]) -> _Conditions:
-    found = status.get("conditions", ())
     kinds = ("Complete", "Failed", "FailureTarget", "SuccessCriteriaMet")
-    return _Conditions(*(field_rules.has_condition(found, kind) for kind in kinds))
+    return _Conditions(*(has_condition(status, kind) for kind in kinds))
 
 
 def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
@@ -214,6 +213,4 @@ def _validate_step(spec: Mapping[str, Any], new: Object, old: Object, errors: Fi
 
 
 def _resumes(status: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    return field_rules.has_condition(before.get("conditions", ()), "Suspended") and field_rules.has_condition(
-        status.get("conditions", ()), "Suspended", "False"
-    )
+    return has_condition(before, "Suspended") and has_condition(status, "Suspended", "False")

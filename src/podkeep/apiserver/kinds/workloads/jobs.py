@@ -14,7 +14,7 @@ from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.kinds.pods.template import default_pod_template, pod_template_warnings, validate_pod_template
 from podkeep.apiserver.kinds.resources import Column, Resource, Strategy
 from podkeep.apiserver.kinds.workloads import index_sets, job_status, workload_rules
-from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.apiserver.meta.objects import Object, has_condition, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
 from podkeep.base.text import durations
@@ -383,7 +383,7 @@ def _validate_template_update(template: Mapping[str, Any], old: Object, errors: 
 def _may_change(old: Object) -> bool:
     """Tell whether a Job is suspended and has no pods (KEP-2926, KEP-5440)."""
     status = old.get("status", {})
-    suspended = field_rules.has_condition(status.get("conditions", ()), "Suspended")
+    suspended = has_condition(status, "Suspended")
     idle = not status.get("active") and ("startTime" not in status or suspended)
     return bool(old["spec"].get("suspend")) and idle
 

@@ -224,7 +224,7 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
             errors.forbidden(path, "may not be specified when strategy `type` is 'Recreate'")
         return
     if strategy["type"] != "RollingUpdate":
-        shown = {"Type": strategy["type"], "RollingUpdate": _shown_rolling(rolling)}
+        shown = {"Type": strategy["type"], "RollingUpdate": workload_rules.shown_rolling(rolling)}
         field_rules.not_supported("spec.strategy", shown, _STRATEGIES, errors)
         return
     unavailable, surge = rolling["maxUnavailable"], rolling["maxSurge"]  # type: ignore[index] # defaulted
@@ -233,12 +233,6 @@ def _validate_strategy(strategy: Mapping[str, Any], errors: FieldErrors) -> None
     if field_rules.is_zero(unavailable) and field_rules.is_zero(surge):
         errors.invalid(f"{path}.maxUnavailable", unavailable, "may not be 0 when `maxSurge` is 0")
     field_rules.at_most_100_percent(f"{path}.maxUnavailable", unavailable, errors)
-
-
-def _shown_rolling(rolling: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    if rolling is None:
-        return None
-    return {"MaxUnavailable": rolling.get("maxUnavailable", 0), "MaxSurge": rolling.get("maxSurge", 0)}
 
 
 def _validate_deployment_status(new: Object, old: Object, errors: FieldErrors) -> None:

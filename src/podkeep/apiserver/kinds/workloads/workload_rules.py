@@ -17,6 +17,13 @@ from podkeep.apiserver.patch.values import equal
 MISMATCH = "`selector` does not match template `labels`"
 
 
+def shown_rolling(rolling: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return a rolling update as an error shows it."""
+    if rolling is None:
+        return None
+    return {"MaxUnavailable": rolling.get("maxUnavailable", 0), "MaxSurge": rolling.get("maxSurge", 0)}
+
+
 def template_labels(template: Mapping[str, Any]) -> dict[str, str]:
     """Return the labels of a pod template; an empty map if there are none."""
     found: dict[str, str] = at(template, "metadata", "labels", default={})

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from podkeep.agent.pod.actions import Finish
+from podkeep.agent.pod.status.conditions import DISRUPTION_TARGET
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition
 
-DISRUPTION_TARGET = "DisruptionTarget"
 TERMINATION_BY_KUBELET = "TerminationByKubelet"
 
 

@@ -16,7 +16,7 @@ TLS = "kubernetes.io/tls"
 DOCKER_KEYS = {DOCKER_CONFIG_JSON: ".dockerconfigjson", DOCKER_CFG: ".dockercfg"}
 """Under which key the types for pulling images hold their configuration."""
 
-_REDACTED = "<secret contents redacted>"
+REDACTED = "<secret contents redacted>"
 
 
 def docker_entries(secret: Secret) -> tuple[docker_config.Entry, ...]:
@@ -50,4 +50,4 @@ def _docker(secret: Secret, key: str, errors: FieldErrors) -> None:
     try:
         docker_config.parse(secret.data[key], legacy=secret.type == DOCKER_CFG)
     except InvalidArgument as error:
-        errors.invalid(f"data[{key}]", _REDACTED, error.message)
+        errors.invalid(f"data[{key}]", REDACTED, error.message)

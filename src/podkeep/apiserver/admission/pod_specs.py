@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-CONTAINER_FIELDS = ("initContainers", "containers", "ephemeralContainers")
+from podkeep.apiserver.kinds.pods.validation.fields import CONTAINER_FIELDS
 
 _TEMPLATES = {
     "podtemplates": ("template",),

@@ -10,11 +10,11 @@ from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import refused
 from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.auth.token_request import WARN_SECONDS
+from podkeep.apiserver.kinds.access.service_accounts import MOUNTABLE_SECRETS
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 
 DEFAULT = "default"
-ENFORCE_SECRETS = "kubernetes.io/enforce-mountable-secrets"
 VOLUME_PREFIX = "kube-api-access-"
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
 ROOT_CA = "kube-root-ca.crt"
@@ -79,7 +79,7 @@ class ServiceAccount:
             place = f"{attributes.target.namespace}/{metadata(pod).get('name', '')}"
             raise refused(attributes, f"no service account specified for pod {place}")
         account = self._account(attributes, name)
-        if metadata(account).get("annotations", {}).get(ENFORCE_SECRETS) in _TRUE:
+        if metadata(account).get("annotations", {}).get(MOUNTABLE_SECRETS) in _TRUE:
             problem = next(_forbidden_references(pod["spec"], account, ephemeral=ephemeral), "")
             if problem:
                 raise refused(attributes, problem)

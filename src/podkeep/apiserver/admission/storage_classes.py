@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from podkeep.apiserver.admission.attributes import AdmitAll, Attributes, Operation
+from podkeep.apiserver.kinds.storage.storage_classes import is_default
+from podkeep.apiserver.kinds.storage.volume_rules import CLASS_ANNOTATION
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import forbidden
@@ -13,11 +15,6 @@ from podkeep.base.text import quantity
 
 CLAIMS = "persistentvolumeclaims"
 CLASSES = "storage.k8s.io/storageclasses"
-_DEFAULT = (
-    "storageclass.kubernetes.io/is-default-class",
-    "storageclass.beta.kubernetes.io/is-default-class",
-)
-_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 PROTECTION = {CLAIMS: "kubernetes.io/pvc-protection", "persistentvolumes": "kubernetes.io/pv-protection"}
 """The finalizer of what stays while it is used, by resource."""
 
@@ -38,9 +35,9 @@ class DefaultStorageClass(AdmitAll):
         if value is None or attributes.operation is not Operation.CREATE or not _is_claim(attributes):
             return
         spec = value.setdefault("spec", {})
-        if "storageClassName" in spec or _CLASS_ANNOTATION in metadata(value).get("annotations", {}):
+        if "storageClassName" in spec or CLASS_ANNOTATION in metadata(value).get("annotations", {}):
             return
-        defaults = [found for found in self._lister.list(CLASSES) if _is_default(found)]
+        defaults = [found for found in self._lister.list(CLASSES) if is_default(found)]
         if defaults:
             # Of equal age the first by name; these are in order.
             newest = max(metadata(found).get("creationTimestamp", "") for found in defaults)
@@ -61,11 +58,6 @@ class StorageObjectInUseProtection(AdmitAll):
         finalizers = metadata(value).setdefault("finalizers", [])
         if name not in finalizers:
             finalizers.append(name)
-
-
-def _is_default(found: Mapping[str, Any]) -> bool:
-    annotations = metadata(found).get("annotations", {})
-    return any(annotations.get(name) == "true" for name in _DEFAULT)
 
 
 class PersistentVolumeClaimResize(AdmitAll):
@@ -104,5 +96,5 @@ def _size(claim: Mapping[str, Any]) -> Any:
 
 
 def _class(claim: Mapping[str, Any]) -> str:
-    named: str = metadata(claim).get("annotations", {}).get(_CLASS_ANNOTATION, "")
+    named: str = metadata(claim).get("annotations", {}).get(CLASS_ANNOTATION, "")
     return named or claim.get("spec", {}).get("storageClassName", "")

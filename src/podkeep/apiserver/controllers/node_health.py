@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from podkeep.apiserver.auth.node import LEASE_NAMESPACE
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
     Change,
@@ -25,7 +26,6 @@ from podkeep.apiserver.meta.lister import Lister
 
 NODES = "nodes"
 LEASES = "coordination.k8s.io/leases"
-LEASE_NAMESPACE = "kube-node-lease"
 GRACE = timedelta(seconds=50)
 """How long a node may say nothing (kube-controller-manager: ``--node-monitor-grace-period``)."""
 STARTUP_GRACE = timedelta(minutes=1)

@@ -12,13 +12,12 @@ from urllib.parse import urlencode
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.cells import at
+from podkeep.apiserver.kinds.pods.validation.fields import CONTAINER_FIELDS
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, bad_request, invalid
 from podkeep.apiserver.requests.query import Query
 from podkeep.base.text import rfc3339
 
-_LISTS = ("initContainers", "containers", "ephemeralContainers")
-"""In the order in which their names are listed."""
 _FLAGS = ("follow", "previous", "timestamps")
 _STREAMS = (("stdin", "input"), ("stdout", "output"), ("stderr", "error"), ("tty", "tty"))
 """What each is called in a request to the API, and in one to a kubelet."""
@@ -31,7 +30,7 @@ def container_of(pod: Mapping[str, Any], asked: str) -> str:
     :raises StatusError: 400, if there is none of that name, or none is asked for and there are several.
     """
     pod_name = metadata(pod)["name"]
-    names = [item["name"] for kind in _LISTS for item in at(pod, "spec", kind, default=())]
+    names = [item["name"] for kind in CONTAINER_FIELDS for item in at(pod, "spec", kind, default=())]
     if asked:
         if asked not in names:
             raise bad_request(f"container {asked[:253]} is not valid for pod {pod_name}")

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from podkeep.apiserver.admission.pod_security.policy import Level, Policy
-from podkeep.apiserver.admission.pod_specs import CONTAINER_FIELDS
+from podkeep.apiserver.kinds.pods.validation.fields import CONTAINER_FIELDS
+from podkeep.apiserver.kinds.pods.validation.spec import APPARMOR_CONTAINER, SECCOMP_CONTAINER, SECCOMP_POD
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -122,15 +123,13 @@ def _unless_windows(check: CheckFunction) -> CheckFunction:
 
 # Baseline
 
-_APP_ARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
-
 
 def _app_armor(metadata: Fields, spec: Fields) -> Violation | None:
     setters, values = _set_by(spec, _app_armor_types)
     annotations = sorted(
         f"{key}={json.dumps(value, ensure_ascii=False)}"
         for key, value in metadata.get("annotations", {}).items()
-        if key.startswith(_APP_ARMOR_ANNOTATION)
+        if key.startswith(APPARMOR_CONTAINER)
         and value not in ("", "runtime/default")
         and not value.startswith("localhost/")
     )
@@ -277,13 +276,9 @@ def _selinux(allowed: frozenset[str]) -> CheckFunction:
     return check
 
 
-_SECCOMP_POD = "seccomp.security.alpha.kubernetes.io/pod"
-_SECCOMP_CONTAINER = "container.seccomp.security.alpha.kubernetes.io/"
-
-
 def _seccomp_annotations(metadata: Fields, spec: Fields) -> Violation | None:
     annotations = metadata.get("annotations", {})
-    keys = {_SECCOMP_POD, *(f"{_SECCOMP_CONTAINER}{container.get('name', '')}" for container in _containers(spec))}
+    keys = {SECCOMP_POD, *(f"{SECCOMP_CONTAINER}{container.get('name', '')}" for container in _containers(spec))}
     found = sorted(
         f"{key}={json.dumps(annotations[key], ensure_ascii=False)}"
         for key in keys & annotations.keys()

@@ -25,7 +25,8 @@ from podkeep.apiserver.admission.pod_security.policy import (
     parse_level,
     parse_version,
 )
-from podkeep.apiserver.admission.pod_specs import CONTAINER_FIELDS, PODS, RESOURCES, Template, template
+from podkeep.apiserver.admission.pod_specs import PODS, RESOURCES, Template, template
+from podkeep.apiserver.kinds.pods.validation.fields import CONTAINER_FIELDS
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import forbidden, internal, invalid

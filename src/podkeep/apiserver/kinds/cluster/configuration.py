@@ -10,7 +10,7 @@ import msgspec
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
-from podkeep.api.validation.secret_types import BASIC_AUTH, DOCKER_KEYS, SSH_AUTH, TLS
+from podkeep.api.validation.secret_types import BASIC_AUTH, DOCKER_KEYS, REDACTED, SSH_AUTH, TLS
 from podkeep.apiserver.kinds.cells import AGE, NAME, at, column
 from podkeep.apiserver.kinds.field_rules import immutable
 from podkeep.apiserver.kinds.resources import Resource, Strategy
@@ -24,7 +24,6 @@ SERVICE_ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
 """The annotation that names the service account of a token."""
 _IMMUTABLE = "field is immutable when `immutable` is set"
-_REDACTED = "<secret contents redacted>"
 
 
 def _size(values: Iterable[str]) -> int:
@@ -102,10 +101,10 @@ def _docker(data: Mapping[str, str], key: str, errors: FieldErrors) -> None:
         content = msgspec.json.decode(base64.b64decode(data[key]))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         # What is wrong there, and where, would tell something of a secret.
-        errors.invalid(f"data[{key}]", _REDACTED, "must be JSON")
+        errors.invalid(f"data[{key}]", REDACTED, "must be JSON")
         return
     if content is not None and not isinstance(content, dict):
-        errors.invalid(f"data[{key}]", _REDACTED, "must be a JSON object")
+        errors.invalid(f"data[{key}]", REDACTED, "must be a JSON object")
 
 
 def _validate_secret_update(new: Object, old: Object, errors: FieldErrors) -> None:

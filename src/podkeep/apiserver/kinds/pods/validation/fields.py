@@ -14,7 +14,8 @@ from podkeep.apiserver.kinds.field_rules import named
 
 MAX_ID = (1 << 31) - 1
 MAX_INT32 = (1 << 31) - 1
-GROUPS = ("initContainers", "containers", "ephemeralContainers")
+CONTAINER_FIELDS = ("initContainers", "containers", "ephemeralContainers")
+"""In the order in which messages list their names."""
 MIRROR = "kubernetes.io/config.mirror"
 """The annotation of a pod that stands for one which an agent runs on its own."""
 _HEADER = re.compile(r"[-A-Za-z0-9]+")
@@ -57,7 +58,7 @@ class Context:
 
 def containers(spec: Mapping[str, Any], path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield every container of a pod with the path of its field."""
-    for group in GROUPS:
+    for group in CONTAINER_FIELDS:
         for index, container in enumerate(spec.get(group, ())):
             yield f"{path}.{group}[{index}]", container
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from podkeep.agent.convert import names
@@ -21,6 +21,7 @@ from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError
+from podkeep.base.text.printable import aggregated
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -294,7 +295,8 @@ class ImageGarbage:
                 left.append(image)
         if errors:
             raise FailedPrecondition(
-                f"wanted to free images older than {longest:g}s, encountered errors in image deletion: {joined(errors)}"
+                f"wanted to free images older than {longest:g}s, encountered errors in image deletion:"
+                f" {aggregated(errors)}"
             )
         return left
 
@@ -316,7 +318,8 @@ class ImageGarbage:
         if errors:
             asked = "all unused images" if wanted is None else f"{wanted} bytes"
             raise FailedPrecondition(
-                f"wanted to free {asked}, but freed {freed} bytes space with errors in image deletion: {joined(errors)}"
+                f"wanted to free {asked}, but freed {freed} bytes space with errors in image deletion:"
+                f" {aggregated(errors)}"
             )
         return Reclaimed(size=freed, images=count)
 
@@ -389,9 +392,3 @@ def size(count: int) -> str:
         if count >= least:
             return f"{count / least:.1f} {unit}"
     return f"{count} B"
-
-
-def joined(texts: Sequence[str]) -> str:
-    """Return several errors as one, each text once."""
-    different = list(dict.fromkeys(texts))
-    return different[0] if len(different) == 1 else f"[{', '.join(different)}]"

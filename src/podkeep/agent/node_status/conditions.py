@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from podkeep.base.text.printable import aggregated
+
 READY = "Ready"
 MEMORY, DISK, PID = "MemoryPressure", "DiskPressure", "PIDPressure"
 
@@ -65,7 +67,7 @@ def conditions(before: Sequence[Condition], pressures: Collection[str], errors: 
         values.append(_condition(known.get(kind), kind, there, words.reasons[which], words.messages[which], now))
         if known.get(kind, {}).get("status") != values[-1]["status"]:
             events.append(words.events[which])
-    ready = ("KubeletNotReady", _aggregate(errors)) if errors else ("KubeletReady", "kubelet is posting ready status")
+    ready = ("KubeletNotReady", aggregated(errors)) if errors else ("KubeletReady", "kubelet is posting ready status")
     values.append(_condition(known.get(READY), READY, not errors, *ready, now))
     if READY in known and known[READY].get("status") != values[-1]["status"]:
         events.append("NodeNotReady" if errors else "NodeReady")
@@ -85,12 +87,6 @@ def _condition(before: Condition | None, kind: str, there: bool, reason: str, me
         "reason": reason,
         "message": message,
     }
-
-
-def _aggregate(errors: Sequence[str]) -> str:
-    """Return several errors as one text (apimachinery, util/errors.NewAggregate): each once."""
-    different = list(dict.fromkeys(errors))
-    return different[0] if len(different) == 1 else f"[{', '.join(different)}]"
 
 
 def differ(one: Sequence[Condition], other: Sequence[Condition]) -> bool:

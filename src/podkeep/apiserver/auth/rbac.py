@@ -20,7 +20,7 @@ from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import ChangingLister, Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, not_found
-from podkeep.base.text.printable import quote
+from podkeep.base.text.printable import aggregated, quote
 
 GROUP = "rbac.authorization.k8s.io"
 ROLES = f"{GROUP}/roles"
@@ -28,9 +28,11 @@ CLUSTER_ROLES = f"{GROUP}/clusterroles"
 ROLE_BINDINGS = f"{GROUP}/rolebindings"
 CLUSTER_ROLE_BINDINGS = f"{GROUP}/clusterrolebindings"
 _MAX_USERS = 1_000
-"""Of whom is kept what they may do; who has more groups than :data:`_MAX_GROUPS`, or long names, is not among them."""
-_MAX_GROUPS = 50
-_MAX_CHARACTERS = 4_096
+"""Of whom is kept what they may do, each in one namespace: their names take 4 MB at most. For one more all are given
+up, and looked up again."""
+_MAX_GROUPS, _MAX_CHARACTERS = 50, 4_096
+"""Groups of a user who is kept, and characters of all names: a service account has three groups, and what tokens of
+others say may be as long as a request's head."""
 
 
 class RoleRef(NamedTuple):
@@ -201,12 +203,6 @@ class Rbac:
                 index.users.clear()
             index.users[key] = found
         return found
-
-
-def aggregated(errors: Iterable[str]) -> str:
-    """Return several errors as one text, as ``utilerrors.NewAggregate`` writes them."""
-    found = list(dict.fromkeys(errors))
-    return found[0] if len(found) == 1 else f"[{', '.join(found)}]" if found else ""
 
 
 def _built(lister: Lister) -> _Index:

@@ -7,7 +7,7 @@ printed before, look like another line, or fill it. Pure; used wherever text is 
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 _quoting = reprlib.Repr()
 _quoting.maxstring = 200
@@ -46,6 +46,12 @@ def _escaped(code: int) -> str:
 
 def printable_lines(text: str) -> str:
     return "\n".join(map(printable, text.split("\n")))
+
+
+def aggregated(errors: Iterable[str]) -> str:
+    """Return several errors as one text, each once, as Kubernetes' ``utilerrors.NewAggregate`` writes them."""
+    different = list(dict.fromkeys(errors))
+    return different[0] if len(different) == 1 else f"[{', '.join(different)}]" if different else ""
 
 
 def listed(names: Sequence[str], most: int) -> str:

@@ -12,10 +12,11 @@ import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, empty_pb2, message_factory, unknown_fields
 from google.protobuf.descriptor import Descriptor
 
+from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 from podkeep.runtime.model import records
-from podkeep.runtime.rpc.convert.namespaces import mapping_messages, namespace_message, namespace_options
+from podkeep.runtime.rpc.convert.namespaces import namespace_message, namespace_options
 
 UINT32, MESSAGE = descriptor_pb2.FieldDescriptorProto.TYPE_UINT32, descriptor_pb2.FieldDescriptorProto.TYPE_MESSAGE
 ENUM = descriptor_pb2.FieldDescriptorProto.TYPE_ENUM
@@ -91,7 +92,7 @@ def test_a_drafts_mapping_comes_through_cri_and_back_unchanged(idmap: IdMap) -> 
     received = namespace_options(api.NamespaceOption.FromString(asked.SerializeToString()))
     assert received.userns == idmap
     assert drafted(received.userns) == draft
-    assert [str(item) for item in mapping_messages(idmap.uids)] == [
+    assert [str(item) for item in id_mappings.messages(idmap.uids)] == [
         str(api.IDMapping(host_id=item.host_id, container_id=item.container_id, length=item.length))
         for item in idmap.uids
     ]

@@ -11,6 +11,7 @@ import pytest
 from runtime_values import IDMAP, in_own_userns, sandbox_config
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 from podkeep.runtime.lifecycle.sandboxes import check_namespaces
@@ -36,7 +37,7 @@ from podkeep.runtime.rpc.convert.checks import (
 from podkeep.runtime.rpc.convert.container import container_config
 from podkeep.runtime.rpc.convert.labels import labels_match
 from podkeep.runtime.rpc.convert.mounts import mount_message
-from podkeep.runtime.rpc.convert.namespaces import mapping_messages, namespace_message, namespace_options
+from podkeep.runtime.rpc.convert.namespaces import namespace_message, namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_message
 from podkeep.runtime.rpc.convert.sandbox import sandbox_config as to_sandbox_config
 
@@ -238,7 +239,7 @@ def test_both_sides_of_a_mapping_are_not_swapped() -> None:
     config = to_sandbox(lambda c: ask_userns(c, mapping(container_id=0, host_id=1000, length=10)))
     assert config.namespaces.userns is not None
     assert config.namespaces.userns.host_uid(3) == 1003
-    (message,) = mapping_messages(config.namespaces.userns.uids)
+    (message,) = id_mappings.messages(config.namespaces.userns.uids)
     assert (message.container_id, message.host_id, message.length) == (0, 1000, 10)
 
 

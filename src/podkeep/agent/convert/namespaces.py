@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.pod import PodSpec
+from podkeep.cri.id_mappings import messages
 from podkeep.cri.v1 import api_pb2
-from podkeep.kernel.namespace.idmap import IdMapping
 
 
 def namespace_options(
@@ -34,11 +32,4 @@ def _options(user_namespace: PodUserNamespace | None) -> api_pb2.UserNamespace:
     if user_namespace is None:
         return api_pb2.UserNamespace(mode=api_pb2.NODE)
     id_map = user_namespace.id_map
-    return api_pb2.UserNamespace(mode=api_pb2.POD, uids=id_mappings(id_map.uids), gids=id_mappings(id_map.gids))
-
-
-def id_mappings(mappings: Sequence[IdMapping]) -> list[api_pb2.IDMapping]:
-    """Return one side of a mapping, for a user namespace or a mount."""
-    return [
-        api_pb2.IDMapping(host_id=item.host_id, container_id=item.container_id, length=item.length) for item in mappings
-    ]
+    return api_pb2.UserNamespace(mode=api_pb2.POD, uids=messages(id_map.uids), gids=messages(id_map.gids))

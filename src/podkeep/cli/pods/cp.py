@@ -168,6 +168,8 @@ class _Container:
 
 
 async def _out(container: _Container, place: Remote, destination: Path) -> None:
+    from podkeep.kernel.files import openat
+
     name = place.path.name
     if name in ("", ".", ".."):
         raise InvalidArgument(f"{place.path}: name a file or a directory in the container")
@@ -195,7 +197,7 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
 
     async def sink(data: bytes) -> bool:
         try:
-            await asyncio.to_thread(_write_all, write, data)
+            await asyncio.to_thread(openat.write_all, write, data)
         except BrokenPipeError:
             return not failure  # who reads may be done before the padding at the end
         return True
@@ -214,12 +216,6 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
         forms.echo_line(f"podkeep: left out: {text}", err=True)
     if len(skipped) > 20:
         forms.echo_line(f"podkeep: left out: {len(skipped) - 20} more", err=True)
-
-
-def _write_all(descriptor: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def unpack(reader: TarReader, name: bytes, target: Path, skipped: list[str]) -> int:

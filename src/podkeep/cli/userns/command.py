@@ -77,7 +77,7 @@ def check(invocation: Invocation, ctx: click.Context, repair: bool, output: str)
     lines = [f"{'repaired' if item.repaired else 'not repaired'} {item.file}: {item.message}" for item in done]
     lines += [f"range: {allowed.problem}"] if allowed.problem else []
     lines += [
-        f"{'warning' if problem.warning else 'wrong'}: pod {_name(row)} ({_ids(row)}): {problem.message}"
+        f"{'warning' if problem.warning else 'wrong'}: pod {inventory.pod_name(row)} ({_ids(row)}): {problem.message}"
         for row, problem in problems
     ]
     document = {
@@ -120,10 +120,6 @@ async def _repair(client: CriClient, invocation: Invocation) -> list[Done]:
         found = await asyncio.to_thread(inventory.records, invocation.config)
         steps = repair.plan(found, await inventory.ask(client))
         return [await asyncio.to_thread(repair.execute, step) for step in steps]
-
-
-def _name(row: Row) -> str:
-    return f"{row.namespace}/{row.name}" if row.name else row.uid
 
 
 def _ids(row: Row) -> str:

@@ -22,6 +22,7 @@ from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base.config import Config
 from podkeep.base.errors import NotFound, PermissionDenied, PodkeepError
 from podkeep.base.ids import PodUID
+from podkeep.cri import id_mappings
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
@@ -206,7 +207,7 @@ async def ask(client: CriClient) -> Runtime:
             namespace=sandbox.metadata.namespace,
             name=sandbox.metadata.name,
             ready=sandbox.state == api_pb2.SANDBOX_READY,
-            id_map=IdMap(uids=_mappings(options.uids), gids=_mappings(options.gids)),
+            id_map=IdMap(uids=id_mappings.mappings(options.uids), gids=id_mappings.mappings(options.gids)),
         )
 
     found = await asyncio.gather(*map(one, listed.items))
@@ -214,10 +215,6 @@ async def ask(client: CriClient) -> Runtime:
         sandboxes=tuple(item for item in found if item is not None),
         pods=frozenset(pods | {sandbox.metadata.uid for sandbox in listed.items}),
     )
-
-
-def _mappings(items: Iterable[api_pb2.IDMapping]) -> tuple[IdMapping, ...]:
-    return tuple(IdMapping(container_id=i.container_id, host_id=i.host_id, length=i.length) for i in items)
 
 
 def _blocks(mappings: Iterable[IdMapping]) -> tuple[Block, ...]:
@@ -310,12 +307,13 @@ def _overlaps(
     for pod, has in theirs:
         apart = pod.uid != uid and not (uid in shared and pod.uid in shared)
         if apart and any(one.overlaps(other) for one in ids for other in has):
-            others[pod.uid] = _name(pod)
+            others[pod.uid] = pod_name(pod)
     for name in others.values():
         yield Problem(kind="overlaps-pod", message=f"pod {name} has some of these IDs, too")
 
 
-def _name(pod: Record | Sandbox) -> str:
+def pod_name(pod: Record | Sandbox | Row) -> str:
+    """Return how a pod is called: namespace and name, or its UID if they are not known."""
     return f"{pod.namespace}/{pod.name}" if pod.name else pod.uid
 
 

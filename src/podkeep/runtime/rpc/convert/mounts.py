@@ -6,13 +6,14 @@ import posixpath
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import ImageID
+from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.files import openat
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import Propagation
 from podkeep.runtime.rpc.convert.checks import enum_value, path_text, quote
 from podkeep.runtime.rpc.convert.image_volumes import volume_image_message, volume_image_record
-from podkeep.runtime.rpc.convert.namespaces import id_map, mapping_messages
+from podkeep.runtime.rpc.convert.namespaces import id_map
 
 
 def mount_record(number: int, mount: api.Mount) -> records.Mount:
@@ -71,8 +72,8 @@ def mount_message(mount: records.Mount, image_id: ImageID | None = None) -> api.
         recursive_read_only=mount.recursive_read_only,
         selinux_relabel=mount.selinux_relabel,
         propagation=api.MountPropagation.ValueType(mount.propagation),
-        uidMappings=mapping_messages(mount.idmap.uids) if mount.idmap else (),
-        gidMappings=mapping_messages(mount.idmap.gids) if mount.idmap else (),
+        uidMappings=id_mappings.messages(mount.idmap.uids) if mount.idmap else (),
+        gidMappings=id_mappings.messages(mount.idmap.gids) if mount.idmap else (),
         image=volume_image_message(mount.image, image_id) if mount.image else None,
         image_sub_path=mount.image.sub_path if mount.image else "",
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.namespace.idmap import IdMap, IdMapping
+from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.model import records
 from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.rpc.convert.checks import bounded, enum_value
@@ -41,8 +42,8 @@ def namespace_message(options: records.NamespaceOptions) -> api.NamespaceOption:
         result.userns_options.mode = api.NODE
     else:
         result.userns_options.mode = api.POD
-        result.userns_options.uids.extend(mapping_messages(options.userns.uids))
-        result.userns_options.gids.extend(mapping_messages(options.userns.gids))
+        result.userns_options.uids.extend(id_mappings.messages(options.userns.uids))
+        result.userns_options.gids.extend(id_mappings.messages(options.userns.gids))
     return result
 
 
@@ -67,22 +68,14 @@ def container_without_user_namespace(config: api.ContainerConfig) -> api.Contain
     return result
 
 
-def mapping_messages(mappings: Iterable[IdMapping]) -> list[api.IDMapping]:
-    return [api.IDMapping(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in mappings]
-
-
 def id_map(uids: Iterable[api.IDMapping], gids: Iterable[api.IDMapping]) -> IdMap:
     """Return CRI's lists of mappings as a checked value.
 
     :raises InvalidArgument: if they break a rule of the kernel.
     """
-    result = IdMap(uids=_mappings(uids), gids=_mappings(gids))
+    result = IdMap(uids=id_mappings.mappings(uids), gids=id_mappings.mappings(gids))
     result.validate()
     return result
-
-
-def _mappings(items: Iterable[api.IDMapping]) -> tuple[IdMapping, ...]:
-    return tuple(IdMapping(container_id=i.container_id, host_id=i.host_id, length=i.length) for i in items)
 
 
 def _userns(options: api.UserNamespace) -> IdMap | None:

@@ -143,7 +143,7 @@ class Connection:
             head += self._h11.send(h11.EndOfMessage()) or b""
             self._writer.write(head)
             await self._writer.drain()
-            while not isinstance(event := await self._event(), h11.Response):
+            while not isinstance(event := await self._h11.event_of(self._reader), h11.Response):
                 if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
                     break
                 if not isinstance(event, h11.InformationalResponse):
@@ -157,19 +157,13 @@ class Connection:
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
 
-    async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return the next event, which is never ``NEED_DATA``."""
-        while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(await self._reader.read(PIECE_BYTES))
-        return event
-
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the body of the answer as it comes; after its end the connection is ready for another request.
 
         :raises Unavailable: if the connection broke before the end.
         """
         try:
-            while isinstance(event := await self._event(), h11.Data):
+            while isinstance(event := await self._h11.event_of(self._reader), h11.Data):
                 yield bytes(event.data)
         except (OSError, h11.RemoteProtocolError) as error:
             raise Unavailable(f"the API at {self._where} broke off its answer: {_words(error)}") from error

@@ -89,7 +89,7 @@ class Backend:
                 await self._write(h11.EndOfMessage())
             else:
                 self._sending = self._tasks.start(self._send(body))
-            while not isinstance(event := await self._event(), h11.Response):
+            while not isinstance(event := await self._h11.event_of(self._reader), h11.Response):
                 if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
                     break
                 if not isinstance(event, h11.InformationalResponse):
@@ -111,19 +111,13 @@ class Backend:
     async def _write(self, event: h11.Event) -> None:
         await write(self._writer, self._h11.send(event) or b"")
 
-    async def _event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
-        """Return the next event, which is never ``NEED_DATA``."""
-        while (event := self._h11.next_event()) is h11.NEED_DATA:
-            self._h11.receive_data(await self._reader.read(PIECE_BYTES))
-        return event
-
     async def body(self) -> AsyncGenerator[bytes, None]:
         """Yield the body of the answer in pieces.
 
         :raises Unavailable: if the connection broke before its end.
         """
         try:
-            while isinstance(event := await self._event(), h11.Data):
+            while isinstance(event := await self._h11.event_of(self._reader), h11.Data):
                 for start in range(0, len(event.data), PIECE_BYTES):
                     yield bytes(event.data[start : start + PIECE_BYTES])
         except (OSError, h11.ProtocolError) as error:

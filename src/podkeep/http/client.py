@@ -98,13 +98,11 @@ async def upgrade(
 async def _answer(name: str, http: Parser, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Upgraded:
     status, words = 0, b""
     while True:
-        event = http.next_event()
-        if event is h11.NEED_DATA:
-            http.receive_data(await reader.read(_READ_BYTES))
-        elif isinstance(event, h11.InformationalResponse) and event.status_code == 101:
+        event = await http.event_of(reader)
+        if isinstance(event, h11.InformationalResponse) and event.status_code == 101:
             headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
             return Upgraded(name, reader, writer, headers, http.trailing_data[0])
-        elif isinstance(event, h11.Response):
+        if isinstance(event, h11.Response):
             status = event.status_code
         elif isinstance(event, h11.Data):
             words = (words + bytes(event.data))[:_WORDS_BYTES]

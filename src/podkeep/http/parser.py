@@ -6,6 +6,8 @@ HTTP/1.1, which is h11's. Whoever speaks HTTP/1.1, as a server or as a client, p
 
 from __future__ import annotations
 
+import asyncio
+
 import h11
 
 from podkeep.http.heads import Chunks, Head
@@ -13,6 +15,7 @@ from podkeep.http.heads import Chunks, Head
 MAX_INTERIM_ANSWERS = 5
 """Of one request, 101 not counted (Go: ``max1xxResponses``): a server could send them for ever, and each takes work."""
 _SWITCHING_PROTOCOLS = 101
+_READ_BYTES = 64 * 1024
 _Event = h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]
 
 
@@ -50,6 +53,12 @@ class Parser(h11.Connection):
         if isinstance(event, h11.Request | h11.Response | h11.InformationalResponse):
             self._looking = self._next_to_look_at(event)
             self._look_at(bytes(self.trailing_data[0]))
+        return event
+
+    async def event_of(self, reader: asyncio.StreamReader) -> _Event:
+        """Return the next event, which is never ``NEED_DATA``, reading what it takes."""
+        while (event := self.next_event()) is h11.NEED_DATA:
+            self.receive_data(await reader.read(_READ_BYTES))
         return event
 
     def start_next_cycle(self) -> None:

@@ -954,6 +954,39 @@ def _image_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
 def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     """Check what a type does not say, so that every process refuses it and not only the one that uses it first."""
     yield from _cgroup_parent_problems(config.runtime)
+    yield from _number_problems(config)
+    yield from _pressure_problems(config.agent)
+    if not config.images.progress_timeout > 0:
+        yield InvalidArgument(
+            f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
+        )
+    yield from problems_of(config.agent.log_max_bytes)
+    yield from problems_of(config.agent.user_namespaces.length)
+    yield from problems_of(config.runtime.log_limit)
+    if config.agent.container_log_max_files < 2:
+        yield InvalidArgument(
+            f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",
+            hint="one is written and one was rotated: use 2 or more",
+        )
+    yield from _image_problems(config.agent)
+    yield from problems_of(config.metrics.endpoint)
+    yield from problems_of(config.api.endpoint)
+    yield from _server_problems(config.agent)
+    if bool(config.api.tls_cert) != bool(config.api.tls_key):
+        yield InvalidArgument("api: tls_cert and tls_key go together", hint="set both or neither")
+    yield from _network_problems(config.network)
+    yield from _path_problems(config)
+    yield from _streaming_problems(config.streaming)
+    default, handlers = config.runtime.default_handler, config.runtime.handlers
+    if default not in handlers:
+        known = ", ".join(sorted(handlers)) or "none"
+        yield InvalidArgument(
+            f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
+            hint=f"add [runtime.handlers.{default}], or name one of the table",
+        )
+
+
+def _number_problems(config: Config) -> Iterator[InvalidArgument]:
     if config.runtime.pids_limit < 0:
         yield InvalidArgument(f"runtime.pids_limit: {config.runtime.pids_limit} is negative", hint="0 means no limit")
     for key, number in (
@@ -976,35 +1009,22 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     ):
         if not 0 < seconds < float("inf"):
             yield InvalidArgument(f"agent.{key}: {seconds:g} is no time", hint="write it in seconds")
-    yield from _pressure_problems(config.agent)
-    if not config.images.progress_timeout > 0:
-        yield InvalidArgument(
-            f"images.progress_timeout: {config.images.progress_timeout:g} is no time", hint="use 60, in seconds"
-        )
-    yield from problems_of(config.agent.log_max_bytes)
-    yield from problems_of(config.agent.user_namespaces.length)
-    yield from problems_of(config.runtime.log_limit)
-    if config.agent.container_log_max_files < 2:
-        yield InvalidArgument(
-            f"agent.container_log_max_files: {config.agent.container_log_max_files} is less than 2",
-            hint="one is written and one was rotated: use 2 or more",
-        )
-    yield from _image_problems(config.agent)
-    yield from problems_of(config.metrics.endpoint)
-    yield from problems_of(config.api.endpoint)
-    yield from _server_problems(config.agent)
-    if bool(config.api.tls_cert) != bool(config.api.tls_key):
-        yield InvalidArgument("api: tls_cert and tls_key go together", hint="set both or neither")
+
+
+def _network_problems(network: NetworkConfig) -> Iterator[InvalidArgument]:
     try:
-        IPv4Network(config.network.subnet)
+        IPv4Network(network.subnet)
     except ValueError as error:
         yield InvalidArgument(f"network.subnet: {error}", hint="write it as 10.183.0.0/16")
     try:
-        IPv6Network(config.network.subnet6 or "::/64")
+        IPv6Network(network.subnet6 or "::/64")
     except ValueError as error:
         yield InvalidArgument(f"network.subnet6: {error}", hint="write it as fd10:183::/64")
-    if not config.network.cni_timeout > 0:
-        yield InvalidArgument(f"network.cni_timeout: {config.network.cni_timeout:g} is no time", hint="use 60")
+    if not network.cni_timeout > 0:
+        yield InvalidArgument(f"network.cni_timeout: {network.cni_timeout:g} is no time", hint="use 60")
+
+
+def _path_problems(config: Config) -> Iterator[InvalidArgument]:
     for key, paths in (
         ("network.cni_conf_dir", (config.network.cni_conf_dir,)),
         ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
@@ -1025,14 +1045,6 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         for path in paths:
             if not os.path.isabs(path):
                 yield InvalidArgument(f"{key}: {path!r} is not an absolute path", hint="begin it with /")
-    yield from _streaming_problems(config.streaming)
-    default, handlers = config.runtime.default_handler, config.runtime.handlers
-    if default not in handlers:
-        known = ", ".join(sorted(handlers)) or "none"
-        yield InvalidArgument(
-            f"runtime.default_handler: {default!r} is not in runtime.handlers, which has: {known}",
-            hint=f"add [runtime.handlers.{default}], or name one of the table",
-        )
 
 
 def _pressure_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:

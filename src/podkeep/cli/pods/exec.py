@@ -15,6 +15,7 @@ from podkeep.cli.core.output import echo_line
 from podkeep.cli.pods.targets import Target, find_target, target_arguments
 
 if TYPE_CHECKING:
+    from podkeep.base.config import Config
     from podkeep.cri.client import CriClient
     from podkeep.cri.v1 import api_pb2
 
@@ -91,7 +92,6 @@ def command(
     """
     if timeout and (stdin or tty):
         raise InvalidArgument("--timeout does not go with -i or -t", hint="interrupt the command instead")
-
     if tty and not stdin:
         # As kubectl has it: in a terminal into which nothing can be typed, a shell would wait for ever.
         echo_line(NO_INPUT, err=True)
@@ -101,41 +101,11 @@ def command(
         echo_line(NO_TERMINAL, err=True)
         tty = False
 
-    async def collect(client: CriClient) -> api_pb2.ExecSyncResponse:
-        from podkeep.cri.v1 import api_pb2
-
-        found = await find_target(client, invocation.config, target, running=True)
-        request = api_pb2.ExecSyncRequest(container_id=found.id, cmd=argv, timeout=timeout)
-        return await client.runtime.ExecSync(request)
-
-    async def stream(client: CriClient) -> int:
-        from podkeep.cli.pods.stream_client import CommandClient
-        from podkeep.cli.pods.terminal import converse
-        from podkeep.cri.v1 import api_pb2
-
-        found = await find_target(client, invocation.config, target, running=True)
-        request = api_pb2.ExecRequest(
-            container_id=found.id, cmd=argv, stdin=stdin, stdout=True, stderr=not tty, tty=tty
-        )
-        answer = await client.runtime.Exec(request)
-        session = await CommandClient.connect(answer.url, invocation.config.streaming.tls_cert)
-        try:
-            return await converse(session, stdin=stdin, terminal=tty)
-        except PodkeepError as error:
-            if (status := status_of_failure(error)) is None:
-                raise
-            # An OCI runtime says it where the command would have written.
-            said = session.last_words.decode(errors="replace").strip()
-            if not said or said.splitlines()[-1] not in error.message:
-                echo_line(f"podkeep: {error.message}", err=True)
-            return status
-        finally:
-            await session.close()
-
+    config = invocation.config
     if not timeout:
-        ctx.exit(connection.run(invocation, stream))
+        ctx.exit(connection.run(invocation, lambda client: _stream(client, config, target, argv, stdin=stdin, tty=tty)))
     try:
-        answer = connection.run(invocation, collect)
+        answer = connection.run(invocation, lambda client: _collect(client, config, target, argv, timeout))
     except PodkeepError as error:
         status = status_of_failure(error)
         if status is None:
@@ -147,6 +117,40 @@ def command(
     sys.stderr.buffer.write(answer.stderr)
     sys.stderr.buffer.flush()
     ctx.exit(_status_of(answer))
+
+
+async def _collect(
+    client: CriClient, config: Config, target: Target, argv: tuple[str, ...], timeout: int
+) -> api_pb2.ExecSyncResponse:
+    from podkeep.cri.v1 import api_pb2
+
+    found = await find_target(client, config, target, running=True)
+    return await client.runtime.ExecSync(api_pb2.ExecSyncRequest(container_id=found.id, cmd=argv, timeout=timeout))
+
+
+async def _stream(
+    client: CriClient, config: Config, target: Target, argv: tuple[str, ...], *, stdin: bool, tty: bool
+) -> int:
+    from podkeep.cli.pods.stream_client import CommandClient
+    from podkeep.cli.pods.terminal import converse
+    from podkeep.cri.v1 import api_pb2
+
+    found = await find_target(client, config, target, running=True)
+    request = api_pb2.ExecRequest(container_id=found.id, cmd=argv, stdin=stdin, stdout=True, stderr=not tty, tty=tty)
+    answer = await client.runtime.Exec(request)
+    session = await CommandClient.connect(answer.url, config.streaming.tls_cert)
+    try:
+        return await converse(session, stdin=stdin, terminal=tty)
+    except PodkeepError as error:
+        if (status := status_of_failure(error)) is None:
+            raise
+        # An OCI runtime says it where the command would have written.
+        said = session.last_words.decode(errors="replace").strip()
+        if not said or said.splitlines()[-1] not in error.message:
+            echo_line(f"podkeep: {error.message}", err=True)
+        return status
+    finally:
+        await session.close()
 
 
 def status_of_failure(error: PodkeepError) -> int | None:

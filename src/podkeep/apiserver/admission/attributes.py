@@ -37,7 +37,20 @@ class Attributes:
 
 
 class Admission(Protocol):
-    """What may change or refuse a write; both raise :class:`StatusError`."""
+    """What may change or refuse a write; both raise :class:`StatusError`.
+
+    The way of a write, in ``registry``::
+
+        strategy.default(value)                 # the kind's
+        admission.mutate(attributes)            # each plugin in its order
+        strategy.prepare_create(value)          # the kind's: what clients cannot set
+        strategy.validate(value, errors)
+        admission.validate(attributes)          # each plugin, of what will be stored
+        ...                                     # the store; nothing was awaited in between
+
+    A deletion is only validated; what is posted to a subresource of another kind, such as ``binding``, is seen as the
+    creation of that.
+    """
 
     def mutate(self, attributes: Attributes) -> None:
         """Change the object before it is validated."""

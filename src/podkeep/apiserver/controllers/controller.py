@@ -139,7 +139,18 @@ NOTHING = Plan()
 
 
 class Controller(Protocol):
-    """A controller. It is told every change of its resources in order, first of all objects that are there."""
+    """A controller. It is told every change of its resources in order, first of all objects that are there.
+
+    How a claim gets a volume, as ``runner`` has ``volume_binder`` do it::
+
+        items = controller.observe(change)               # the claim was created: look at it
+        plan = controller.reconcile(item, lister, now)   # one patch: a volume that fits is reserved for it
+        ...                                              # written as any client writes; if that fails, `item` again
+        items = controller.observe(change)               # of the volume: look at the claim once more
+        plan = controller.reconcile(item, lister, now)   # the next patch: the claim names its volume
+
+    One that could not follow is thrown away with all that it remembers, and a new one is told everything.
+    """
 
     @property
     def name(self) -> str:

@@ -70,7 +70,7 @@ START_ERROR_EXIT_CODE = 128
 KILL_TIMEOUT_S = 10.0
 """How long a killed container may take to end before StopContainer gives up."""
 EXEC_THREADS = 4096
-"""Commands of ExecSync that may run at a time."""
+"""Commands of ExecSync that run at a time, others wait: all those of 64 pods. A thread is made when one is needed."""
 COMMANDS_OF_POD = 64
 """Of them those of one pod. A kubelet asks for a few for each container: its probes and its hooks."""
 OUTPUT_OF_POD = 32 << 20

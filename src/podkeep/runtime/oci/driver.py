@@ -51,8 +51,8 @@ from podkeep.runtime.oci.null_device import open_null
 
 log = logging.getLogger(__name__)
 
-CREATE_TIMEOUT_S = 120.0
-"""How long an OCI runtime may take to create a container."""
+CALL_TIMEOUT_S = 120.0
+"""How long a call of an OCI runtime may take: as long as a kubelet waits for a request (``runtimeRequestTimeout``)."""
 _START_AFTER_END_S = 2.0
 """How long it may take to notice that the first process has ended."""
 END_TIMEOUT_S = 5.0
@@ -228,7 +228,7 @@ class Driver:
         :raises Internal: with the OCI runtime's words, if it refuses (the program does not exist, for example).
         :raises DeadlineExceeded: if it does not end, or not soon after ``process`` did.
         """
-        deadline = time.monotonic() + CREATE_TIMEOUT_S
+        deadline = time.monotonic() + CALL_TIMEOUT_S
         # A file and no pipe: nobody reads it before the end, and what writes more than a pipe holds would wait.
         outputs = os.memfd_create("start", os.MFD_CLOEXEC)
         try:
@@ -295,7 +295,7 @@ class Driver:
         # The container's process keeps the outputs it is given, so the runtime's words are taken from a file.
         null = open_null()
         try:
-            done = spawn.run(argv, env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S, output=null)
+            done = spawn.run(argv, env=_ENVIRONMENT, timeout=CALL_TIMEOUT_S, output=null)
         finally:
             os.close(null)
         if done.returncode != 0:
@@ -370,7 +370,7 @@ class Driver:
         return [*command, "--systemd-cgroup"] if self.systemd_cgroup else command
 
     def _run(self, *arguments: str) -> None:
-        done = spawn.run([*self._command(), *arguments], env=_ENVIRONMENT, timeout=CREATE_TIMEOUT_S)
+        done = spawn.run([*self._command(), *arguments], env=_ENVIRONMENT, timeout=CALL_TIMEOUT_S)
         _require_success(done.returncode, arguments[0], done.stderr)
 
     def _conmon_command(
@@ -419,9 +419,9 @@ class Launch:
     ) -> None:
         """Use a running conmon.
 
-        :param process: the conmon that was executed. It ends when it has forked the one that stays.
-        :param answer: where it writes the process ID.
-        :param held: descriptors that are open as long as it is needed: ``answer``, that by which it is told, others.
+        :param process: the conmon that was executed. It ends when it has forked the conmon that stays.
+        :param answer: where conmon writes the process ID.
+        :param held: descriptors to be closed with this: ``answer``, the one by which conmon is told to begin, others.
         """
         self._container = container
         self._bundle = bundle
@@ -440,7 +440,7 @@ class Launch:
             with suppress(BrokenPipeError):  # it ended, and said why
                 os.write(self._held[1], b"\n")
             # The process that was started forks the conmon that stays, and ends: it is reaped here.
-            spawn.finish(self._launcher, timeout=CREATE_TIMEOUT_S).check()
+            spawn.finish(self._launcher, timeout=CALL_TIMEOUT_S).check()
             pid = self._read_pid()
         finally:
             self.close()
@@ -460,12 +460,10 @@ class Launch:
 
     def _read_pid(self) -> int:
         """Read conmon's answer: a JSON line with the process ID, or -1 and a message."""
-        deadline, data = time.monotonic() + CREATE_TIMEOUT_S, b""
+        deadline, data = time.monotonic() + CALL_TIMEOUT_S, b""
         while not data.endswith(b"\n"):
             if not _readable(self._answer, max(deadline - time.monotonic(), 0)):
-                raise DeadlineExceeded(
-                    f"OCI runtime create of {self._container} took longer than {CREATE_TIMEOUT_S:g} s"
-                )
+                raise DeadlineExceeded(f"OCI runtime create of {self._container} took longer than {CALL_TIMEOUT_S:g} s")
             chunk = os.read(self._answer, 65536)
             if not chunk:
                 break

@@ -280,9 +280,9 @@ class PodDirs:
         return record if record.runtime == self._runtime else None
 
     def is_taken(self, uid: PodUID) -> bool:
-        """Say whether somebody keeps something in the directory of pod ``uid``; an empty one is anybody's.
+        """Say whether the directory of pod ``uid`` is in use; an empty directory may be taken by anybody.
 
-        So is one with nothing but a record that was not finished: who made it has ended at that moment.
+        So may one with nothing but an unfinished record: the process that made it ended at that moment.
         """
         try:
             return any(not entry.startswith(_UNFINISHED) for entry in os.listdir(self.pods / uid))

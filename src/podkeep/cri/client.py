@@ -51,7 +51,7 @@ _OWN_TIMEOUT = frozenset(
 _UNLIMITED_AT_ZERO = frozenset({"/runtime.v1.RuntimeService/ExecSync"})
 """Here ``timeout`` 0 means that the work may take for ever (CRI: ExecSyncRequest)."""
 MAX_TIMEOUT = 1e9
-"""The longest deadline, 31 years: gRPC takes one that its clock cannot count for one that has passed."""
+"""The longest deadline, 31 years: gRPC takes a deadline beyond what its clock can count for one in the past."""
 
 _OWN_DEADLINE_TEXTS = frozenset({"Deadline Exceeded", "Stream removed (Deadline Exceeded)"})
 _BROKEN_OFF_TEXTS = ("Stream removed", "Socket closed", "Connection reset", "recvmsg:", "Broken pipe", "GOAWAY")

@@ -261,7 +261,7 @@ def _beside(there: NamespaceRef) -> tuple[Membership, bool]:
 
 
 def verify(place: NamespaceRef, wanted: int, there: int | None) -> None:
-    """Check that this process is where it was to go, and that this is still what others will join.
+    """Check that this process is in the namespace that it was to join, and that others will join the same.
 
     :param wanted: inode of the namespace that was to be joined.
     :param there: inode of what is at ``place`` now; None: nothing.

@@ -44,7 +44,7 @@ _LONGEST_SLEEP_S = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A kind of certificate: whose signature, for what, and for whom."""
+    """A kind of certificate: its signer, its usages and its subject."""
 
     signer: str
     usages: tuple[str, ...]

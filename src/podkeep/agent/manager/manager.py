@@ -199,7 +199,7 @@ class PodManager:
         before = [other for other in self._managed.values() if static and other.name == managed.name]
         self._managed[uid] = managed
         self._measures.seen(pod)
-        # The threads for blocking steps are shared out by pod: those of this task are counted for this one.
+        # Threads for blocking steps are shared out by pod: what this task uses is counted for its pod.
         with working_for(uid):
             self._tasks.start(self._manage(managed, before))
 

@@ -169,7 +169,7 @@ def _words(asked: Request, text: str) -> str:
 
 
 def _redirect(asked: Request, answer: Answer) -> Request | None:
-    """Return the request that a redirect asks for; ``None`` if it is none, or leads nowhere that one could go."""
+    """Return the request that a redirect asks for; ``None`` if the answer is no redirect, or has no usable URL."""
     if answer.status not in _FOLLOWED or not answer.location:
         return None
     try:

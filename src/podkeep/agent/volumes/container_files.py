@@ -85,7 +85,7 @@ def mounts(
         log = termination_log(directory, container.name, attempt)
         _make_termination_log(log, owner)
         planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
-    # What the pod has made for it is its own and gets its label; what it only refers to keeps the one it has.
+    # Files and volumes that were made for the pod get its label; what it only refers to keeps its own label.
     return [replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
 
 

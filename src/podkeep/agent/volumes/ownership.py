@@ -59,7 +59,7 @@ class Owners:
         return inside if self.id_map is None else self.id_map.host_uid(inside)
 
     def change_of(self, status: os.stat_result) -> tuple[int, int]:
-        """Return the UID and the GID that something on disk is to get; -1 is the one that it has.
+        """Return the UID and the GID that a file on disk is to get; -1: it keeps its own.
 
         What belongs to an ID of the mapping is left to it: it is data that the pod, or one before it, gave away itself.
         Nor is a device of the node given to anybody but the group.

@@ -1,6 +1,6 @@
-"""Rules of roles (``rbac.authorization.k8s.io/v1`` ``PolicyRule``): what one allows, and what others cover. Pure.
+"""Rules of roles (``rbac.authorization.k8s.io/v1`` ``PolicyRule``): what each allows, and which others cover. Pure.
 
-The latter is asked when somebody writes a role: they may grant only what they have themselves.
+Whoever writes a role may grant only what the rules of their own roles cover.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class ServiceAccountTokens:
             claims = _claims(jwt.verify(token, self._keys))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             raise InvalidToken("the token's claims are malformed") from None
-        # Only tokens with a right signature get here: who has none cannot push out those of others.
+        # Only tokens with a right signature get here: a client without one cannot push out other clients' tokens.
         if len(self._verified) >= REMEMBERED_TOKENS:
             del self._verified[next(iter(self._verified))]
         self._verified[digest] = claims

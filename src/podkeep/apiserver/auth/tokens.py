@@ -1,4 +1,4 @@
-"""Bearer tokens: what tells whose one is, and those that a file lists."""
+"""Bearer tokens: the interface of what knows their users, and the tokens that a file lists."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def _shown(text: str) -> str:
 
 
 def of_object(selector: Mapping[str, Any] | None) -> LabelSelector | None:
-    """Return what a ``LabelSelector`` of an object means; None, which selects nothing, if there is none."""
+    """Return what a ``LabelSelector`` of an object means; None: the object has none, and nothing is selected."""
     if selector is None:
         return None
     equal = [Requirement(key, "in", frozenset({value})) for key, value in selector.get("matchLabels", {}).items()]

@@ -87,7 +87,7 @@ def parse(method: str, target: str, query: Query) -> RequestInfo:
 
 
 def _selected_name(query: Query) -> str:
-    """Return the one name that a field selector leaves; empty if it leaves others, or is none."""
+    """Return the one name that a field selector selects; empty if it selects several, or cannot be read."""
     text = query.text("fieldSelector")
     if "metadata.name" not in text:
         return ""

@@ -95,9 +95,9 @@ class Watcher:
         self._waiting: asyncio.Future[None] | None = None
         self._woken = False
         self.deliver: Callable[[Sequence[Event]], bool] | None = None
-        """Takes events in the turn in which they are acknowledged, while :meth:`batch` waits and has given all others
-        out, unless they are many (``DELIVERED_BYTES``); False: it takes none now, and they are batch's. It must not
-        raise."""
+        """Takes events in the turn in which they are acknowledged, while :meth:`batch` waits and has given out all
+        earlier ones, unless they are many (``DELIVERED_BYTES``); False: it took none, and :meth:`batch` returns them.
+        It must not raise."""
         self.keep: Callable[[int], AbstractContextManager[None]] = lambda _: nullcontext()
         """Told of the bytes of objects that came from the disk, until all of them were taken and are done with; it
         may refuse them. What is in the store's memory is kept for others, too."""

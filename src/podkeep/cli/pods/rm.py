@@ -44,8 +44,8 @@ def command(
 ) -> None:
     """Stop and remove pods, side by side. Those of this machine's node are deleted in its API.
 
-    Nothing that was made for them stays: containers, volumes, addresses, user IDs. One that cannot be removed keeps no
-    other from it.
+    Nothing that was made for them stays: containers, volumes, addresses, user IDs. A pod that cannot be removed does
+    not keep the others from being removed.
     """
     if all_ == bool(pods):
         raise click.UsageError("name the pods, or give --all")

@@ -113,7 +113,7 @@ def _option(namespace: str) -> str:
 
 
 async def _never_started(config: Config, error: PodkeepError, target: Target) -> PodkeepError:
-    """Return what to say of a container that has not run: that it never will, if this node's API knows it."""
+    """Return the error for a container that has not run: a better one, if this node's API knows that it never will."""
     said = await _ask_api(config, lambda api: api.why_ended(target.pod, target.namespace))
     if not said:
         return error

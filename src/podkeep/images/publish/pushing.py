@@ -205,7 +205,7 @@ def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
 
 
 class _Upload:
-    """One blob on its way. ``arrived``: bytes of which the registry said that it has them."""
+    """One blob on its way. ``arrived``: bytes that the registry has confirmed."""
 
     def __init__(self, registry: Registry, blob: Blob, tell: Tell) -> None:
         self._registry = registry

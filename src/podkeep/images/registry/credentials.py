@@ -34,7 +34,7 @@ _MAX_FILE = 1 << 20
 _MAX_OUTPUT = 1 << 20
 _HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _DOCKER_HUB_NAMES = ("https://index.docker.io/v1/", "index.docker.io")
-"""What docker calls it in its files, and its helpers."""
+"""Docker Hub in the files of docker and of its helpers."""
 _NOT_FOUND = b"credentials not found"
 """What helpers print if they have none (docker-credential-helpers, errCredentialsNotFoundMessage)."""
 

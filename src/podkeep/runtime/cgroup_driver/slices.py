@@ -89,7 +89,7 @@ def _scope(unit: str, name: str) -> CgroupName:
 def parents(parent: str) -> tuple[str, ...]:
     """Return the cgroups that a sandbox needs above its own and that the runtime makes, outermost first.
 
-    Slices are systemd's: it makes them with what is in them.
+    Slices are not among them: systemd makes a slice when something is put into it.
     """
     if is_slice(parent):
         return ()

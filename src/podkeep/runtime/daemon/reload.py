@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 RELOADABLE = frozenset({"log", "images", "registries", "class_resources"})
 """Tables of the configuration that a reload applies."""
 _NOT_BEFORE_RESTART = frozenset({"images.snapshot_driver", "class_resources.resctrl"})
-"""Keys in them that it does not: drivers are tried, and made, when the store is opened; what runs is in groups of the
-resctrl file system that there was.
+"""Keys in these tables that need a restart: snapshot drivers are tried, and made, when the store is opened; running
+containers are in groups of the resctrl file system that was configured when they started.
 """
 
 _SHOWN_KEYS = 20

@@ -112,8 +112,8 @@ class Bridge:
                 for subnet in gone:
                     netlink.remove_address(self.name, subnets.router(subnet))
                 if gone:
-                    # One that differs from a new one in its length only took that with it: the kernel has an IPv6
-                    # address once.
+                    # The kernel has an IPv6 address once: an old one that differed from a new one in its length only
+                    # took the new one with it.
                     self._make(wanted)
 
     def _use(self, wanted: tuple[Subnet, ...], former: tuple[Subnet, ...]) -> None:

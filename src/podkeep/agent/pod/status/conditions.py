@@ -57,7 +57,7 @@ def conditions(
     if may_restart_all(pod):
         values.append(_restarting(pod, observed, phase, previous))
     generation = pod.metadata.generation
-    # Those of others say themselves which generation they are about.
+    # Others' conditions have the generation that they are about from whoever set them.
     return (*others, *(msgspec.structs.replace(item, observed_generation=generation) for item in values))
 
 

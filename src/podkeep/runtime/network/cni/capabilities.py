@@ -25,7 +25,7 @@ _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "
 
 
 def capabilities(config: SandboxConfig, cgroup: str) -> Json:
-    """Return every capability that a sandbox has arguments for; a plugin gets those that its configuration names.
+    """Return every capability that a sandbox has arguments for; each plugin gets the ones in its configuration.
 
     :raises InvalidArgument: if an annotation is no bandwidth.
     """

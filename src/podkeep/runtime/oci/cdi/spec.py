@@ -90,7 +90,7 @@ class Edits(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
     additional_gids: tuple[int, ...] = ()
 
     def __add__(self, other: Edits) -> Edits:
-        """Return both, ``other`` later: where there can be one only, it is that of ``other``."""
+        """Return both, ``other`` later: of a field that has one value, the value of ``other``."""
         return Edits(
             env=self.env + other.env,
             device_nodes=self.device_nodes + other.device_nodes,

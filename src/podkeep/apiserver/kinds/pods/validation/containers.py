@@ -51,7 +51,7 @@ _FIELDS = frozenset(FIELD_PATHS + VOLUME_FIELDS) | {
     "status.phase",
     "spec.host",
 }
-"""Field labels of pods; those that are none cannot even be converted."""
+"""Field labels of pods; no other name can even be converted."""
 _ENV_SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 
 Values = Mapping[str, Any]

@@ -276,7 +276,6 @@ class Encoder:
         self._deflate = zlib.compressobj(wbits=11, memLevel=5, zdict=DICTIONARY)
 
     def encode(self, frame: Frame) -> bytes:
-        """Return a frame's bytes."""
         match frame:
             case Data():
                 assert len(frame.data) <= MAX_DATA_BYTES

@@ -117,7 +117,6 @@ class SpdyConnection:
         await self.transport.close()
 
     def forget(self, stream_id: int) -> None:
-        """Drop a stream."""
         stream = self._streams.pop(stream_id, None)
         if stream is not None:
             stream.inbox.discard()

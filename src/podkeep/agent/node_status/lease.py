@@ -50,7 +50,6 @@ class NodeLease:
             await asyncio.sleep(waits.next())
 
     async def _ensured(self) -> bool:
-        """Return whether the lease is there and new."""
         try:
             try:
                 self._lease = await self._client.get(LEASES, self._name, NAMESPACE)

@@ -46,7 +46,6 @@ def update(metrics: AgentMetrics, pods: Iterable[tuple[Pod, PodStatus]]) -> None
 
 
 def _condition(status: PodStatus, kind: str) -> PodCondition | None:
-    """Return a condition that holds."""
     return next((item for item in status.conditions if item.type == kind and item.status == "True"), None)
 
 

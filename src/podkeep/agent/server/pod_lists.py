@@ -30,7 +30,6 @@ def containers(pod: Pod) -> dict[str, Container | EphemeralContainer]:
 
 
 def encoded(pods: Iterable[tuple[Pod, PodStatus]]) -> bytes:
-    """Return a ``PodList``."""
     return _list([_object(*item) for item in pods])
 
 

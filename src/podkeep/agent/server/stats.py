@@ -93,7 +93,6 @@ def _moment(nanoseconds: int) -> Moment | None:
 
 
 def fs_stats(system: FileSystem | None, size: Size | None, moment: int = 0) -> Json:
-    """Return an ``FsStats``."""
     found: Json = {"time": _moment(moment or (system.moment if system else 0))}
     if system is not None:
         found |= {"availableBytes": system.available, "capacityBytes": system.capacity}
@@ -192,7 +191,6 @@ class Inventory:
 
 
 def container_stats(message: api_pb2.ContainerStats, disk: PodDisk, inventory: Inventory) -> Json:
-    """Return a ``ContainerStats``."""
     name = message.attributes.metadata.name
     found: Json = {"name": name, "startTime": _moment(inventory.created.get(message.attributes.id, 0))}
     for key, part, convert in (("cpu", "cpu", _cpu), ("memory", "memory", _memory), ("io", "io", _io)):
@@ -214,7 +212,6 @@ def _size(layer: api_pb2.FilesystemUsage) -> Size:
 
 
 def pod_stats(message: api_pb2.PodSandboxStats, inventory: Inventory) -> Json:
-    """Return a ``PodStats``."""
     attributes, linux = message.attributes, message.linux
     meta = attributes.metadata
     disk = inventory.disks.get(meta.uid, NO_DISK)
@@ -275,7 +272,6 @@ class NodeFacts:
 
 
 def node_stats(facts: NodeFacts) -> Json:
-    """Return a ``NodeStats``."""
     usage, now = facts.usage, _moment(facts.moment)
     runtime: Json = {}
     for key, system, size in (

@@ -56,7 +56,6 @@ def service_account_name(namespace: str, name: str) -> str:
 
 
 def service_account_groups(namespace: str) -> tuple[str, str]:
-    """Return the groups that every service account of a namespace is in."""
     return SERVICE_ACCOUNTS, f"{SERVICE_ACCOUNTS}:{namespace}"
 
 

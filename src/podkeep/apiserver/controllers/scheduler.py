@@ -131,7 +131,6 @@ class Scheduler:
 
 
 def is_ours(pod: Mapping[str, Any]) -> bool:
-    """Tell whether a pod is to be bound."""
     spec = pod.get("spec", {})
     return (
         not spec.get("nodeName")

@@ -290,7 +290,6 @@ def _tolerates(spec: Fields, taint: Taint) -> bool:
 
 
 def is_toleration_of(toleration: Fields, taint: Taint) -> bool:
-    """Return whether a toleration of a pod is for a taint."""
     if toleration.get("effect", "") not in ("", taint.effect) or toleration.get("key", "") not in ("", taint.key):
         return False
     operator = toleration.get("operator", "")

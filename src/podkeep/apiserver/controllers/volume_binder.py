@@ -215,7 +215,6 @@ def _holds(volume: Value, claim: Value) -> bool:
 
 
 def fits(volume: Value, claim: Value) -> bool:
-    """Return whether a volume has what a claim asks for."""
     if _class(volume) != _class(claim) or not _holds(volume, claim):
         return False
     selector = selectors.of_object(claim.get("spec", {}).get("selector"))

@@ -14,7 +14,6 @@ _LENGTH_DELIMITED = 2
 
 
 def document(swagger: Mapping[str, Any]) -> bytes:
-    """Return a document, message ``Document``."""
     info = swagger["info"]
     return b"".join(
         (
@@ -89,7 +88,6 @@ def _response(item: Mapping[str, Any]) -> bytes:
 
 
 def _parameter(item: Mapping[str, Any]) -> bytes:
-    """Return a ``ParametersItem``."""
     name, where = _text(4, item["name"]), _text(2, item["in"])
     if item["in"] == "body":
         body = _text(2, item["name"]) + _text(3, item["in"]) + _bytes(5, _schema(item["schema"]))

@@ -46,7 +46,6 @@ class Dialect:
     special: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
     def reference(self, name: str) -> dict[str, Any]:
-        """Return a reference to a definition."""
         found = {"$ref": f"{self.prefix}{name}"}
         return {"allOf": [found]} if self.wraps else found
 

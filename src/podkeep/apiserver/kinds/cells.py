@@ -98,7 +98,6 @@ def containers(*template: str, wide: bool = True) -> tuple[Column, Column]:
 
 
 def selector(*path: str, none: str = NONE) -> Column:
-    """Return the column of a ``LabelSelector``."""
     return column("Selector", lambda value: selector_text(at(value, *path)) or none, wide=True)
 
 

@@ -149,7 +149,6 @@ class Resource:
 
     @property
     def singular(self) -> str:
-        """The name of one."""
         return self.kind.kind.lower()
 
     @property

@@ -49,7 +49,6 @@ class Served:
         return self._by_path.get((group, version, plural))
 
     def by_kind(self, kind: Kind) -> Resource | None:
-        """Return the resource of a kind; None if there is none."""
         return self._by_kind.get(kind)
 
     def of(self, group: str, version: str) -> list[Resource]:

@@ -96,7 +96,6 @@ class _ExpiredToken(StatusError):
 
 
 def future_revision(error: FutureRevision) -> StatusError:
-    """Return the error that a revision is not there yet."""
     causes = [{"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}]
     return StatusError(504, "Timeout", error.message, causes=causes, retryAfterSeconds=1)
 
@@ -137,7 +136,6 @@ class Objects:
         return self._items[-1].key
 
     def keys(self) -> list[Key]:
-        """Return which they are."""
         return [item.key for item in self._items]
 
     async def pages(self, room: Room) -> AsyncGenerator[Sequence[Stored], None]:

@@ -34,7 +34,6 @@ def metadata(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_condition(status: Mapping[str, Any], kind: str, wanted: str = "True") -> bool:
-    """Return whether a status has a condition of this type with this status."""
     return any(item.get("type") == kind and item.get("status") == wanted for item in status.get("conditions", ()))
 
 

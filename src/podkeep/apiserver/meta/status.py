@@ -38,7 +38,6 @@ class StatusError(Exception):
         self.details = {name: value for name, value in details.items() if value}
 
     def status(self) -> dict[str, Any]:
-        """Return the ``Status`` object."""
         answer: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -59,7 +58,6 @@ def qualified(resource: str, group: str) -> str:
 
 
 def not_found(resource: str, group: str, name: str) -> StatusError:
-    """There is no object of this name."""
     message = f'{qualified(resource, group)} "{name}" not found'
     return StatusError(404, "NotFound", message, name=name, group=group, kind=resource)
 
@@ -70,7 +68,6 @@ def no_such_resource() -> StatusError:
 
 
 def already_exists(resource: str, group: str, name: str) -> StatusError:
-    """An object of this name exists."""
     message = f'{qualified(resource, group)} "{name}" already exists'
     return StatusError(409, "AlreadyExists", message, name=name, group=group, kind=resource)
 

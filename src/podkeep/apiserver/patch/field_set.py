@@ -51,7 +51,6 @@ class FieldSet:
             node.members.add(path[-1])
 
     def has(self, path: Sequence[str]) -> bool:
-        """Tell whether exactly this path is in the set."""
         node: FieldSet | None = self
         for element in path[:-1]:
             node = node.children.get(element) if node else None
@@ -70,7 +69,6 @@ class FieldSet:
                 yield (element, *rest)
 
     def union(self, *others: FieldSet) -> FieldSet:
-        """Return what is in one of them."""
         found: dict[str, list[FieldSet]] = {}
         for item in (self, *others):
             for element, child in item.children.items():
@@ -79,7 +77,6 @@ class FieldSet:
         return FieldSet(self.members.union(*(other.members for other in others)), children)
 
     def intersection(self, other: FieldSet) -> FieldSet:
-        """Return what is in both."""
         children = {
             element: child.intersection(other.children[element])
             for element, child in self.children.items()
@@ -88,7 +85,6 @@ class FieldSet:
         return FieldSet(self.members & other.members, _not_empty(children))
 
     def difference(self, other: FieldSet) -> FieldSet:
-        """Return what is in this set only."""
         children = {
             element: child.difference(other.children[element]) if element in other.children else child
             for element, child in self.children.items()
@@ -121,7 +117,6 @@ class FieldSet:
         return FieldSet(members, children)
 
     def fields_v1(self) -> dict[str, Any]:
-        """Return the set as ``FieldsV1``."""
         encoded: dict[str, Any] = {}
         for element in sorted(self.members | self.children.keys()):
             inner = self.below(element).fields_v1()

@@ -26,7 +26,6 @@ class StoreLister:
         self._bytes = 0
 
     def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return an object; None if there is none."""
         stored = self._store.get(Key(resource, namespace, name))
         return None if stored is None else self._decode(stored)
 

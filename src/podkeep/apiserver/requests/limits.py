@@ -94,7 +94,6 @@ class InFlight:
         self.kept = Slots(ROOM_BYTES)
 
     def room(self, user: User) -> Room:
-        """Return what answers to a user have room for."""
         return Room() if MASTERS in user.groups else Room(self.kept, user.name)
 
     @contextmanager

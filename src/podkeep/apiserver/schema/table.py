@@ -43,7 +43,6 @@ class Table:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """Every kind that the table has."""
         return frozenset(self._kinds)
 
     def kind(self, kind: Kind) -> Struct:

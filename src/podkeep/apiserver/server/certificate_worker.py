@@ -31,7 +31,6 @@ def main() -> None:
 
 
 def deliver(order: Order) -> Delivery:
-    """Make what is ordered."""
     now = datetime.fromtimestamp(order.now, UTC)
     try:
         authority, key = _authority(order, now)

@@ -100,7 +100,6 @@ class Files:
         self.directory = root / "pki"
 
     def certificate(self, name: str) -> Path:
-        """Return the file of a certificate."""
         return self.directory / f"{name}.crt"
 
     def key(self, name: str) -> Path:
@@ -133,7 +132,6 @@ def api_server(dns_names: Sequence[str] = (), addresses: Sequence[str] = ()) -> 
 
 
 def client(name: str, user: str, groups: Sequence[str] = (), days: int = DAYS) -> Wanted:
-    """Return the certificate of a user."""
     return Wanted(name=name, common_name=user, organizations=tuple(groups), client=True, days=days)
 
 

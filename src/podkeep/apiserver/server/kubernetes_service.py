@@ -89,8 +89,6 @@ def _brought_up(old: Object, wanted: Object, resource: Resource) -> Object:
 
 
 def _objects(cluster_ip: str, ip: str, port: int) -> dict[str, Object]:
-    """Return the objects by their kind."""
-
     def named(labels: dict[str, str]) -> dict[str, Any]:
         return {"name": _NAME, "namespace": _NAMESPACE, "labels": labels}
 

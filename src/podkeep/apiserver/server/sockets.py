@@ -136,7 +136,6 @@ class Sockets:
         return servers
 
     def close(self) -> None:
-        """Close what is not served."""
         for sock in (self._unix, self._tcp):
             if sock is not None and not self._served:
                 if sock.family == socket.AF_UNIX:

@@ -163,7 +163,6 @@ def file_blob(path: Path, media_type: str) -> Blob:
 
 
 def bytes_blob(shown: str, data: bytes, media_type: str) -> Blob:
-    """Return a few bytes as a blob."""
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the blob's owner closes it
     file.write(data)
     file.flush()

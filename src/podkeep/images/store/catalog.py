@@ -107,7 +107,6 @@ class Catalog:
             return ImageRunConfig(), error.message
 
     def named(self, name: str) -> Image | None:
-        """Return the image that has this full name."""
         now = self._now
         return self._staying(now.images[now.names[name]]) if name in now.names else None
 
@@ -144,7 +143,6 @@ class Catalog:
         return found[0] if found else None
 
     def here(self, wanted: WantedLayer) -> Digest | None:
-        """Return the layer that a worker wants, if it is here."""
         if wanted.layer:
             record = self.layers.get(wanted.layer)
             return wanted.layer if record is not None and record.kind == wanted.kind else None

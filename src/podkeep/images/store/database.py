@@ -385,7 +385,6 @@ class ImageDatabase:
             log.warning("no space is reserved for removals from a full disk: %s", error)
 
     def unused_layers(self) -> frozenset[Digest]:
-        """Return the layers that no image needs."""
         with self._translated() as connection:
             rows = connection.execute("SELECT id FROM layers WHERE id NOT IN (SELECT layer_id FROM image_layers)")
             return frozenset(row[0] for row in rows)

@@ -255,7 +255,6 @@ class LayerStore:
         return top + lowers
 
     def _stored_lowers(self, layers: Sequence[Digest], userns: int | None, at_least: int) -> list[int]:
-        """Return the layers as their drivers have them."""
         keepers = {self._catalog.layers[layer].driver for layer in layers} or {self.driver.name}
         if len(keepers) == 1:
             return self._drivers[keepers.pop()].lowers(layers, userns=userns, at_least=at_least)

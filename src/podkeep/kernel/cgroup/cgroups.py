@@ -472,7 +472,6 @@ class _Found:
 
     @property
     def path(self) -> str:
-        """Its path, for errors."""
         return "/".join((*self.above, self.name))
 
 

@@ -46,7 +46,6 @@ def check_slice(field: str, name: str) -> str:
 
 
 def sandbox_slice(parent: str, sandbox: str) -> str:
-    """Return the slice of a sandbox below the slice ``parent``."""
     return f"{parent.removesuffix(SUFFIX)}-{sandbox}{SUFFIX}"
 
 

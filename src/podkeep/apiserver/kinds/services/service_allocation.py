@@ -40,7 +40,6 @@ class Ranges:
     node_ports: range = range(30_000, 32_768)
 
     def network(self, family: str) -> Network | None:
-        """Return the network of a family; None if there is none."""
         return next((network for network in self.networks if f"IPv{network.version}" == family), None)
 
     @property

@@ -125,7 +125,6 @@ REPLICATION_CONTROLLERS = Resource(
 
 
 def default_replica_set(value: Object) -> None:
-    """Fill in one replica."""
     spec = value.setdefault("spec", {})
     spec.setdefault("replicas", 1)
     default_pod_template(spec.setdefault("template", {}))

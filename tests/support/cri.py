@@ -147,12 +147,37 @@ class Pods:
 
         return self.wait(calling())
 
+    def collect(self, rpc: str, request: Any, *, service: str = "runtime") -> list[Any]:
+        """Call a streaming RPC that ends by itself and return its messages."""
+
+        async def reading() -> list[Any]:
+            return [message async for message in getattr(getattr(self._client, service), rpc)(request)]
+
+        return self.wait(reading())
+
     # images
 
-    def pull(self) -> str:
-        """Pull the image the containers use and return its ID."""
-        request = api.PullImageRequest(image=api.ImageSpec(image=self.image))
+    def pull(self, image: str = "") -> str:
+        """Pull an image, or the one the containers use, and return its ID."""
+        request = api.PullImageRequest(image=api.ImageSpec(image=image or self.image))
         return str(self.call("PullImage", request, service="images").image_ref)
+
+    def image_status(self, reference: str) -> api.Image | None:
+        """Return an image, or None if the runtime has none of this name."""
+        request = api.ImageStatusRequest(image=api.ImageSpec(image=reference))
+        answer: api.ImageStatusResponse = self.call("ImageStatus", request, service="images")
+        return answer.image if answer.HasField("image") else None
+
+    def images(self, reference: str = "") -> list[api.Image]:
+        """Return the images, all of them or those of a name."""
+        request = api.ListImagesRequest()
+        if reference:
+            request.filter.image.image = reference
+        return list(self.call("ListImages", request, service="images").images)
+
+    def remove_image(self, reference: str) -> None:
+        """Remove an image, if it is there."""
+        self.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)), service="images")
 
     # sandboxes
 
@@ -266,6 +291,12 @@ class Pods:
         answer = self.call("ContainerStatus", api.ContainerStatusRequest(container_id=container))
         status: api.ContainerStatus = answer.status
         return status
+
+    def classes(self, container: str) -> dict[str, str]:
+        """Return a container's classes in force, as verbose status shows them."""
+        request = api.ContainerStatusRequest(container_id=container, verbose=True)
+        found: dict[str, str] = json.loads(self.call("ContainerStatus", request).info["info"])["classResources"]
+        return found
 
     def host_pid(self, container: str) -> int:
         """Return the host's ID of a container's first process."""

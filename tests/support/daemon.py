@@ -146,6 +146,11 @@ pod_logs = "{self.base / "logs"}"
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=TIMEOUT_S)
 
+    def hang_up(self) -> None:
+        """Have it read its configuration anew."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGHUP)
+
     def kill(self) -> None:
         """End the daemon with SIGKILL."""
         assert self.process is not None

@@ -89,14 +89,6 @@ class Node(Pods):
         assert self.endpoint.is_reference or type(error) in kinds, f"{type(error).__name__}: {error}"
         return str(error)
 
-    def collect(self, rpc: str, request: Any, *, service: str = "runtime") -> list[Any]:
-        """Call a streaming RPC that ends by itself and return its messages."""
-
-        async def reading() -> list[Any]:
-            return [message async for message in getattr(getattr(self._client, service), rpc)(request)]
-
-        return self.wait(reading())
-
     # images
 
     def fetch(self, reference: str) -> str:
@@ -104,23 +96,6 @@ class Node(Pods):
         self._pulled.append(reference)
         request = api.PullImageRequest(image=api.ImageSpec(image=reference))
         return str(self.call("PullImage", request, service="images").image_ref)
-
-    def image_status(self, reference: str) -> api.Image | None:
-        """Return an image, or None if the runtime has none of this name."""
-        request = api.ImageStatusRequest(image=api.ImageSpec(image=reference))
-        answer: api.ImageStatusResponse = self.call("ImageStatus", request, service="images")
-        return answer.image if answer.HasField("image") else None
-
-    def images(self, reference: str = "") -> list[api.Image]:
-        """Return the images, all of them or those of a name."""
-        request = api.ListImagesRequest()
-        if reference:
-            request.filter.image.image = reference
-        return list(self.call("ListImages", request, service="images").images)
-
-    def remove_image(self, reference: str) -> None:
-        """Remove an image, if it is there."""
-        self.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)), service="images")
 
     # what the runtime says of itself
 

@@ -34,7 +34,7 @@ def mounted(pods: Pods, registry: Registry) -> Iterator[Mounted]:
     pulled: list[str] = []
 
     def mount(parts: Sequence[Part], *, sub_path: str = "", own_users: bool = False) -> str:
-        reference = pull(pods, artifact(parts).push(registry, f"layout/rule{len(pulled)}:1"))
+        reference = pods.pull(artifact(parts).push(registry, f"layout/rule{len(pulled)}:1"))
         pulled.append(reference)
         return volume_in(pods, reference, sub_path=sub_path, own_users=own_users)
 
@@ -42,16 +42,7 @@ def mounted(pods: Pods, registry: Registry) -> Iterator[Mounted]:
     for sandbox in pods.sandboxes():
         pods.remove(sandbox.id)
     for reference in pulled:
-        remove(pods, reference)
-
-
-def pull(pods: Pods, name: str) -> str:
-    request = api.PullImageRequest(image=api.ImageSpec(image=name))
-    return str(pods.call("PullImage", request, service="images").image_ref)
-
-
-def remove(pods: Pods, reference: str) -> None:
-    pods.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)), service="images")
+        pods.remove_image(reference)
 
 
 def volume_in(pods: Pods, reference: str, *, sub_path: str = "", own_users: bool = False) -> str:
@@ -66,7 +57,7 @@ def refused(pods: Pods, registry: Registry, parts: Sequence[Part], kind: type[Po
     """Try to pull an artifact that a rule refuses; nothing of it is there afterwards."""
     name = artifact(parts).push(registry, "layout/refused:1")
     with pytest.raises(kind, match=why):
-        pull(pods, name)
+        pods.pull(name)
     status = pods.call("ImageStatus", api.ImageStatusRequest(image=api.ImageSpec(image=name)), service="images")
     assert not status.HasField("image")
 
@@ -226,12 +217,12 @@ def test_rule_17_an_index_is_resolved_by_architecture(pods: Pods, registry: Regi
         made.push(registry, "layout/index", by_digest=True)
         entries.append(made.descriptor(platform={"os": "linux", "architecture": architecture}))
     both = index(entries)
-    reference = pull(pods, both.push(registry, "layout/index:1"))
+    reference = pods.pull(both.push(registry, "layout/index:1"))
     container = volume_in(pods, reference)
     assert pods.read(container, "ls /volume") == node_architecture()
     for sandbox in pods.sandboxes():
         pods.remove(sandbox.id)
-    remove(pods, reference)
+    pods.remove_image(reference)
 
 
 def test_every_rule_of_the_document_has_its_test() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_image_volumes import FAILED, images, mounted_at, pull, remove_image, volume
+from test_image_volumes import FAILED, images, mounted_at, volume
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
@@ -44,11 +44,11 @@ def kep(pods: Pods, registry: Registry) -> Iterator[str]:
 
 def _pulled(pods: Pods, wanted: Artifact, registry: Registry, name: str) -> Iterator[str]:
     reference = wanted.push(registry, name)
-    assert pull(pods, reference) == wanted.digest
+    assert pods.pull(reference) == wanted.digest
     yield reference
     for sandbox in pods.sandboxes():
         pods.remove(sandbox.id)
-    remove_image(pods, reference)
+    pods.remove_image(reference)
     assert wanted.digest not in images(pods)
 
 
@@ -142,10 +142,10 @@ def test_the_image_service_shows_artifacts(pods: Pods, thing: str) -> None:
 @pytest.mark.requirement("V46", "V67")
 def test_an_artifact_in_use_is_not_removed(pods: Pods, thing: str) -> None:
     container = pods.launch(pods.run(), mounts=[volume(thing)])
-    message = error_of(lambda: remove_image(pods, thing), FailedPrecondition)
+    message = error_of(lambda: pods.remove_image(thing), FailedPrecondition)
     assert container in message
     pods.remove_container(container)
-    remove_image(pods, thing)
+    pods.remove_image(thing)
     assert THING.digest not in images(pods)
     assert not _status(pods, thing).HasField("image")
 
@@ -178,9 +178,9 @@ def test_an_artifact_counts_for_the_file_system_of_images(pods: Pods, registry: 
     before = used()
     bulk = artifact([file_part("bulk", os.urandom(3 * MIB), BYTES)])
     reference = bulk.push(registry, "artifact/bulk:v1")
-    assert pull(pods, reference) == bulk.digest
+    assert pods.pull(reference) == bulk.digest
     assert 3 * MIB <= used() - before < 3 * MIB + MIB
-    remove_image(pods, reference)
+    pods.remove_image(reference)
     assert used() - before < MIB
 
 
@@ -233,15 +233,15 @@ def test_five_gibibytes_are_mounted_in_a_second_pod_without_a_copy(
 def test_artifacts_outlive_a_killed_daemon(mortal: Mortal, registry: Registry) -> None:
     reference = THING.push(registry, "artifact/killed:v1")
     pods = mortal.start()
-    pull(pods, reference)
+    pods.pull(reference)
     container = pods.launch(pods.run(), mounts=[volume(reference)])
     mortal.daemon.kill()
     pods = mortal.start()
     assert pods.read(container, "cat /volume/hi.txt") == "hello"
-    error_of(lambda: remove_image(pods, reference), FailedPrecondition)
+    error_of(lambda: pods.remove_image(reference), FailedPrecondition)
     other = pods.launch(pods.run(pod("other")), mounts=[volume(reference)])
     assert pods.read(other, "cat /volume/hi.txt /volume/conf/a") == "helloa"
     for sandbox in pods.sandboxes():
         pods.remove(sandbox.id)
-    remove_image(pods, reference)
+    pods.remove_image(reference)
     assert THING.digest not in images(pods)

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -202,13 +201,6 @@ def assert_throttled(pods: Pods, *loads: Load) -> None:
     raise AssertionError(f"too slow: {attempts}")
 
 
-def info(pods: Pods, container: str) -> Mapping[str, str]:
-    """Return a container's classes in force, as verbose status shows them."""
-    request = api.ContainerStatusRequest(container_id=container, verbose=True)
-    found: Mapping[str, str] = json.loads(pods.call("ContainerStatus", request).info["info"])["classResources"]
-    return found
-
-
 # what is measured
 
 
@@ -270,12 +262,12 @@ def test_a_change_of_class_counts_at_once_and_clears_old_entries(node: Node) -> 
     )
     node.change(container, "bronze")
     assert node.files(sandbox, container) == {READ_BPS: f"{number} {8 * MIB}", WRITE_BPS: f"{number} {4 * MIB}"}
-    assert info(node.pods, container) == {"blockio": "bronze"}
+    assert node.pods.classes(container) == {"blockio": "bronze"}
     assert_throttled(node.pods, Load(container=container, rate=8 * MIB))
     node.change(container, "free")
     assert node.files(sandbox, container) == {}
     node.change(container, "default")
-    assert info(node.pods, container) == {"blockio": "gold"}
+    assert node.pods.classes(container) == {"blockio": "gold"}
 
 
 # story 3
@@ -410,7 +402,7 @@ def test_limits_survive_a_killed_daemon_and_are_put_back(own_node: Node, mortal:
     Cgroups().write(path, READ_IOPS, f"{node.disk.number} 7")
     node.pods = mortal.start()
     assert node.files(sandbox, container) == expected
-    assert info(node.pods, container) == {"blockio": "bronze"}
+    assert node.pods.classes(container) == {"blockio": "bronze"}
 
 
 # the file
@@ -426,12 +418,12 @@ def test_a_reload_gives_those_in_a_class_its_new_meaning(own_node: Node) -> None
     # Mistakes change nothing.
     for line, mistake in enumerate(("Wait: 50", "ThrottleReadBps: fast", "Devices: [relative]"), 3):
         node.file.write_text("Classes:\n  bronze:\n" + "\n" * (line - 3) + f"  - {mistake}\n")
-        hang_up(node.daemon)
+        node.daemon.hang_up()
         wait_for(partial(_logged, node.daemon, f"{node.file}:{line}: "), "the refusal")
         assert node.files(sandbox, container) == expected
     assert node.files(sandbox, node.run(sandbox, "two", "bronze")) == expected
     node.file.write_text(text.replace("ThrottleWriteBps: 4Mi", "ThrottleWriteIOPS: 20"))
-    hang_up(node.daemon)
+    node.daemon.hang_up()
     number = node.disk.number
     expected = {READ_BPS: f"{number} {8 * MIB}", WRITE_IOPS: f"{number} 20"}
     wait_for(lambda: node.files(sandbox, container) == expected, "the reload")
@@ -455,9 +447,3 @@ def test_without_a_file_there_is_no_blockio(daemon: Daemon, pods: Pods) -> None:
     sandbox = pods.run()
     message = error_of(lambda: pods.create(sandbox, class_resources=_classes("gold")), FailedPrecondition)
     assert "class resource blockio: blockio is disabled" in message
-
-
-def hang_up(daemon: Daemon) -> None:
-    """Let the daemon read its files again."""
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGHUP)

@@ -93,7 +93,7 @@ class Node:
     def reload(self) -> str:
         """Send SIGHUP and return the log's line about it."""
         before = self.daemon.log.read_text()
-        self.daemon.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+        self.daemon.hang_up()
 
         def line() -> str:
             new = self.daemon.log.read_text()[len(before) :].splitlines()
@@ -138,12 +138,6 @@ def pod_asking(name: str = "pod", **classes: str) -> api.PodSandboxConfig:
     return config
 
 
-def held(pods: Pods, container: str) -> dict[str, str]:
-    request = api.ContainerStatusRequest(container_id=container, verbose=True)
-    found: dict[str, str] = json.loads(pods.call("ContainerStatus", request).info["info"])["classResources"]
-    return found
-
-
 def held_by_pod(pods: Pods, sandbox: str) -> dict[str, str]:
     found: dict[str, str] = json.loads(pods.pod_status(sandbox, verbose=True).info["info"])["classResources"]
     return found
@@ -167,7 +161,7 @@ def test_classes_of_containers_and_of_pods(node: Node) -> None:
     asked = asking(weight="default", oom="likely", qos="Guaranteed")
     both = [pods.launch(sandbox, name=name, class_resources=asked, resources=resources) for name in "ab"]
     for container in both:
-        assert held(pods, container) == {"oom": "likely", "qos": "Guaranteed", "weight": "much"}
+        assert pods.classes(container) == {"oom": "likely", "qos": "Guaranteed", "weight": "much"}
         assert (score(pods, container), node.weight(pods, container)) == (600, 700)
         assert pods.read(container, "cat /proc/self/oom_score_adj") == "600"
         annotations = node.config_json(container)["annotations"]
@@ -176,7 +170,7 @@ def test_classes_of_containers_and_of_pods(node: Node) -> None:
     assert held_by_pod(pods, sandbox) == {DEMO: "red", "qos": "Burstable"}
     # What the pod has is no default of its containers, and nothing is given that nobody asked for.
     plain = pods.launch(sandbox, name="plain", resources=resources)
-    assert held(pods, plain) == {}
+    assert pods.classes(plain) == {}
     assert score(pods, plain) == 900
     assert node.told() == [("apply", "red", sandbox), ("verify", "red", sandbox)]
     assert "tests/pod: QoS class Burstable" in node.daemon.log.read_text()
@@ -209,7 +203,7 @@ def test_a_class_is_released_when_its_container_ends_and_once(node: Node) -> Non
     container = pods.launch(pods.run(), "true", class_resources=asking(demo="blue"))
     pods.exited(container)
     wait_for(lambda: len(node.told()) == 3, "the release")
-    wait_for(lambda: held(pods, container) == {}, "the record of the release")
+    wait_for(lambda: pods.classes(container) == {}, "the record of the release")
     pods.remove_container(container)
     assert node.told() == [(action, "blue", container) for action in ("apply", "verify", "release")]
 
@@ -229,7 +223,7 @@ def test_a_class_that_cannot_be_had_undoes_the_container(node: Node) -> None:
     assert "apply is refused today" in error_of(lambda: pods.run(config), FailedPrecondition)
     assert node.daemon.resources() == before
     node.refuse("apply", on=False)
-    assert held(pods, pods.launch(sandbox, class_resources=asked))[DEMO] == "blue"
+    assert pods.classes(pods.launch(sandbox, class_resources=asked))[DEMO] == "blue"
 
 
 def test_a_class_that_is_not_in_force_ends_the_start(node: Node) -> None:
@@ -315,7 +309,7 @@ def test_failing_in_the_middle_leaves_nothing(node: Node, name: str, action: str
         pods.remove(sandbox.id)
     assert node.daemon.resources() == before
     if action == "kill":
-        assert held(pods, classed_pod(pods)) == {DEMO: "blue", "oom": "likely", "weight": "little"}
+        assert pods.classes(classed_pod(pods)) == {DEMO: "blue", "oom": "likely", "weight": "little"}
 
 
 @pytest.mark.requirement("Q16")
@@ -328,7 +322,7 @@ def test_classes_survive_the_daemon_and_what_was_changed_meanwhile_is_put_back(n
     Cgroups().write(node.cgroup_of(sandbox, container), WEIGHT, "321")
     pods = node.start()
     assert pods.host_pid(container) == pid
-    assert held(pods, container) == {DEMO: "blue", "oom": "likely", "weight": "little"}
+    assert pods.classes(container) == {DEMO: "blue", "oom": "likely", "weight": "little"}
     assert held_by_pod(pods, sandbox) == {DEMO: "red"}
     assert (score(pods, container), node.weight(pods, container)) == (600, 40)
     assert node.told()[-2:] == [("verify", "blue", container), ("verify", "red", sandbox)]
@@ -349,7 +343,7 @@ def test_what_ended_while_no_daemon_ran_is_released(node: Node) -> None:
     wait_for(node.daemon.layout.exit_file(ContainerID(container)).exists, "the end of the container")
     pods = node.start()
     assert node.told()[-1] == ("release", "blue", container)
-    assert held(pods, container) == {}
+    assert pods.classes(container) == {}
     pods.remove_container(container)
     assert node.told().count(("release", "blue", container)) == 1
 
@@ -364,12 +358,12 @@ def test_a_change_that_was_killed_is_taken_back(node: Node, name: str) -> None:
     assert node.daemon.process is not None
     assert node.daemon.process.wait(timeout=60) == -signal.SIGKILL
     pods = node.start()
-    assert held(pods, container) == {"oom": "likely", "weight": "little"}
+    assert pods.classes(container) == {"oom": "likely", "weight": "little"}
     assert (score(pods, container), node.weight(pods, container)) == (600, 40)
     if name != "class.changed.oom":
         assert node.told()[-1] == ("release", "red", container)
     update(pods, container, oom="unlikely", weight="much", demo="red")
-    assert held(pods, container) == {DEMO: "red", "oom": "unlikely", "weight": "much"}
+    assert pods.classes(container) == {DEMO: "red", "oom": "unlikely", "weight": "much"}
     assert (score(pods, container), node.weight(pods, container)) == (300, 700)
 
 
@@ -412,7 +406,7 @@ def test_a_reload_that_takes_a_class_away_from_somebody_is_refused(node: Node) -
     assert "class resource oom: class 'likely' would be gone, and tests/pod/main is in it" in line
     assert (score(pods, container), node.weight(pods, container)) == (600, 40)
     assert pods.call("Status", api.StatusRequest()).status.resources == before
-    assert held(pods, pods.launch(sandbox, name="new", class_resources=asking(oom="likely"))) == {"oom": "likely"}
+    assert pods.classes(pods.launch(sandbox, name="new", class_resources=asking(oom="likely"))) == {"oom": "likely"}
     for item in pods.containers():
         pods.remove_container(item.id)
     assert "read again" in node.reload()
@@ -450,7 +444,7 @@ def test_a_daemon_that_is_killed_during_a_reload_carries_it_out_when_it_starts(n
     container = pods.launch(pods.run(), class_resources=asking(oom="likely", weight="little"))
     node.configure(weights={"little": 60, "much": 700})
     assert node.daemon.process is not None
-    node.daemon.process.send_signal(signal.SIGHUP)
+    node.daemon.hang_up()
     assert node.daemon.process.wait(timeout=60) == -signal.SIGKILL
     pods = node.start()
     assert (score(pods, container), node.weight(pods, container)) == (600, 60)
@@ -467,7 +461,7 @@ def test_reloads_while_pods_come_and_go(node: Node) -> None:
             ("CreateContainer", pods.create_request(sandbox, name=f"c{little}", class_resources=asked))
             for sandbox in sandboxes
         ]
-        node.daemon.process.send_signal(signal.SIGHUP)  # type: ignore[union-attr]
+        node.daemon.hang_up()
         containers = [answer.container_id for answer in pods.call_all(creating)]
         pods.call_all([("StartContainer", api.StartContainerRequest(container_id=item)) for item in containers])
         # Whichever came first: those from before, those in the making, and those of today have what it means now.
@@ -498,7 +492,7 @@ def test_a_start_without_a_class_in_use_leaves_its_containers_alone(node: Node) 
     message = error_of(lambda: pods.create(sandbox, name="new", class_resources=asking(oom="likely")), InvalidArgument)
     assert message.startswith("class resource oom: no class 'likely'")
     update(pods, container, oom="other")
-    assert (held(pods, container)["oom"], score(pods, container)) == ("other", 5)
+    assert (pods.classes(container)["oom"], score(pods, container)) == ("other", 5)
 
 
 @pytest.mark.requirement("Q80")

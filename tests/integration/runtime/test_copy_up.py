@@ -51,10 +51,6 @@ def with_volumes(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -
     return registry.push(layout, "with-volumes:1")
 
 
-def pull(pods: Pods, image: str) -> None:
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=image)), service="images")
-
-
 def volumes_of(daemon: Daemon, container: str) -> list[Path]:
     return sorted((daemon.layout.root / "containers" / container / "volumes").glob("*"))
 
@@ -63,7 +59,7 @@ def volumes_of(daemon: Daemon, container: str) -> list[Path]:
 def test_volumes_hold_what_the_image_has(
     daemon: Daemon, pods: Pods, with_volumes: str, user: tuple[int, int, int] | None
 ) -> None:
-    pull(pods, with_volumes)
+    pods.pull(with_volumes)
     container = pods.launch(
         pods.run(pod(options=namespaces(user=user))), image=with_volumes, security={"readonly_rootfs": True}
     )
@@ -96,7 +92,7 @@ def test_file_capabilities_survive(
     """They are bound to the user namespace that the file's owner is root of (capabilities(7), version 3)."""
     layers = [[directory("data"), file("data/busybox", Path("/bin/busybox").read_bytes(), 0o755, pax=CAPABILITY)]]
     image = registry.push(busybox_layout(tmp_path, config={"Volumes": {"/data": {}}}, layers=layers), "capable:1")
-    pull(pods, image)
+    pods.pull(image)
     # As a user without rights, a program with cap_net_bind_service may still have it.
     security = {"run_as_user": api.Int64Value(value=1000), "capabilities": api.Capability(add_capabilities=["ALL"])}
     container = pods.launch(pods.run(pod(options=namespaces(user=user))), image=image, security=security)
@@ -104,7 +100,7 @@ def test_file_capabilities_survive(
 
 
 def test_every_container_has_its_own(daemon: Daemon, pods: Pods, with_volumes: str) -> None:
-    pull(pods, with_volumes)
+    pods.pull(with_volumes)
     sandbox = pods.run()
     one, other = (pods.launch(sandbox, name=name, image=with_volumes) for name in ("one", "other"))
     pods.read(one, "echo changed > /data/later")
@@ -118,7 +114,7 @@ def test_every_container_has_its_own(daemon: Daemon, pods: Pods, with_volumes: s
 def test_a_mount_of_the_request_is_no_volume(
     daemon: Daemon, pods: Pods, with_volumes: str, open_directory: Path
 ) -> None:
-    pull(pods, with_volumes)
+    pods.pull(with_volumes)
     (open_directory / "asked").mkdir()
     mounts = [bind(open_directory / "asked", "/data//"), bind(open_directory / "asked", "/missing")]
     container = pods.launch(pods.run(), image=with_volumes, mounts=mounts)
@@ -131,7 +127,7 @@ def test_a_mount_of_the_request_is_no_volume(
 def test_image_with_a_volume_where_none_can_be(pods: Pods, registry: Registry, tmp_path: Path, path: str) -> None:
     layout = busybox_layout(tmp_path, config={"Volumes": {path: {}}}, layers=[[symlink("link", "../../proc/self")]])
     image = registry.push(layout, "wrong-volume:1")
-    pull(pods, image)
+    pods.pull(image)
     sandbox = pods.run()
     message = error_of(lambda: pods.create(sandbox, image=image), InvalidArgument)
     assert path in message
@@ -149,7 +145,7 @@ def test_without_volumes_nothing_is_made(daemon: Daemon, pods: Pods) -> None:
 def test_killed_while_it_makes_volumes(mortal: Mortal, with_volumes: str, point: str) -> None:
     layout = mortal.daemon.layout
     pods = mortal.start(failpoints=f"{point}=kill")
-    pull(pods, with_volumes)
+    pods.pull(with_volumes)
     sandbox = pods.run()
     before = mortal.daemon.resources()
     error_of(lambda: pods.create(sandbox, image=with_volumes), Unavailable)
@@ -173,7 +169,7 @@ def test_disk_that_is_full(mortal: Mortal, registry: Registry, tmp_path: Path) -
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=44m,mode=711", "none", daemon.layout.root], check=True)
     try:
         pods = mortal.start()
-        pull(pods, image)
+        pods.pull(image)
         sandbox = pods.run()
         before = daemon.resources()
         assert "does not fit on the disk" in error_of(lambda: pods.create(sandbox, image=image), ResourceExhausted)
@@ -196,7 +192,7 @@ def test_a_hole_of_the_image_takes_no_disk(daemon: Daemon, pods: Pods, registry:
     layers = [tar(busybox_members()), tarmaker.directory(b"data/") + hole(b"data/hole", size) + tarmaker.END]
     config = {"Env": ["PATH=/bin"], "Volumes": {"/data": {}}}
     image = registry.push(builder.finish(builder.image(layers, config=config), "hole:1"), "hole:1")
-    pull(pods, image)
+    pods.pull(image)
     container = pods.launch(pods.run(), image=image)
     assert pods.read(container, "stat -c %s /data/hole") == str(size)
     found = volumes_of(daemon, container)[0] / "hole"
@@ -210,7 +206,7 @@ def test_a_copy_ends_when_its_pod_is_stopped(mortal: Mortal, registry: Registry,
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     pods = mortal.start(failpoints=f"volume.directory=open:{gate}")
-    pull(pods, image)
+    pods.pull(image)
     sandbox = pods.run()
     before = mortal.daemon.resources()
 

@@ -68,12 +68,8 @@ def called(pods: Pods, rpc: str, request: Any) -> object:
     service = "images" if rpc in IMAGES else "runtime"
     if not METHODS[rpc].server_streaming:
         return pods.call_all([(rpc, request)], service=service)[0]
-
-    async def reading() -> list[Any]:
-        return [message async for message in getattr(getattr(pods._client, service), rpc)(request)]
-
     try:
-        return pods.wait(reading())
+        return pods.collect(rpc, request, service=service)
     except PodkeepError as error:
         return error
 

@@ -37,7 +37,7 @@ def _config(run: dict[str, Any], diff_ids: list[str]) -> bytes:
 
 
 def _images(pods: Pods) -> dict[str, api.Image]:
-    return {image.id: image for image in pods.call("ListImages", api.ListImagesRequest(), service="images").images}
+    return {image.id: image for image in pods.images()}
 
 
 @pytest.fixture
@@ -72,12 +72,7 @@ def test_images_that_an_older_podkeep_took_harm_no_other(
         assert len(listed) == len(bad) + 1
         for name, image in bad.items():
             found = listed[image]
-            assert (
-                found
-                == pods.call(
-                    "ImageStatus", api.ImageStatusRequest(image=api.ImageSpec(image=image)), service="images"
-                ).image
-            )
+            assert pods.image_status(image) == found
             verbose = api.ImageStatusRequest(image=api.ImageSpec(image=image), verbose=True)
             assert pods.call("ImageStatus", verbose, service="images").image == found
             assert (found.HasField("uid"), found.username) == (False, "\u00b2\u00b3" if name in TAKEN else "")

@@ -136,7 +136,7 @@ def test_links_of_an_image_multiply_no_content(pods: Pods, daemon: Daemon, regis
     volumes = {**{f"/v{number}": {} for number in range(100)}, "/big/below": {}}
     layout = busybox_layout(tmp_path / "layout", layers=[members], config={"Volumes": volumes})
     name = registry.push(layout, f"amplify:{os.urandom(3).hex()}")
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=name)), service="images")
+    pods.pull(name)
     container = pods.launch(pods.run(), image=name)
     made = sorted(path.name for path in daemon.layout.volumes(container).iterdir())  # type: ignore[arg-type]
     assert made == ["0"]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.files.removal import remove_tree
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
@@ -83,7 +82,7 @@ def test_a_read_only_volume_in_another_has_its_flags_before_the_oci_runtime_come
     daemon: Daemon, pods: Pods, open_directory: Path, linked: str, place: str, kind: str
 ) -> None:
     """It is attached to a copy of the other; whether links of the image lead there makes no difference."""
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=linked)), service="images")
+    pods.pull(linked)
     outer, inner = volume(open_directory), volume(open_directory)
     (inner / "file").touch()
     source = inner if kind == "directory" else inner / "file"

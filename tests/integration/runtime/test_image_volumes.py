@@ -43,18 +43,8 @@ def push(registry: Registry, path: Path, name: str, *layers: tuple[Member, ...])
     return registry.push(layers_layout(path, layers), name)
 
 
-def pull(pods: Pods, reference: str) -> str:
-    """Pull an image and return its ID."""
-    request = api.PullImageRequest(image=api.ImageSpec(image=reference))
-    return str(pods.call("PullImage", request, service="images").image_ref)
-
-
-def remove_image(pods: Pods, name: str) -> None:
-    pods.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=name)), service="images")
-
-
 def images(pods: Pods) -> list[str]:
-    return [image.id for image in pods.call("ListImages", api.ListImagesRequest(), service="images").images]
+    return [image.id for image in pods.images()]
 
 
 @pytest.fixture(scope="session")
@@ -66,11 +56,11 @@ def data_reference(registry: Registry, tmp_path_factory: pytest.TempPathFactory)
 @pytest.fixture
 def data(pods: Pods, data_reference: str) -> Iterator[str]:
     """That image, pulled by the shared daemon; afterwards it can be removed, and is."""
-    pull(pods, data_reference)
+    pods.pull(data_reference)
     yield data_reference
     for sandbox in pods.sandboxes():
         pods.remove(sandbox.id)
-    remove_image(pods, data_reference)
+    pods.remove_image(data_reference)
     assert data_reference not in images(pods)
 
 
@@ -139,7 +129,7 @@ def test_programs_can_be_run_where_the_setting_says_so(
     daemon = daemon_with(open_directory / "exec", registry, "runtime.image_volume_noexec=false")
     with daemon, Pods(daemon.socket, image) as pods:
         pods.pull()
-        pull(pods, data_reference)
+        pods.pull(data_reference)
         container = pods.launch(pods.run(), mounts=[volume(data_reference)])
         assert pods.read(container, "/volume/bin/echo hello") == "hello"
         entry = mounted_at(pods, container, "/volume")
@@ -174,7 +164,7 @@ def test_read_only_cannot_be_undone(
     privileged: bool,
 ) -> None:
     data = push(registry, tmp_path, f"read-only-{len(layers)}:1", *layers)
-    pull(pods, data)
+    pods.pull(data)
     config = pod(options=namespaces(user=user))
     config.linux.security_context.privileged = privileged
     sandbox = pods.run(config)
@@ -283,7 +273,7 @@ def test_single_files_behind_a_setting(
     daemon = daemon_with(open_directory / "files", registry, "runtime.image_volume_files=true")
     with daemon, Pods(daemon.socket, image) as pods:
         pods.pull()
-        pull(pods, data_reference)
+        pods.pull(data_reference)
         for number, user in enumerate((None, BLOCK)):
             sandbox = pods.run(pod(f"pod{number}", options=namespaces(user=user)))
             before = at_rest(daemon)
@@ -379,7 +369,7 @@ def test_status_names_the_image_as_the_list_does(pods: Pods, data: str, form: st
     (echoed,) = pods.status(container).mounts
     assert (echoed.container_path, echoed.host_path, echoed.readonly) == ("/volume", "", True)
     assert echoed.image_sub_path == "dir"
-    assert (echoed.image.image, echoed.image.image_ref) == (shown.id, pull(pods, data))
+    assert (echoed.image.image, echoed.image.image_ref) == (shown.id, pods.pull(data))
     assert echoed.image.user_specified_image == "as the user wrote it"
 
 
@@ -464,21 +454,21 @@ def test_nothing_is_left_of_a_failed_creation(pods: Pods, daemon: Daemon, data: 
 @pytest.mark.requirement("V46")
 @pytest.mark.parametrize("form", ["reference", "id"])
 def test_image_that_is_a_volume_is_not_removed(pods: Pods, daemon: Daemon, data: str, form: str) -> None:
-    image_id = pull(pods, data)
+    image_id = pods.pull(data)
     name = data if form == "reference" else image_id
     sandbox = pods.run()
     container = pods.create(sandbox, "true", mounts=[volume(data, sub_path="dir")])
-    message = error_of(lambda: remove_image(pods, name), FailedPrecondition)
+    message = error_of(lambda: pods.remove_image(name), FailedPrecondition)
     assert container in message
     pods.start(container)
     pods.exited(container)
-    error_of(lambda: remove_image(pods, name), FailedPrecondition)
+    error_of(lambda: pods.remove_image(name), FailedPrecondition)
     pods.remove_container(container)
     layers = len(kept_layers(daemon))
-    remove_image(pods, name)
+    pods.remove_image(name)
     assert image_id not in images(pods)
     assert len(kept_layers(daemon)) == layers - 2
-    pull(pods, data)
+    pods.pull(data)
 
 
 def test_removal_and_creation_at_the_same_time(pods: Pods, daemon: Daemon, registry: Registry, tmp_path: Path) -> None:
@@ -490,7 +480,7 @@ def test_removal_and_creation_at_the_same_time(pods: Pods, daemon: Daemon, regis
     sandbox = pods.run()
     before = at_rest(daemon)
     for turn in range(10):
-        image_id = pull(pods, reference)
+        image_id = pods.pull(reference)
         request = pods.create_request(sandbox, name=f"c{turn}", mounts=[volume(image_id)])
         created, removed = pods.wait(_at_once(daemon.socket, request, image_id, creation_first=bool(turn % 2)))
         if created is None:
@@ -503,7 +493,7 @@ def test_removal_and_creation_at_the_same_time(pods: Pods, daemon: Daemon, regis
             assert removed is None
             assert pods.containers() == []
     assert at_rest(daemon) == before
-    remove_image(pods, reference)
+    pods.remove_image(reference)
 
 
 async def _at_once(
@@ -521,37 +511,37 @@ async def _at_once(
 
 def test_image_of_a_failed_creation_can_be_removed(pods: Pods, data: str) -> None:
     error_of(lambda: pods.create(pods.run(), mounts=[volume(data, sub_path="none")]), InvalidArgument)
-    remove_image(pods, data)
-    assert pull(pods, data) in images(pods)
+    pods.remove_image(data)
+    assert pods.pull(data) in images(pods)
 
 
 @pytest.mark.requirement("V108")
 def test_tag_that_moves_does_not_change_a_running_volume(pods: Pods, registry: Registry, tmp_path: Path) -> None:
     reference = push(registry, tmp_path / "1", "moving:1", (file("version", "1"),))
-    first = pull(pods, reference)
+    first = pods.pull(reference)
     sandbox = pods.run()
     container = pods.launch(sandbox, name="old", mounts=[volume(reference)])
     push(registry, tmp_path / "2", "moving:1", (file("version", "2"),))
-    second = pull(pods, reference)
+    second = pods.pull(reference)
     newer = pods.launch(sandbox, name="new", mounts=[volume(reference)])
     assert [pods.read(item, "cat /volume/version") for item in (container, newer)] == ["1", "2"]
     assert [pods.status(item).mounts[0].image.image for item in (container, newer)] == [first, second]
-    error_of(lambda: remove_image(pods, first), FailedPrecondition)
+    error_of(lambda: pods.remove_image(first), FailedPrecondition)
     pods.remove(sandbox)
     for item in (first, second):
-        remove_image(pods, item)
+        pods.remove_image(item)
     assert not {first, second} & set(images(pods))
 
 
 def test_image_without_layers_is_an_empty_volume(pods: Pods, registry: Registry, tmp_path: Path) -> None:
     reference = push(registry, tmp_path, "empty:1")
-    pull(pods, reference)
+    pods.pull(reference)
     sandbox = pods.run()
     container = pods.launch(sandbox, mounts=[volume(reference)])
     assert pods.read(container, "ls -A /volume") == ""
     assert pods.exec(container, "touch", "/volume/x").exit_code != 0
     pods.remove(sandbox)
-    remove_image(pods, reference)
+    pods.remove_image(reference)
 
 
 @pytest.mark.requirement("V50")
@@ -602,7 +592,7 @@ def test_with_mounts_that_are_not_hidden(
 @pytest.mark.requirement("V48")
 def test_volumes_outlive_the_daemon(mortal: Mortal, data_reference: str) -> None:
     pods = mortal.start()
-    image_id = pull(pods, data_reference)
+    image_id = pods.pull(data_reference)
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
     before = at_rest(mortal.daemon)
     container = pods.launch(sandbox, mounts=[volume(data_reference)])
@@ -612,11 +602,11 @@ def test_volumes_outlive_the_daemon(mortal: Mortal, data_reference: str) -> None
     assert again.read(container, "cat /volume/file") == "top"
     assert again.read(again.start(created), "cat /volume/file") == "in dir"
     assert again.status(container).mounts[0].image.image == image_id
-    assert "in use" in error_of(lambda: remove_image(again, image_id), FailedPrecondition)
+    assert "in use" in error_of(lambda: again.remove_image(image_id), FailedPrecondition)
     for item in (container, created):
         again.remove_container(item)
     assert at_rest(mortal.daemon) == before
-    remove_image(again, image_id)
+    again.remove_image(image_id)
     assert image_id not in images(again)
 
 
@@ -627,7 +617,7 @@ def test_nothing_is_left_of_an_interrupted_creation(
     mortal: Mortal, data_reference: str, point: str, action: str
 ) -> None:
     pods = mortal.start(failpoints=f"{point}={action}")
-    image_id = pull(pods, data_reference)
+    image_id = pods.pull(data_reference)
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
     before = at_rest(mortal.daemon)
     mounts = [volume(data_reference), volume(data_reference, "/part", "dir")]
@@ -641,8 +631,8 @@ def test_nothing_is_left_of_an_interrupted_creation(
         assert "failpoint" in error_of(lambda: pods.create(sandbox, mounts=mounts), expected)
     assert pods.containers() == []
     assert at_rest(mortal.daemon) == before
-    remove_image(pods, image_id)
-    pull(pods, data_reference)
+    pods.remove_image(image_id)
+    pods.pull(data_reference)
     if action == "kill":
         assert pods.read(pods.launch(sandbox, mounts=mounts), "cat /volume/file /part/file") == "topin dir"
 

@@ -30,7 +30,7 @@ def pulled(pods: Pods) -> Iterator[list[str]]:
     for sandbox in pods.sandboxes():
         pods.remove(sandbox.id)
     for name in names:
-        pods.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=name)), service="images")
+        pods.remove_image(name)
 
 
 def tool(*command: str, cwd: Path) -> None:
@@ -47,8 +47,7 @@ def copy(source: str, target: str, *, cwd: Path, more: tuple[str, ...] = ()) -> 
 
 def launched(pods: Pods, pulled: list[str], name: str, sandbox: str = "") -> str:
     """Pull an image and return a container that has it at ``/volume``."""
-    request = api.PullImageRequest(image=api.ImageSpec(image=name))
-    reference = pods.call("PullImage", request, service="images").image_ref
+    reference = pods.pull(name)
     pulled.append(reference)
     mount = api.Mount(image=api.ImageSpec(image=reference), container_path="/volume", readonly=True)
     return pods.launch(sandbox or pods.run(), mounts=[mount])

@@ -108,7 +108,7 @@ def volumes(volume: Path, image: str) -> list[api.Mount]:
 @pytest.mark.requirement("V42")
 @pytest.mark.parametrize("privileged", [False, True])
 def test_no_flag_of_any_mount_can_be_taken_off(pods: Pods, volume: Path, one_layer: str, privileged: bool) -> None:
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=one_layer)), service="images")
+    pods.pull(one_layer)
     config = pod(options=namespaces(user=BLOCK), hostname="web", dns_config=api.DNSConfig(servers=["192.0.2.1"]))
     config.linux.security_context.privileged = privileged
     security = {"readonly_rootfs": True, **({"privileged": True} if privileged else ADMIN)}

@@ -287,7 +287,7 @@ def hostile(registry: Registry, tmp_path_factory: pytest.TempPathFactory) -> str
 def test_target_through_links_of_the_image_stays_inside(
     daemon: Daemon, pods: Pods, volume: Path, hostile: str, user: tuple[int, int, int] | None
 ) -> None:
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=hostile)), service="images")
+    pods.pull(hostile)
     before = daemon.mounts_elsewhere()
     targets = ("/data/mounted", "/absolute/mounted", "/var/run/mounted", "/deep/up/mounted")
     container = launch(pods, user, *(bind(volume, path, *mapped(user)) for path in targets), image=hostile)
@@ -301,7 +301,7 @@ def test_target_through_links_of_the_image_stays_inside(
 
 
 def test_link_of_the_image_into_proc(pods: Pods, volume: Path, hostile: str) -> None:
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=hostile)), service="images")
+    pods.pull(hostile)
     sandbox = pods.run()
     create = lambda: pods.create(sandbox, mounts=[bind(volume, "/to-proc/attr")], image=hostile)  # noqa: E731
     assert "/to-proc/attr leads to /proc/self/attr in this image" in error_of(create, InvalidArgument)
@@ -311,7 +311,7 @@ def test_link_of_the_image_into_proc(pods: Pods, volume: Path, hostile: str) -> 
 def test_resolv_conf_of_the_image_is_a_link_to_nothing(
     pods: Pods, hostile: str, user: tuple[int, int, int] | None
 ) -> None:
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=hostile)), service="images")
+    pods.pull(hostile)
     config = pod(options=namespaces(user=user), dns_config=api.DNSConfig(servers=["192.0.2.1"]))
     container = pods.launch(pods.run(config), image=hostile)
     assert pods.read(container, "cat /etc/resolv.conf") == "nameserver 192.0.2.1"

@@ -41,17 +41,6 @@ def named(registry: Registry, busybox: Layout, tmp_path_factory: pytest.TempPath
     return f"{image}?artifactType={SPDX}"
 
 
-def status_of(pods: Pods, name: str) -> api.Image | None:
-    request = api.ImageStatusRequest(image=api.ImageSpec(image=name))
-    answer = pods.call("ImageStatus", request, service="images")
-    return answer.image if answer.HasField("image") else None
-
-
-def pull(pods: Pods, name: str) -> str:
-    request = api.PullImageRequest(image=api.ImageSpec(image=name))
-    return str(pods.call("PullImage", request, service="images").image_ref)
-
-
 @pytest.mark.requirement("V73")
 def test_a_volume_is_named_by_its_subject(open_directory: Path, registry: Registry, image: str, named: str) -> None:
     base = open_directory / "referrers"
@@ -59,9 +48,9 @@ def test_a_volume_is_named_by_its_subject(open_directory: Path, registry: Regist
     extra = f'[registries."{registry.host}"]\ninsecure = true\n[images.referrers]\nenabled = true\n'
     with Daemon(base, extra=extra) as daemon, Pods(daemon.socket, image) as pods:
         pods.pull()
-        assert status_of(pods, named) is None
-        reference = pull(pods, named)
-        found = status_of(pods, named)
+        assert pods.image_status(named) is None
+        reference = pods.pull(named)
+        found = pods.image_status(named)
         assert found is not None
         assert (found.id, list(found.repo_tags)) == (reference, [named])
         mounts = [
@@ -92,8 +81,8 @@ def test_every_call_says_that_it_is_turned_off(pods: Pods, named: str) -> None:
     mount = api.Mount(image=api.ImageSpec(image=named), container_path="/volume", readonly=True)
     sandbox = pods.run()
     for ask in (
-        lambda: pull(pods, named),
-        lambda: status_of(pods, named),
+        lambda: pods.pull(named),
+        lambda: pods.image_status(named),
         lambda: pods.launch(sandbox, mounts=[mount]),
     ):
         with pytest.raises(FailedPrecondition, match="turned off") as failure:

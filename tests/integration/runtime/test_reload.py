@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -31,11 +30,6 @@ def hear(manager: socket.socket, word: bytes) -> bytes:
     return message
 
 
-def hang_up(daemon: Daemon) -> None:
-    assert daemon.process is not None
-    daemon.process.send_signal(signal.SIGHUP)
-
-
 def test_service_manager_hears_of_start_reload_and_end(
     own_daemon: Daemon, manager: socket.socket, tmp_path: Path
 ) -> None:
@@ -44,11 +38,11 @@ def test_service_manager_hears_of_start_reload_and_end(
     assert own_daemon.socket.encode() in hear(manager, b"READY=1\n")
     assert manager.recv(4096) == b"WATCHDOG=1"
     assert manager.recv(4096) == b"WATCHDOG=1"
-    hang_up(own_daemon)
+    own_daemon.hang_up()
     hear(manager, b"RELOADING=1\n")
     hear(manager, b"READY=1\n")
     own_daemon.config.write_text("nonsense = 1\n")
-    hang_up(own_daemon)
+    own_daemon.hang_up()
     hear(manager, b"RELOADING=1\n")
     assert b"refused" in hear(manager, b"READY=1\n")
     assert own_daemon.stop() == 0
@@ -62,7 +56,7 @@ def test_a_reload_asked_for_while_the_runtime_starts_waits_until_it_serves(
     starting = threading.Thread(target=own_daemon.start)
     starting.start()
     wait_for(own_daemon.layout.exits.is_dir, "the runtime to begin its work")
-    hang_up(own_daemon)
+    own_daemon.hang_up()
     starting.join()
     for word in (b"READY=1\n", b"RELOADING=1\n", b"READY=1\n"):
         hear(manager, word)
@@ -78,7 +72,7 @@ def test_reload_applies_what_can_change_and_names_what_cannot(own_daemon: Daemon
     assert "RegistryUnavailable" in own_daemon.run("image", "pull", reference).stderr
     moved = written.replace('cgroup_parent = "/', 'cgroup_parent = "/other-')
     own_daemon.config.write_text(f'[log]\nformat = "json"\n{moved}')
-    hang_up(own_daemon)
+    own_daemon.hang_up()
     wait_for(lambda: "not in force before a restart: " in own_daemon.log.read_text(), "a line about the reload")
     assert "RegistryUnavailable" not in own_daemon.run("image", "pull", reference).stderr
     entries = [json.loads(line) for line in own_daemon.log.read_text().splitlines() if line.startswith("{")]
@@ -92,7 +86,7 @@ def test_wrong_file_changes_nothing(own_daemon: Daemon) -> None:
     good = own_daemon.config.read_text()
     own_daemon.start()
     own_daemon.config.write_text(good + "[images]\nparallel_layer = 1\n")
-    hang_up(own_daemon)
+    own_daemon.hang_up()
     wait_for(lambda: "the configuration stays as it was" in own_daemon.log.read_text(), "a line about the reload")
     assert "parallel_layer" in own_daemon.log.read_text()
     own_daemon.config.write_text(good)

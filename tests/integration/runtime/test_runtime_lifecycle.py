@@ -305,7 +305,7 @@ def test_image_volume_path_and_user(pods: Pods, registry: Registry, tmp_path: Pa
         "Entrypoint": ["sh", "-c"], "Cmd": ["exit 9"], "StopSignal": "SIGUSR2", "Volumes": {"/data": {}},
     }  # fmt: skip
     reference = registry.push(busybox_layout(tmp_path / "image", config=config), "configured:1")
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=reference)), service="images")
+    pods.pull(reference)
     sandbox = pods.run()
     assert pods.exited(_from_image(pods, sandbox, reference, name="default")).exit_code == 9
     script = "trap 'exit 5' USR2; touch /tmp/ready; while :; do sleep 0.01; done"
@@ -318,7 +318,7 @@ def test_image_volume_path_and_user(pods: Pods, registry: Registry, tmp_path: Pa
     pods.stop(container, timeout=30)
     assert pods.status(container).exit_code == 5
     pods.remove(sandbox)
-    pods.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)), service="images")
+    pods.remove_image(reference)
 
 
 def _from_image(pods: Pods, sandbox: str, reference: str, **fields: object) -> str:

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, pod
-
-
-def streamed(pods: Pods, rpc: str, request: Any, *, service: str = "runtime") -> list[Any]:
-    """Return the messages of a streaming RPC."""
-
-    async def reading() -> list[Any]:
-        return [message async for message in getattr(getattr(pods._client, service), rpc)(request)]
-
-    return pods.wait(reading())
 
 
 def test_streams_have_what_the_lists_have(pods: Pods) -> None:
@@ -23,7 +12,7 @@ def test_streams_have_what_the_lists_have(pods: Pods) -> None:
     other = pods.create(second)
     for chosen in ({}, {"id": first[:10]}, {"label_selector": {"a": "2"}}, {"label_selector": {"a": "3"}}):
         wanted = api.PodSandboxFilter(**chosen)
-        messages = streamed(pods, "StreamPodSandboxes", api.StreamPodSandboxesRequest(filter=wanted))
+        messages = pods.collect("StreamPodSandboxes", api.StreamPodSandboxesRequest(filter=wanted))
         assert [item for message in messages for item in message.pod_sandboxes] == pods.sandboxes(**chosen)
     running = api.ContainerStateValue(state=api.CONTAINER_RUNNING)
     for chosen, ids in (
@@ -36,7 +25,7 @@ def test_streams_have_what_the_lists_have(pods: Pods) -> None:
         ({"id": "no-such-container"}, []),
     ):
         wanted_containers = api.ContainerFilter(**chosen)
-        messages = streamed(pods, "StreamContainers", api.StreamContainersRequest(filter=wanted_containers))
+        messages = pods.collect("StreamContainers", api.StreamContainersRequest(filter=wanted_containers))
         found = [item for message in messages for item in message.containers]
         assert found == pods.containers(**chosen)
         assert [item.id for item in found] == ids
@@ -44,13 +33,13 @@ def test_streams_have_what_the_lists_have(pods: Pods) -> None:
 
 def test_images_are_streamed(pods: Pods) -> None:
     listed = pods.call("ListImages", api.ListImagesRequest(), service="images").images
-    messages = streamed(pods, "StreamImages", api.StreamImagesRequest(), service="images")
+    messages = pods.collect("StreamImages", api.StreamImagesRequest(), service="images")
     assert [image for message in messages for image in message.images] == list(listed)
     wanted = api.ImageFilter(image=api.ImageSpec(image=pods.image))
-    (message,) = streamed(pods, "StreamImages", api.StreamImagesRequest(filter=wanted), service="images")
+    (message,) = pods.collect("StreamImages", api.StreamImagesRequest(filter=wanted), service="images")
     assert [image.id for image in message.images] == [pods.pull()]
     nothing = api.ImageFilter(image=api.ImageSpec(image="no.such/image"))
-    assert streamed(pods, "StreamImages", api.StreamImagesRequest(filter=nothing), service="images") == []
+    assert pods.collect("StreamImages", api.StreamImagesRequest(filter=nothing), service="images") == []
 
 
 def test_a_list_that_no_message_holds_is_shortened_or_streamed(pods: Pods) -> None:
@@ -60,7 +49,7 @@ def test_a_list_that_no_message_holds_is_shortened_or_streamed(pods: Pods) -> No
     listed = pods.sandboxes()
     assert [item.id for item in listed] == made
     assert [dict(item.annotations) for item in listed] == [{}] * 17
-    messages = streamed(pods, "StreamPodSandboxes", api.StreamPodSandboxesRequest())
+    messages = pods.collect("StreamPodSandboxes", api.StreamPodSandboxesRequest())
     assert [item.id for message in messages for item in message.pod_sandboxes] == made
     assert len(messages) == 17
     assert [dict(message.pod_sandboxes[0].annotations) for message in messages] == [options] * 17

@@ -99,7 +99,7 @@ def test_image_without_users(pods: Pods, registry: Registry, tmp_path: Path, ima
     empty = [file("etc/.wh.passwd"), file("etc/.wh.group")]
     layout = busybox_layout(tmp_path / "image", layers=[empty], config={"User": image_user})
     reference = registry.push(layout, f"nobody-{image_user.replace(':', '-')}:1")
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=reference)), service="images")
+    pods.pull(reference)
     sandbox = pods.run()
     if expected:
         container = pods.launch(sandbox, image=reference)
@@ -109,7 +109,7 @@ def test_image_without_users(pods: Pods, registry: Registry, tmp_path: Path, ima
         assert repr(image_user.partition(":")[2] or image_user) in message
         assert pods.containers() == []
     pods.remove(sandbox)
-    pods.call("RemoveImage", api.RemoveImageRequest(image=api.ImageSpec(image=reference)), service="images")
+    pods.remove_image(reference)
 
 
 # capabilities

@@ -112,7 +112,7 @@ def test_what_a_container_writes_beside_its_layer_counts_with_it(
 ) -> None:
     """A VOLUME of the image and the files of the pod are on the same disk; nothing else counts them."""
     image = registry.push(busybox_layout(tmp_path, config={"Volumes": {"/data": {}}}), "with-a-volume:1")
-    pods.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=image)), service="images")
+    pods.pull(image)
     config = pod()
     config.hostname = "web"
     script = f"dd if=/dev/zero of={place} bs=1M count=10; exec sleep 1000"

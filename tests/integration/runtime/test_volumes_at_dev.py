@@ -178,7 +178,7 @@ def test_dev_that_is_a_link_in_the_image_is_refused(
     layers: list[list[Member]] = [[directory("data"), directory("data/links"), symlink("dev", target)]]
     name = f"dev-{target.strip('./').replace('/', '-') or 'root'}:1"
     reference = registry.push(busybox_layout(tmp_path, layers=layers), name)
-    client.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=reference)), service="images")
+    client.pull(reference)
     sandbox = client.run(pod(options=namespaces(user=user)), handler=handler)
     mounts = [bind(data, "/data", *(() if user is None else (user,)))]
     create = lambda: client.create(sandbox, mounts=mounts, image=reference, tty=tty)  # noqa: E731
@@ -192,7 +192,7 @@ def test_a_link_of_the_image_to_null_brings_no_volume_there(
 ) -> None:
     links = [symlink("nowhere", "/dev/null"), symlink("terminals", "dev/pts")]
     reference = registry.push(busybox_layout(tmp_path, layers=[links]), "to-null:1")
-    client.call("PullImage", api.PullImageRequest(image=api.ImageSpec(image=reference)), service="images")
+    client.pull(reference)
     sandbox = client.run(handler=handler)
     for source, where in (("secret", "/nowhere"), ("links", "/terminals")):
         mounts = [bind(data, "/data"), bind(data / source, where)]

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
-from podkeep.apiserver.controllers.controller import Change, Create, Item, Patch, Plan
+from podkeep.apiserver.controllers.controller import Create, Patch, Plan
 from podkeep.apiserver.controllers.disruption_budgets import BUDGETS, INTERVAL, PODS, DisruptionBudgets
-from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import Objects
+from podkeep.apiserver.storage.records import EventType, Key
+from support.admission import NOW, Objects, told
 
-NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 KEY = Key(BUDGETS, "default", "b")
 SELECTOR = {"matchLabels": {"app": "web"}}
 
@@ -78,12 +76,6 @@ def events(plan: Plan) -> list[tuple[str, str, str, str]]:
         for write in plan.writes
         if isinstance(write, Create)
     ]
-
-
-def told(controller: DisruptionBudgets, found: tuple[str, Any], kind: EventType = EventType.MODIFIED) -> list[Item]:
-    resource, value = found
-    key = Key(resource, value["metadata"]["namespace"], value["metadata"]["name"])
-    return list(controller.observe(Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)))
 
 
 SET = ("apps/v1", "StatefulSet", "s")

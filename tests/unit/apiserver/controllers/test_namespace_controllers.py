@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -13,9 +13,8 @@ from podkeep.apiserver.controllers.event_expiry import EventExpiry
 from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
 from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import RESOURCES, Objects
+from support.admission import NOW, RESOURCES, Objects, change
 
-NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 TIME = "2026-11-23T06:00:00Z"
 IDENTITY = {"uid": "u", "resourceVersion": "7"}
 
@@ -39,13 +38,6 @@ def thing(resource: str, name: str, *finalizers: str, deleting: bool = False) ->
     if deleting:
         metadata["deletionTimestamp"] = TIME
     return resource, {"metadata": metadata}
-
-
-def change(found: tuple[str, dict[str, Any]], kind: EventType = EventType.MODIFIED) -> Change:
-    resource, value = found
-    metadata = value["metadata"]
-    key = Key(resource, metadata.get("namespace", ""), metadata["name"])
-    return Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)
 
 
 def ended(*objects: tuple[str, dict[str, Any]]) -> Plan:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pytest
 
-from podkeep.apiserver.controllers.controller import Change, Delete, Patch, Plan
+from podkeep.apiserver.controllers.controller import Delete, Patch, Plan
 from podkeep.apiserver.controllers.owners import GarbageCollector
-from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import RESOURCES, Objects
-
-NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
+from podkeep.apiserver.storage.records import EventType, Key
+from support.admission import NOW, RESOURCES, Objects, change
 
 
 def item(name: str, *owners: str, blocking: str = "", deleting: str = "", **fields: Any) -> tuple[str, dict[str, Any]]:
@@ -40,13 +36,6 @@ def item(name: str, *owners: str, blocking: str = "", deleting: str = "", **fiel
 
 def key(name: str) -> Key:
     return Key("configmaps", "default", name)
-
-
-def change(found: tuple[str, dict[str, Any]], kind: EventType = EventType.MODIFIED) -> Change:
-    resource, value = found
-    metadata = value["metadata"]
-    place = Key(resource, metadata.get("namespace", ""), metadata["name"])
-    return Change(Event(kind, Stored(place, 1, msgspec.json.encode(value)), None), NOW)
 
 
 def planned(name: str, *items: tuple[str, dict[str, Any]]) -> Plan:

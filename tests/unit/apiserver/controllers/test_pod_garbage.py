@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-import msgspec
-
-from podkeep.apiserver.controllers.controller import Change, Delete, Item, Patch
+from podkeep.apiserver.controllers.controller import Delete, Patch
 from podkeep.apiserver.controllers.pod_garbage import PodGarbage
-from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import Objects
+from podkeep.apiserver.storage.records import EventType, Key
+from support.admission import NOW, Objects, told
 
-NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 NODE = ("nodes", {"metadata": {"name": "n"}})
 KEY = Key("pods", "default", "p")
 END = Delete(resource="pods", namespace="default", name="p", uid="u", propagation="", grace_period=0)
@@ -23,12 +20,6 @@ def pod(node: str = "n", phase: str = "Running", *, deleting: bool = False) -> t
     if deleting:
         metadata["deletionTimestamp"] = "2026-11-23T05:00:00Z"
     return "pods", {"metadata": metadata, "spec": {"nodeName": node} if node else {}, "status": {"phase": phase}}
-
-
-def told(controller: PodGarbage, found: tuple[str, Any], kind: EventType = EventType.MODIFIED) -> list[Item]:
-    resource, value = found
-    key = Key(resource, value["metadata"].get("namespace", ""), value["metadata"]["name"])
-    return list(controller.observe(Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)))
 
 
 def test_pods_of_a_node_that_is_gone() -> None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
-import msgspec
 import pytest
 
-from podkeep.apiserver.controllers.controller import Change, Create, Delete, Item, Patch
+from podkeep.apiserver.controllers.controller import Create, Delete, Patch
 from podkeep.apiserver.controllers.scheduling import Taint
 from podkeep.apiserver.controllers.taint_eviction import TaintEviction, tolerated_seconds
-from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import Objects
+from podkeep.apiserver.storage.records import EventType, Key
+from support.admission import NOW, Objects, told
 
-NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 KEY = Key("pods", "default", "p")
 END = Delete(resource="pods", namespace="default", name="p", uid="u", propagation="")
 GPU = Taint("gpu", "yes", "NoExecute")
@@ -33,12 +31,6 @@ def pod(*tolerations: dict[str, Any], deleting: bool = False) -> tuple[str, dict
 
 
 TAINTED = node({"key": "gpu", "value": "yes", "effect": "NoExecute"})
-
-
-def told(controller: TaintEviction, found: tuple[str, Any], kind: EventType = EventType.MODIFIED) -> list[Item]:
-    resource, value = found
-    key = Key(resource, value["metadata"].get("namespace", ""), value["metadata"]["name"])
-    return list(controller.observe(Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)))
 
 
 def test_a_pod_that_does_not_tolerate_the_taint_goes_at_once() -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import copy
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 import pytest
 
-from podkeep.apiserver.controllers.controller import Change, Create, Item, Patch
+from podkeep.apiserver.controllers.controller import Create, Item, Patch
 from podkeep.apiserver.controllers.volume_binder import CLAIMS, CLASSES, PODS, VOLUMES, VolumeBinder
-from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import Objects
+from podkeep.apiserver.storage.records import EventType
+from support.admission import NOW, Objects, told
 
-NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
 NOBODY = "kubernetes.io/no-provisioner"
 Found = tuple[str, dict[str, Any]]
 KEPT = {"namespace": "default", "name": "data"}
@@ -78,10 +75,7 @@ class Api:
         return self
 
     def tell(self, found: Found, kind: EventType = EventType.MODIFIED) -> list[Item]:
-        resource, value = found
-        key = Key(resource, value["metadata"].get("namespace", ""), value["metadata"]["name"])
-        change = Change(Event(kind, Stored(key, 1, msgspec.json.encode(value)), None), NOW)
-        return list(self.controller.observe(change))
+        return told(self.controller, found, kind)
 
     def apply(self, write: Patch) -> list[Item]:
         for index, (resource, value) in enumerate(self.objects):

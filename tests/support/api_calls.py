@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,3 +173,13 @@ class Api:
             at_end.close()
             return Answer(answer.status, kept, answer.body)
         return Answer(answer.status, kept, b"", answer.body, at_end)
+
+
+def run(directory: Path, test: Callable[[Api], Awaitable[None]], limits: InFlight | None = None) -> None:
+    """Run a test with an API whose database is in a directory."""
+
+    async def running() -> None:
+        async with Api(directory, limits=limits) as api:
+            await test(api)
+
+    asyncio.run(running())

@@ -13,6 +13,14 @@ from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 
 
+def write_script(path: Path, text: str) -> Path:
+    """Write an executable script, of the shell unless it names another interpreter."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
 def find_by_argument(text: str) -> list[ProcessId]:
     """Return the processes, except this one, with ``text`` in their command line (arguments separated by NUL)."""
     wanted = os.fsencode(text)

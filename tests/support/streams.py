@@ -15,9 +15,11 @@ from typing import Any, Literal, TypeAlias
 
 from podkeep.base.errors import Unavailable
 from podkeep.cli.pods.stream_client import CommandClient, ForwardClient, exit_code
+from podkeep.cri.v1 import api_pb2 as api
 from podkeep.http import spdy
 from podkeep.http.client import Upgraded, upgrade
 from podkeep.http.websocket import STDERR, STDOUT
+from support.cri import Pods
 from support.timeout import TIMEOUT_S
 
 Transport: TypeAlias = Literal["spdy", "websocket"]
@@ -83,6 +85,12 @@ class SpdyCommand:
 
 
 Command: TypeAlias = SpdyCommand | CommandClient
+
+
+def exec_url(pods: Pods, container: str, *command: str, stdin: bool = False, tty: bool = False) -> str:
+    """Return the URL of a command."""
+    request = api.ExecRequest(container_id=container, cmd=command, stdin=stdin, stdout=True, stderr=not tty, tty=tty)
+    return str(pods.call("Exec", request).url)
 
 
 async def connect(transport: Transport, url: str, *, stdin: bool = False, tty: bool = False) -> Command:

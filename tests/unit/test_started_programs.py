@@ -14,6 +14,7 @@ import podkeep
 from podkeep.base import spawn
 from podkeep.base.errors import NotFound
 from podkeep.cli.core import background
+from support.processes import write_script
 
 SOURCE = Path(podkeep.__file__).parent
 SAFE = ("-I", "-P")
@@ -49,8 +50,7 @@ def neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("podkeep/__init__.py", "podkeep/__main__.py", "click.py", "grpc.py", "logging.py"):
         (directory / name).write_text(trap)
     for name in ("nft", "no-such-program"):
-        (directory / name).write_text(f"#!/bin/sh\n: >{tmp_path / 'ran'}\n")
-        (directory / name).chmod(0o755)
+        write_script(directory / name, f"#!/bin/sh\n: >{tmp_path / 'ran'}\n")
     monkeypatch.chdir(directory)
     return directory
 

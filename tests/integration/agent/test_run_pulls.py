@@ -13,6 +13,7 @@ from agent.conftest import LOGIN, Runner, interrupt, until
 from agent.manifests import basic, image_volume, mount, pod, pull_secret, shell
 
 from support.images import Layout, busybox_layout, directory, file, layers_layout
+from support.processes import write_script
 from support.registry import Answer, HostileRegistry, Registry
 
 RETRY = ("--retry",)
@@ -290,8 +291,7 @@ def test_a_plugin_of_the_node_is_asked_for_volumes_as_well(
     }
     plugin = tmp_path / "plugins" / "cloud"
     plugin.parent.mkdir()
-    plugin.write_text(f"#!/bin/sh\ncat >{tmp_path}/asked\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
-    plugin.chmod(0o755)
+    write_script(plugin, f"#!/bin/sh\ncat >{tmp_path}/asked\ncat <<'END'\n{json.dumps(answer)}\nEND\n")
     provider = {
         "name": "cloud",
         "matchImages": [private.host],

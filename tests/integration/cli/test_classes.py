@@ -19,6 +19,7 @@ from cli.test_verbs import running_pod
 
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.daemon import Daemon
+from support.processes import write_script
 from support.timeout import TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
@@ -68,8 +69,7 @@ def manifest(image: str, classes: dict[str, str], pod_classes: dict[str, str]) -
 def demo(own_daemon: Daemon) -> Iterator[Daemon]:
     """A daemon with types of its own configuration; what it holds is counted."""
     hook = own_daemon.base / "hook"
-    hook.write_text(f"#!{sys.executable}\n{PROGRAM.read_text()}")
-    hook.chmod(0o755)
+    write_script(hook, f"#!{sys.executable}\n{PROGRAM.read_text()}")
     cpu = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
     own_daemon.extra += CONFIG.format(demo=DEMO, hook=hook, cpu=cpu)
     own_daemon.write()

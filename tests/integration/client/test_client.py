@@ -29,6 +29,7 @@ from podkeep.client.reflector import Reflector
 from podkeep.client.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from podkeep.client.settings import ExecPlugin, Settings
 from support.api_daemon import ApiDaemon
+from support.processes import write_script
 from support.timeout import TIMEOUT_S
 
 MAP = {"metadata": {"name": "tea"}, "data": {"green": "3"}}
@@ -273,8 +274,7 @@ def test_a_token_file_is_read_again_when_it_is_refused(api: ApiDaemon, tmp_path:
 
 def test_credentials_of_a_program(api: ApiDaemon, tmp_path: Path) -> None:
     calls, answer, program = tmp_path / "calls", tmp_path / "answer", tmp_path / "plugin"
-    program.write_text(f'#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >>{calls}\ncat {answer}\n')
-    program.chmod(0o755)
+    write_script(program, f'#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >>{calls}\ncat {answer}\n')
     plugin = ExecPlugin(command=str(program), cluster={"server": f"https://{api.address}"})
     settings = Settings(server=f"https://{api.address}", authority=admin(api).authority, exec_plugin=plugin)
 

@@ -29,6 +29,7 @@ from support.images import OCI_INDEX, OCI_MANIFEST, Layout
 from support.mounted import content_of
 from support.oci_registry import OciRegistry
 from support.podkeep import podkeep
+from support.processes import write_script
 from support.registry import Registry
 
 SPDX = "application/spdx+json"
@@ -45,8 +46,7 @@ def things(tmp_path: Path) -> Path:
     top = tmp_path / "things"
     (top / "conf/sub").mkdir(parents=True)
     (top / "conf/app.yaml").write_text("a: 1\n")
-    (top / "conf/sub/script").write_text("#!/bin/sh\n")
-    (top / "conf/sub/script").chmod(0o755)
+    write_script(top / "conf/sub/script", "#!/bin/sh\n")
     (top / "conf/current").symlink_to("app.yaml")
     (top / "model.bin").write_bytes(os.urandom(6_000_000))
     return top

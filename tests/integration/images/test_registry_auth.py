@@ -19,18 +19,11 @@ from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError, RegistryUnavailable
 from podkeep.images.formats.image import RegistryAuth
 from support.images import Layout, file, layers_layout
+from support.processes import write_script
 from support.registry import Answer, Decide, HostileRegistry
 
 ME = RegistryAuth(username="me", password="sEcReT-of-mine")
 BASIC = f"Basic {base64.b64encode(b'me:sEcReT-of-mine').decode()}"
-
-
-def program(path: Path, text: str) -> Path:
-    """Write an executable shell script."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def bearer(headers: Mapping[str, str], more: str = "") -> Answer:
@@ -525,7 +518,7 @@ def test_a_credential_helper_is_asked(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     answer = json.dumps({"ServerURL": "x", "Username": "me", "Secret": ME.password})
-    program(
+    write_script(
         tmp_path / "bin/docker-credential-mine",
         f"read server; echo \"$1 $server\" >> {tmp_path}/asked; echo '{answer}'",
     )
@@ -583,7 +576,7 @@ def test_a_plugin_of_a_kubelet_is_asked(tmp_path: Path, busybox: Layout, open_st
     with HostileRegistry(busybox, basic_only()) as registry:
         said = response({registry.host: {"username": "me", "password": ME.password}})
         text = f"cat >> {tmp_path}/asked; echo \" $1 $2 $REGION\" >> {tmp_path}/asked; echo '{said}'"
-        program(tmp_path / "bin/mine", text)
+        write_script(tmp_path / "bin/mine", text)
         config = plugin_config(
             tmp_path / "plugins.yaml",
             provider("other", "*.example.com"),
@@ -620,7 +613,7 @@ def test_a_plugin_of_a_kubelet_is_asked(tmp_path: Path, busybox: Layout, open_st
 def test_a_plugin_that_fails_hinders_no_public_image_and_is_named_where_it_is_missed(
     text: str, words: str, tmp_path: Path, busybox: Layout, open_store: OpenStore
 ) -> None:
-    program(tmp_path / "bin/mine", text)
+    write_script(tmp_path / "bin/mine", text)
     settings = {
         "credential_providers": plugin_config(tmp_path / "plugins.json", provider("mine", "127.0.0.1")),
         "credential_provider_dir": str(tmp_path / "bin"),

@@ -14,6 +14,7 @@ from node.test_user_namespace_gate import OFF, is_block, mapping_of, runs
 
 from podkeep.kernel.mount import mounts
 from support.daemon import Daemon
+from support.processes import write_script
 from support.running_node import RunningNode, own_base
 from support.timeout import TIMEOUT_S
 
@@ -156,8 +157,7 @@ def test_a_range_that_cannot_be_retrieved_keeps_the_agent_from_starting(
         refuses("`getsubids kubelet` failed with status 1: Error fetching ranges")
         wrapper = tmp_path / "wrapper"
         wrapper.mkdir()
-        (wrapper / "getsubids").write_text("#!/bin/sh\necho broken >&2\nexit 1\n")
-        (wrapper / "getsubids").chmod(0o755)
+        write_script(wrapper / "getsubids", "#!/bin/sh\necho broken >&2\nexit 1\n")
         with monkeypatch.context() as patched:
             patched.setenv("PATH", f"{wrapper}:{path_without(tmp_path, 'getsubids')}")
             refuses("`getsubids kubelet` failed with status 1: broken")
@@ -268,8 +268,7 @@ def test_two_nodes_with_ranges_and_handlers_of_their_own(
     for node, start in ((first, 3276800), (second, 13107200)):
         programs = node.daemon.base / "bin"
         programs.mkdir()
-        (programs / "getsubids").write_text(f'#!/bin/sh\necho "0: kubelet {start} 7208960"\n')
-        (programs / "getsubids").chmod(0o755)
+        write_script(programs / "getsubids", f'#!/bin/sh\necho "0: kubelet {start} 7208960"\n')
         monkeypatch.setenv("PATH", f"{programs}:{path}")
         node.__enter__()
     try:

@@ -15,6 +15,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods, error_of, wait_for
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout
+from support.processes import write_script
 from support.registry import Answer, HostileRegistry, free_port
 
 BASIC = f"Basic {base64.b64encode(b'me:sEcReT-of-mine').decode()}"
@@ -81,8 +82,7 @@ def test_credentials_of_the_node_and_of_the_request(
         }
         plugin = tmp_path / "plugins/mine"
         plugin.parent.mkdir()
-        plugin.write_text(f"#!/bin/sh\necho '{json.dumps(said)}'\n")
-        plugin.chmod(0o755)
+        write_script(plugin, f"#!/bin/sh\necho '{json.dumps(said)}'\n")
         provider = {
             "name": "mine",
             "apiVersion": version,

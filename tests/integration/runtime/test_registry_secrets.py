@@ -13,6 +13,7 @@ from podkeep.base.errors import PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import Pods
 from support.daemon import Daemon
+from support.processes import write_script
 from support.registry import Answer, HostileRegistry
 
 PASSWORD = "correct-horse-battery-staple"
@@ -161,8 +162,7 @@ def test_nothing_that_artifact_says_has_a_secret_in_it(daemon_of_a_node: Daemon,
 def test_a_credential_helper_that_quotes_a_token_does_so_in_vain(daemon_of_a_node: Daemon, tmp_path: Path) -> None:
     helper = tmp_path / "docker-credential-talks"
     words = f"refused: Bearer {HELPER} at https://me:{HELPER}@x/?token={HELPER}"
-    helper.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
-    helper.chmod(0o755)
+    write_script(helper, f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
     config = tmp_path / "docker.json"
     config.write_text(json.dumps({"credsStore": "talks"}))
     daemon = daemon_of_a_node

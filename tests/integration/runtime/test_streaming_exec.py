@@ -48,11 +48,6 @@ def container(pods: Pods, daemon: Daemon) -> Iterator[str]:
     wait_for(lambda: descriptors(daemon) <= before, "the daemon's descriptors to be closed")
 
 
-def url(pods: Pods, container: str, *command: str, stdin: bool = False, tty: bool = False) -> str:
-    request = api.ExecRequest(container_id=container, cmd=command, stdin=stdin, stdout=True, stderr=not tty, tty=tty)
-    return str(pods.call("Exec", request).url)
-
-
 async def run(pods: Pods, container: str, transport: Transport, *command: str) -> tuple[bytes, bytes, int]:
     """Run a command without input; its URL is asked for on a thread, because the caller owns the loop."""
     client = await streams.connect(transport, await ask(pods, container, *command))
@@ -116,7 +111,9 @@ def test_64_megabytes_both_ways(pods: Pods, daemon: Daemon, container: str, tran
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_slow_reader_stops_the_command(pods: Pods, daemon: Daemon, container: str, transport: Transport) -> None:
     total = 200 * MEGABYTE
-    client = pods.wait(streams.connect(transport, url(pods, container, "head", "-c", str(total), "/dev/zero")))
+    client = pods.wait(
+        streams.connect(transport, streams.exec_url(pods, container, "head", "-c", str(total), "/dev/zero"))
+    )
     before = resident(daemon)
     written: list[str] = [""]
 
@@ -306,7 +303,7 @@ def test_a_url_works_once(pods: Pods, container: str) -> None:
 
 
 def test_urls_lead_to_loopback_and_are_long(pods: Pods, container: str) -> None:
-    found = {url(pods, container, "true") for _ in range(20)}
+    found = {streams.exec_url(pods, container, "true") for _ in range(20)}
     assert len(found) == 20
     assert all(re.fullmatch(r"http://127\.0\.0\.1:\d+/exec/[A-Za-z0-9_-]{43}", item) for item in found)
 
@@ -373,7 +370,7 @@ def test_what_cannot_be_is_refused_at_once(pods: Pods, container: str) -> None:
 
 
 def test_a_container_that_ended_before_its_client_came(pods: Pods, container: str) -> None:
-    request = url(pods, container, "true")
+    request = streams.exec_url(pods, container, "true")
     pods.stop(container)
 
     async def go() -> None:
@@ -387,7 +384,9 @@ def test_a_container_that_ended_before_its_client_came(pods: Pods, container: st
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_container_that_ends_ends_its_commands(pods: Pods, container: str, transport: Transport) -> None:
-    client = pods.wait(streams.connect(transport, url(pods, container, "sh", "-c", "echo ready; sleep 993")))
+    client = pods.wait(
+        streams.connect(transport, streams.exec_url(pods, container, "sh", "-c", "echo ready; sleep 993"))
+    )
     pods.wait(streams.read_until(client, b"ready"))
     pods.stop(container)
     pods.wait(streams.collect(client))
@@ -399,7 +398,7 @@ def test_a_daemon_that_stops_ends_sessions_and_their_commands(mortal: Mortal) ->
     container = pods.launch(pods.run())
     pid = pods.host_pid(container)
     clients = [
-        pods.wait(streams.connect(transport, url(pods, container, "sh", "-c", "echo ready; sleep 992")))
+        pods.wait(streams.connect(transport, streams.exec_url(pods, container, "sh", "-c", "echo ready; sleep 992")))
         for transport in TRANSPORTS
     ]
     for client in clients:

@@ -13,7 +13,6 @@ import pytest
 
 from podkeep.base.errors import Unavailable
 from podkeep.cli.pods.stream_client import CommandClient
-from podkeep.cri.v1 import api_pb2 as api
 from support import streams
 from support.cri import Pods, wait_for
 from support.daemon import Daemon
@@ -23,11 +22,6 @@ from support.streams import TRANSPORTS, Transport
 
 def configure(daemon: Daemon, text: str) -> None:
     daemon.config.write_text(daemon.config.read_text() + text)
-
-
-def url(pods: Pods, container: str, *command: str, stdin: bool = False, tty: bool = False) -> str:
-    request = api.ExecRequest(container_id=container, cmd=command, stdin=stdin, stdout=True, stderr=not tty, tty=tty)
-    return str(pods.call("Exec", request).url)
 
 
 def count(pods: Pods, container: str, pattern: str) -> int:
@@ -40,7 +34,7 @@ def test_an_idle_session_is_ended(mortal: Mortal) -> None:
     container = pods.launch(pods.run())
     for transport in TRANSPORTS:
         started = time.monotonic()
-        client = pods.wait(streams.connect(transport, url(pods, container, "sleep", "991")))
+        client = pods.wait(streams.connect(transport, streams.exec_url(pods, container, "sleep", "991")))
         pods.wait(streams.collect(client))
         assert time.monotonic() - started >= 1
         with pytest.raises(Unavailable, match="without a status"):
@@ -48,7 +42,8 @@ def test_an_idle_session_is_ended(mortal: Mortal) -> None:
         wait_for(lambda: count(pods, container, "[s]leep 991") == 0, "the command's end")
         busy = pods.wait(
             streams.connect(
-                transport, url(pods, container, "sh", "-c", "for i in 1 2 3 4 5 6; do sleep 0.4; echo; done")
+                transport,
+                streams.exec_url(pods, container, "sh", "-c", "for i in 1 2 3 4 5 6; do sleep 0.4; echo; done"),
             )
         )
         assert pods.wait(streams.collect(busy)) == (b"\n" * 6, b"")
@@ -76,7 +71,7 @@ def test_tls(mortal: Mortal, certificate: tuple[Path, Path]) -> None:
         out, _ = await streams.converse(client, b"x" * 3_000_000)
         return out, client.exit_code()
 
-    request = url(pods, container, "wc", "-c", stdin=True)
+    request = streams.exec_url(pods, container, "wc", "-c", stdin=True)
     assert request.startswith("https://127.0.0.1:")
     assert pods.wait(go(request)) == (b"3000000\n", 0)
     # Without the certificate nobody is trusted.
@@ -129,5 +124,5 @@ def test_a_terminal_with_an_oci_runtime_that_sends_none(mortal: Mortal, transpor
         await streams.collect(client)
         return client.exit_code()
 
-    request = url(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
+    request = streams.exec_url(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
     assert pods.wait(go()) == 9

@@ -20,6 +20,7 @@ from podkeep.base.config import AgentConfig
 from podkeep.base.errors import NotFound
 from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.cri.v1 import api_pb2
+from support.processes import write_script
 from support.timeout import TIMEOUT_S
 from unit.cri.cri_endpoint import run, talking
 
@@ -111,8 +112,7 @@ def plugin(tmp_path: Path, script: str) -> AgentConfig:
     """Return the configuration of a plugin for ``r.example`` that is this shell script."""
     programs = tmp_path / "bin"
     programs.mkdir()
-    (programs / "login").write_text(f"#!/bin/sh\n{script}\n")
-    (programs / "login").chmod(0o755)
+    write_script(programs / "login", f"#!/bin/sh\n{script}\n")
     provider = {
         "name": "login",
         "matchImages": ["r.example", "*.example/team"],

@@ -13,6 +13,7 @@ from podkeep.base.config import Config, HandlerConfig, RuntimeConfig
 from podkeep.cli.diagnosis import known_holes, programs
 from podkeep.cli.diagnosis.finding import Finding, Level
 from podkeep.cli.diagnosis.known_holes import HOLES, Package, judge, parse
+from support.processes import write_script
 
 BY_CVE = {hole.cve: hole for hole in HOLES}
 
@@ -123,8 +124,7 @@ def test_whatever_a_program_says_breaks_nothing(said: str) -> None:
 
 def test_a_program_that_says_nonsense_is_found_all_the_same(tmp_path: Path) -> None:
     program = tmp_path / "crun"
-    program.write_text("#!/bin/sh\nhead -c 100000 /dev/urandom\n")
-    program.chmod(0o755)
+    write_script(program, "#!/bin/sh\nhead -c 100000 /dev/urandom\n")
     config = Config(runtime=RuntimeConfig(handlers={"crun": HandlerConfig(path=os.fspath(program))}))
     items = {item.name: item for item in programs.examine(config)}
     assert items["crun"].level is Level.OK

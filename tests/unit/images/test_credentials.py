@@ -15,17 +15,10 @@ from podkeep.base.registries import credential_providers
 from podkeep.base.registries.credential_providers import Provider, Providers, load, parse_duration
 from podkeep.base.registries.docker_config import Credentials
 from podkeep.images.registry.credentials import NodeCredentials, check, from_docker, from_helper
+from support.processes import write_script
 
 VERSION = "credentialprovider.kubelet.k8s.io/v1"
 CONFIG_VERSION = "kubelet.config.k8s.io/v1"
-
-
-def program(path: Path, text: str) -> Path:
-    """Write an executable shell script."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def provider(path: Path, *images: str, cache_seconds: float = 0.0) -> Provider:
@@ -180,7 +173,7 @@ def test_what_a_plugin_says_is_kept_as_it_says(
     kind: str, more: dict[str, Any], images: list[str], asked: int, tmp_path: Path
 ) -> None:
     said = response({"*.example": {"username": "u", "password": "p"}}, kind, **more)
-    path = program(tmp_path / "mine", f"cat >> {tmp_path}/asked; echo >> {tmp_path}/asked; echo '{said}'")
+    path = write_script(tmp_path / "mine", f"cat >> {tmp_path}/asked; echo >> {tmp_path}/asked; echo '{said}'")
     providers = Providers([provider(path, "*.example", cache_seconds=3600)])
     for image in images:
         assert providers.ask(image).entries == (("*.example", Credentials(username="u", password="p")),)
@@ -188,7 +181,7 @@ def test_what_a_plugin_says_is_kept_as_it_says(
 
 
 def test_a_plugin_that_is_not_kept_by_default_is_asked_each_time(tmp_path: Path) -> None:
-    path = program(tmp_path / "mine", f"echo x >> {tmp_path}/asked; echo '{response({})}'")
+    path = write_script(tmp_path / "mine", f"echo x >> {tmp_path}/asked; echo '{response({})}'")
     providers = Providers([provider(path, "r.example")])
     for _ in range(2):
         assert providers.ask("r.example/a").entries == ()
@@ -200,9 +193,9 @@ def test_one_plugin_that_fails_hinders_no_other(tmp_path: Path) -> None:
     providers = Providers(
         [
             provider(tmp_path / "gone", "r.example"),
-            provider(program(tmp_path / "broken", "echo 'no\nlogin' >&2; exit 7"), "r.example"),
-            provider(program(tmp_path / "fine", f"echo '{said}'"), "r.example"),
-            provider(program(tmp_path / "other", "exit 1"), "other.example"),
+            provider(write_script(tmp_path / "broken", "echo 'no\nlogin' >&2; exit 7"), "r.example"),
+            provider(write_script(tmp_path / "fine", f"echo '{said}'"), "r.example"),
+            provider(write_script(tmp_path / "other", "exit 1"), "other.example"),
         ]
     )
     (tmp_path / "text").write_text("no program")
@@ -214,7 +207,7 @@ def test_one_plugin_that_fails_hinders_no_other(tmp_path: Path) -> None:
 
 
 def test_a_plugin_that_hangs_is_ended(tmp_path: Path) -> None:
-    path = program(tmp_path / "mine", "sleep 1000 & wait")
+    path = write_script(tmp_path / "mine", "sleep 1000 & wait")
     with pytest.raises(FailedPrecondition, match="credential provider mine: the program did not finish in time"):
         credential_providers.run(provider(path, "r.example"), "r.example/a", timeout=0.2)
 
@@ -237,15 +230,15 @@ def helpers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory of credential helpers in PATH."""
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     answer = json.dumps({"ServerURL": "x", "Username": "helped", "Secret": "p"})
-    program(tmp_path / "bin/docker-credential-good", f"cat > {tmp_path}/server; echo '{answer}'")
-    program(tmp_path / "bin/docker-credential-none", "echo credentials not found in native keychain; exit 1")
-    program(tmp_path / "bin/docker-credential-bad", "echo cannot open the keychain >&2; exit 1")
-    program(tmp_path / "bin/docker-credential-odd", 'echo \'{"Username": "sEcReT"}\'')
+    write_script(tmp_path / "bin/docker-credential-good", f"cat > {tmp_path}/server; echo '{answer}'")
+    write_script(tmp_path / "bin/docker-credential-none", "echo credentials not found in native keychain; exit 1")
+    write_script(tmp_path / "bin/docker-credential-bad", "echo cannot open the keychain >&2; exit 1")
+    write_script(tmp_path / "bin/docker-credential-odd", 'echo \'{"Username": "sEcReT"}\'')
     half = r'{"Username": "u", "Secret": "sEcReT\ud800"}'
-    program(tmp_path / "bin/docker-credential-half", f"cat <<'END'\n{half}\nEND")
-    program(tmp_path / "bin/docker-credential-slow", "sleep 1000")
+    write_script(tmp_path / "bin/docker-credential-half", f"cat <<'END'\n{half}\nEND")
+    write_script(tmp_path / "bin/docker-credential-slow", "sleep 1000")
     token = json.dumps({"ServerURL": "x", "Username": "<token>", "Secret": "refresh"})
-    program(tmp_path / "bin/docker-credential-token", f"echo '{token}'")
+    write_script(tmp_path / "bin/docker-credential-token", f"echo '{token}'")
     return tmp_path
 
 
@@ -310,7 +303,7 @@ def test_files_that_are_refused(content: bytes, why: str, tmp_path: Path) -> Non
 @pytest.mark.requirement("V30")
 def test_plugins_go_before_dockers_file_and_problems_are_told(helpers: Path) -> None:
     said = response({"r.example": {"username": "plugin", "password": "p"}})
-    program(helpers / "plugins/mine", f"echo '{said}'")
+    write_script(helpers / "plugins/mine", f"echo '{said}'")
     (helpers / "plugins.json").write_text(config(entry()))
     write(helpers / "config.json", auths={"r.example": auth("host")})
     settings = ImagesConfig(

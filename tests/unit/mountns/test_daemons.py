@@ -19,6 +19,7 @@ import pytest
 from podkeep.mountns import daemons
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME
 from support import setuid
+from support.processes import write_script
 
 _IN_OPEN = 0x20
 """``linux/inotify.h``."""
@@ -119,8 +120,7 @@ def test_one_with_a_root_of_its_own_is_none(processes: ExitStack, tmp_path: Path
     """A pod may have the host's network and process IDs, and a program of this name."""
     shutil.copy("/bin/busybox", tmp_path)
     script = tmp_path / "kubelet"
-    script.write_text("#!/busybox sh\nread line\n")
-    script.chmod(0o755)
+    write_script(script, "#!/busybox sh\nread line\n")
     pid = started(processes, "chroot", tmp_path, "/kubelet")
     _wait_for(pid)
     assert found(pid) is None

@@ -14,6 +14,7 @@ from podkeep.kernel.process import lsm
 from podkeep.runtime.model.records import AppArmor, ProfileKind
 from podkeep.runtime.oci import apparmor, apparmor_loader
 from podkeep.runtime.oci.apparmor import AppArmorSupport
+from support.processes import write_script
 
 DEFAULT, UNCONFINED = AppArmor(kind=ProfileKind.RUNTIME_DEFAULT), AppArmor(kind=ProfileKind.UNCONFINED)
 WEB = AppArmor(kind=ProfileKind.LOCALHOST, profile="web")
@@ -112,8 +113,7 @@ def test_the_default_profile_compiles() -> None:
 
 def test_the_parser_gets_the_profile(tmp_path: Path) -> None:
     parser, got = tmp_path / "parser", tmp_path / "got"
-    parser.write_text(f'#!/bin/sh\necho "$@" > {got}\ncat >> {got}\n')
-    parser.chmod(0o755)
+    write_script(parser, f'#!/bin/sh\necho "$@" > {got}\ncat >> {got}\n')
     apparmor_loader.load_default(str(parser))
     arguments, _, text = got.read_bytes().partition(b"\n")
     assert arguments == b"--replace --skip-cache"
@@ -122,8 +122,7 @@ def test_the_parser_gets_the_profile(tmp_path: Path) -> None:
 
 def test_a_parser_that_refuses_or_is_missing(tmp_path: Path) -> None:
     parser = tmp_path / "parser"
-    parser.write_text("#!/bin/sh\necho 'syntax error' >&2\nexit 1\n")
-    parser.chmod(0o755)
+    write_script(parser, "#!/bin/sh\necho 'syntax error' >&2\nexit 1\n")
     with pytest.raises(FailedPrecondition, match="syntax error"):
         apparmor_loader.load_default(str(parser))
     with pytest.raises(FailedPrecondition, match="parser"):

@@ -25,6 +25,7 @@ from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Sandbox, SandboxState, SandboxStatus
 from podkeep.runtime.oci.driver import Driver, Handler
 from support.exchange import exchanging
+from support.processes import write_script
 
 DUMPS = """
 while [ "$1" != --image-path ]; do shift; done
@@ -46,8 +47,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def driver(tmp_path: Path, script: str) -> Driver:
     program = tmp_path / "runtime"
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
+    write_script(program, f"#!/bin/sh\n{script}\n")
     return Driver(
         handler=Handler(name=HandlerName("h"), path=str(program), root=tmp_path / "state"), conmon="/usr/bin/conmon"
     )

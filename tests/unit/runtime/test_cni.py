@@ -22,6 +22,7 @@ from podkeep.runtime.network.cni.network import CniNetwork, Pod
 from podkeep.runtime.network.cni.plugin import PluginFailed
 from support.cniplugin import Plugin, write_list
 from support.cri import wait_for
+from support.processes import write_script
 
 ID = SandboxID("a" * 64)
 ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID={ID};K8S_POD_UID=uid-1"
@@ -319,16 +320,14 @@ def _state(pid: int) -> str:
 
 
 def test_a_program_without_its_interpreter_is_no_answer_that_something_is_not_found(net: Net) -> None:
-    (net.bin / "script").write_text("#!/nowhere/python\n")
-    (net.bin / "script").chmod(0o755)
+    write_script(net.bin / "script", "#!/nowhere/python\n")
     net.write({"type": "script"})
     with pytest.raises(PluginFailed, match="cannot be run"):
         net.cni.attach(net.cni.plan(net.pod.config), net.pod)
 
 
 def test_a_large_input_is_taken_by_a_plugin_that_reads_nothing(net: Net) -> None:
-    (net.bin / "deaf").write_text("""#!/bin/sh\necho '{"ips": [{"address": "203.0.113.9/24"}]}'\n""")
-    (net.bin / "deaf").chmod(0o755)
+    write_script(net.bin / "deaf", """#!/bin/sh\necho '{"ips": [{"address": "203.0.113.9/24"}]}'\n""")
     net.write({"type": "deaf", "ballast": "x" * 500_000})
     assert net.cni.attach(net.cni.plan(net.pod.config), net.pod)[1] == ("203.0.113.9",)
 

@@ -54,6 +54,7 @@ from podkeep.runtime.oci.null_device import open_null
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.command_streams import CommandStreams, Size
 from support.cri import wait_for
+from support.processes import write_script
 from support.timeout import TIMEOUT_S
 
 
@@ -212,8 +213,7 @@ def test_a_terminal_that_does_not_come_is_said_and_leaves_nothing(
 ) -> None:
     monkeypatch.setattr(exec_, "START_TIMEOUT_S", 0.1)
     program, files, sockets = tmp_path / "runtime", tmp_path / "files", tmp_path / "sockets"
-    program.write_text("#!/bin/sh\nexec sleep 3600\n")
-    program.chmod(0o755)
+    write_script(program, "#!/bin/sh\nexec sleep 3600\n")
     files.mkdir()
     sockets.mkdir()
     with pytest.raises(DeadlineExceeded, match="no terminal came"):
@@ -225,8 +225,7 @@ def test_a_terminal_that_does_not_come_is_said_and_leaves_nothing(
 
 def test_a_runtime_that_refuses(tmp_path: Path) -> None:
     program = tmp_path / "runtime"
-    program.write_text("#!/bin/sh\necho '2026-01-01T00:00:00.5Z: no such thing' >&2\nexit 1\n")
-    program.chmod(0o755)
+    write_script(program, "#!/bin/sh\necho '2026-01-01T00:00:00.5Z: no such thing' >&2\nexit 1\n")
     with pytest.raises(Internal, match="OCI runtime start failed: no such thing"):
         handler(str(program), tmp_path).start(ContainerID("c"), procfs.identify(os.getpid()))
     # Without state of its own there is nothing to delete, and the runtime is not asked.
@@ -239,8 +238,7 @@ def test_a_start_of_a_process_that_was_killed_is_not_waited_for(tmp_path: Path, 
     """crun opens a FIFO that the first process is to read: for ever, if that is killed right then."""
     program, called = tmp_path / "runtime", tmp_path / "called"
     os.mkfifo(called)
-    program.write_text(f"#!/bin/sh\necho started >{called}\nexec sleep 3600\n")
-    program.chmod(0o755)
+    write_script(program, f"#!/bin/sh\necho started >{called}\nexec sleep 3600\n")
     (tmp_path / "c").mkdir()
     (tmp_path / "c/exec.fifo").touch()  # nobody has read it
     first = subprocess.Popen(["sleep", "3600"])
@@ -265,8 +263,7 @@ def test_a_start_of_a_process_that_was_killed_is_not_waited_for(tmp_path: Path, 
 def test_a_start_of_a_short_program_may_take_its_time(tmp_path: Path) -> None:
     """The OCI runtime runs hooks after the program was started (poststart), which may have ended by then."""
     program = tmp_path / "runtime"
-    program.write_text("#!/bin/sh\nsleep 3\n")
-    program.chmod(0o755)
+    write_script(program, "#!/bin/sh\nsleep 3\n")
     short = subprocess.Popen(["true"])
     process = procfs.identify(short.pid)
     short.wait()
@@ -300,8 +297,7 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     """It notes that memory ran out in its working directory as well; the daemon's may be anybody's."""
     bundle, program = tmp_path / "bundle", tmp_path / "conmon"
     bundle.mkdir()
-    program.write_text(f"#!/bin/sh\npwd > {tmp_path}/where\necho refused >&2\nexit 3\n")
-    program.chmod(0o755)
+    write_script(program, f"#!/bin/sh\npwd > {tmp_path}/where\necho refused >&2\nexit 3\n")
     made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
     with pytest.raises(CommandFailed, match="refused"):
         made.launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None)).create()
@@ -312,8 +308,7 @@ def test_a_refused_container_is_told_of_when_its_conmon_has_ended(tmp_path: Path
     """It was there a moment longer than CreateContainer took, and was taken for one that is left."""
     program, ended = tmp_path / "conmon", tmp_path / "ended"
     says = """printf '{"pid": -1, "message": "refused"}\\n' >&"$_OCI_SYNCPIPE"; sleep 0.3; touch"""
-    program.write_text(f"#!/bin/bash\n( {says} {ended} ) >/dev/null 2>&1 </dev/null &\n")
-    program.chmod(0o755)
+    write_script(program, f"#!/bin/bash\n( {says} {ended} ) >/dev/null 2>&1 </dev/null &\n")
     made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
     with pytest.raises(Internal, match="refused"):
         made.launch(ContainerID("c"), tmp_path, tmp_path, Stdio(log=None)).create()
@@ -338,8 +333,7 @@ def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp
 def test_conmon_creates_nothing_before_it_is_told(tmp_path: Path, tty: bool) -> None:
     """Nor if nobody ever tells it."""
     program, created = tmp_path / "conmon", tmp_path / "created"
-    program.write_text(f'#!/bin/bash\nread -u "$_OCI_STARTPIPE" || true\ntouch {created}\necho done >&2\nexit 3\n')
-    program.chmod(0o755)
+    write_script(program, f'#!/bin/bash\nread -u "$_OCI_STARTPIPE" || true\ntouch {created}\necho done >&2\nexit 3\n')
     made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
     stdio = Stdio(log=None, tty=tty)
     for _ in range(20):

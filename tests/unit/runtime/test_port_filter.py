@@ -24,6 +24,7 @@ from podkeep.runtime.model.layout import veth_name
 from podkeep.runtime.network import port_filter
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.network.port_filter import PortFilter
+from support.processes import write_script
 
 EVIL, VICTIM = SandboxID("e" * 64), SandboxID("1" * 64)
 CONFIG = NetworkConfig(bridge="pkbr", subnet="10.7.0.0/24", subnet6="fd07::/64", masquerade=False)
@@ -313,8 +314,7 @@ def test_a_kernel_without_such_tables_is_told_of_and_others_errors_are_not_passe
     """As nft says it there; this kernel has them."""
     program = tmp_path / "nft"
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    program.write_text("#!/bin/sh\necho 'Error: Could not process rule: Operation not supported' >&2\nexit 1\n")
-    program.chmod(0o755)
+    write_script(program, "#!/bin/sh\necho 'Error: Could not process rule: Operation not supported' >&2\nexit 1\n")
     ports = PortFilter("pkbr")
     ports.install({})
     assert "CAP_NET_RAW" in caplog.text

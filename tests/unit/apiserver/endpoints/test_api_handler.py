@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,13 @@ from podkeep.apiserver.requests.output import PIECE_BYTES
 from podkeep.apiserver.storage import database, store
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted
-from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api
+from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api, run
 
 JSON_PATCH = "application/json-patch+json"
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-
-
-def _run(directory: Path, test: Callable[[Api], Awaitable[None]], limits: InFlight | None = None) -> None:
-    async def running() -> None:
-        async with Api(directory, limits=limits) as api:
-            await test(api)
-
-    asyncio.run(running())
 
 
 def _cm(name: str, **fields: Any) -> dict[str, Any]:
@@ -66,7 +57,7 @@ def test_an_object_lives_from_its_creation_to_its_deletion(tmp_path: Path) -> No
         missing = await api.call("GET", f"{CMS}/a")
         assert (missing.status, missing.message) == (404, 'configmaps "a" not found')
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
@@ -76,7 +67,7 @@ def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
         assert "uid" in answer.value["metadata"]
         assert (await api.call("GET", f"{CMS}/a")).status == 404
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_unknown_fields_are_refused_or_told(tmp_path: Path) -> None:
@@ -96,7 +87,7 @@ def test_unknown_fields_are_refused_or_told(tmp_path: Path) -> None:
             "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .dato: field not declared in schema"
         )
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +117,7 @@ def test_a_patch_that_does_not_fit_says_why(
         assert answer.message.endswith(message)
         assert not answer.value.get("details", {}).get("causes")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_there_are_no_custom_resources(tmp_path: Path) -> None:
@@ -141,7 +132,7 @@ def test_there_are_no_custom_resources(tmp_path: Path) -> None:
         assert (await api.call("POST", path, {})).status == 404
         assert (await api.call("GET", "/apis/apiextensions.k8s.io")).status == 404
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +178,7 @@ def test_what_makes_no_sense_is_a_status(tmp_path: Path, method: str, path: str,
         assert answer.value["kind"] == "Status"
         assert answer.value["code"] == status
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
@@ -195,7 +186,7 @@ def test_a_body_that_is_too_long_is_refused(tmp_path: Path) -> None:
         answer = await api.call("POST", CMS, b" " * (3 << 20) + b"{}")
         assert (answer.status, answer.message) == (413, "Request entity too large: limit is 3145728")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_list_in_pages_is_of_one_revision(tmp_path: Path) -> None:
@@ -221,7 +212,7 @@ def test_a_list_in_pages_is_of_one_revision(tmp_path: Path) -> None:
         assert [item["metadata"]["name"] for item in rest["items"]] == ["c", "cc", "e"]
         assert (await api.call("GET", exact)).message == "The resourceVersion for the provided list is too old."
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_selectors_choose_what_is_listed_and_deleted(tmp_path: Path) -> None:
@@ -240,7 +231,7 @@ def test_selectors_choose_what_is_listed_and_deleted(tmp_path: Path) -> None:
         assert [item["metadata"]["name"] for item in gone["items"]] == ["a", "b", "c", "d"]
         assert (await api.call("GET", CMS)).value["items"] == []
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_long_list_is_sent_in_pieces(tmp_path: Path) -> None:
@@ -253,7 +244,7 @@ def test_a_long_list_is_sent_in_pieces(tmp_path: Path) -> None:
         assert max(map(len, pieces)) < 2 * PIECE_BYTES
         assert b"".join(pieces).count(b'"name":"c') == 30
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_table_and_metadata_alone(tmp_path: Path) -> None:
@@ -279,7 +270,7 @@ def test_a_table_and_metadata_alone(tmp_path: Path) -> None:
         refused = await api.call("GET", f"{CMS}/a", accept="application/vnd.kubernetes.protobuf")
         assert refused.status == 406
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -294,7 +285,7 @@ def test_no_kind_fails_on_an_object_with_nothing_in_it(tmp_path: Path, body: dic
             answer = await api.call("POST", path, body)
             assert answer.status in (201, 400, 409, 422), (path, answer.body)
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
@@ -326,7 +317,7 @@ def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
         )
         assert (answer.status, answer.value["status"]["allowed"]) == (201, False)
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_an_update_or_apply_creates_for_those_alone_who_may_create(tmp_path: Path) -> None:
@@ -361,7 +352,7 @@ def test_an_update_or_apply_creates_for_those_alone_who_may_create(tmp_path: Pat
         assert [(await apply({})).status, (await put({})).status] == [201, 201]
         assert (await apply(ann)).status == 200  # it is there now
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> None:
@@ -372,7 +363,7 @@ def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> N
         assert refused.message == "Too many requests, please try again later."
         assert (await api.call("GET", "/healthz")).status == 200  # the administrator's do not count
 
-    _run(tmp_path, test, InFlight(reads=0, writes=0))
+    run(tmp_path, test, InFlight(reads=0, writes=0))
 
 
 @pytest.mark.parametrize(
@@ -393,7 +384,7 @@ def test_a_list_in_yaml_and_pretty_has_what_the_list_in_json_has(
         assert in_yaml == yaml.safe_dump(expected, allow_unicode=True).encode()
         assert pretty == msgspec.json.format(plain, indent=2) + b"\n"
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 _LARGE = "x" * 500_000
@@ -414,7 +405,7 @@ def test_a_large_list_is_made_while_it_is_sent(tmp_path: Path, method: str, quer
         found = yaml.load(b"".join(pieces), yaml.CSafeLoader)
         assert [item["metadata"]["name"] for item in found["items"]] == list("abcdef")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("query", ["", "resourceVersionMatch=Exact&resourceVersion={revision}", WATCH_OF_ALL])
@@ -454,7 +445,7 @@ def test_what_a_slow_client_gets_is_not_kept_for_it(
         assert [text.count(f'"{name}xxx'.encode()) for name in names] == [1] * len(names)
         assert b'"new"' not in text
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("query", ["", WATCH_OF_ALL])
@@ -474,7 +465,7 @@ def test_clients_who_are_sent_a_large_object_have_no_copies(tmp_path: Path, quer
         assert len(b"".join(pieces[:-1])) < PIECE_BYTES
         await answer.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("accept", ["application/json", TABLE])
@@ -498,7 +489,7 @@ def test_watchers_who_are_told_of_a_large_object_have_no_copies(tmp_path: Path, 
             await watch.leave()
         assert told[0] is told[1]
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 async def _allow(api: Api, *users: str) -> None:
@@ -567,7 +558,7 @@ def test_what_is_kept_of_large_objects_for_slow_clients_is_bounded(
             await answer.leave()
         assert (await begun("ann"))[0]
 
-    _run(tmp_path, test, limits)
+    run(tmp_path, test, limits)
 
 
 def test_an_object_that_is_made_for_its_client_is_kept_within_bounds(tmp_path: Path) -> None:
@@ -590,7 +581,7 @@ def test_an_object_that_is_made_for_its_client_is_kept_within_bounds(tmp_path: P
             assert (await api.call("GET", f"{CMS}/a", headers=ann)).status == 200  # as it is stored
         assert limits.kept.users == {}
 
-    _run(tmp_path, test, limits)
+    run(tmp_path, test, limits)
 
 
 def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path) -> None:
@@ -606,7 +597,7 @@ def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path
         with pytest.raises(Compacted):
             await answer.rest()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_list_of_then_whose_revision_is_compacted_before_it_is_read_is_expired(
@@ -632,7 +623,7 @@ def test_a_list_of_then_whose_revision_is_compacted_before_it_is_read_is_expired
         rest = await api.call("GET", f"{CMS}?continue={first}")
         assert (rest.status, rest.value["reason"]) == (410, "Expired")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_pages_of_then_go_on_whatever_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -656,7 +647,7 @@ def test_pages_of_then_go_on_whatever_their_size(tmp_path: Path, monkeypatch: py
         whole = await api.call("GET", f"{CMS}?resourceVersionMatch=Exact&resourceVersion={at}")
         assert [item["metadata"]["name"] for item in whole.value["items"]] == list("abcdefg")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_watch_as_a_table_has_its_columns_with_the_first_object(tmp_path: Path) -> None:
@@ -668,7 +659,7 @@ def test_a_watch_as_a_table_has_its_columns_with_the_first_object(tmp_path: Path
         assert event["object"]["columnDefinitions"][0]["name"] == "Name"
         await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("query", ["", f"&{WATCH_OF_ALL}"])
@@ -700,7 +691,7 @@ def test_while_a_selector_reads_large_objects_others_have_their_turn(
         task.cancel()
         await answer.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 async def _rest(answer: Answer) -> bytes:
@@ -724,7 +715,7 @@ def test_a_watch_is_one_of_its_users_streams_until_it_ends(tmp_path: Path) -> No
         await watch.leave()
         assert limits.streams.used == 0
 
-    _run(tmp_path, test, limits)
+    run(tmp_path, test, limits)
 
 
 def test_a_watch_with_a_long_selector_takes_more_seats(tmp_path: Path) -> None:
@@ -744,7 +735,7 @@ def test_a_watch_with_a_long_selector_takes_more_seats(tmp_path: Path) -> None:
             await watch.leave()
         assert limits.streams.used == 0
 
-    _run(tmp_path, test, limits)
+    run(tmp_path, test, limits)
 
 
 def test_health_version_and_metrics(tmp_path: Path) -> None:
@@ -758,7 +749,7 @@ def test_health_version_and_metrics(tmp_path: Path) -> None:
         text = (await api.call("GET", "/metrics")).body.decode()
         assert 'apiserver_request_total{code="200",dry_run="",group="",resource="configmaps"' in text
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_discovery_says_the_same_in_both_forms(tmp_path: Path) -> None:
@@ -793,4 +784,4 @@ def test_discovery_says_the_same_in_both_forms(tmp_path: Path) -> None:
         found: list[dict[str, Any]] = (await api.call("GET", path)).value["resources"]
         return found
 
-    _run(tmp_path, test)
+    run(tmp_path, test)

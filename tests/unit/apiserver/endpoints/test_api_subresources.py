@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +9,12 @@ import pytest
 
 from podkeep.apiserver.endpoints import evictions
 from podkeep.apiserver.meta.status import StatusError
-from support.api_calls import MERGE, Api
+from support.api_calls import MERGE, Api, run
 
 PODS = "/api/v1/namespaces/default/pods"
 APPS = "/apis/apps/v1/namespaces/default/deployments"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 NOW = "2026-11-23T06:00:00Z"
-
-
-def _run(directory: Path, test: Callable[[Api], Awaitable[None]]) -> None:
-    async def running() -> None:
-        async with Api(directory) as api:
-            await test(api)
-
-    asyncio.run(running())
 
 
 def _pod(name: str = "p", **labels: str) -> dict[str, Any]:
@@ -63,7 +53,7 @@ def test_replicas_are_changed_by_scale(tmp_path: Path) -> None:
         typed = await api.call("PATCH", f"{APPS}/web/scale", {"spec": {"replicas": "x"}}, content_type=MERGE)
         assert typed.status == 422
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_replicas_are_applied_by_scale(tmp_path: Path) -> None:
@@ -88,7 +78,7 @@ def test_replicas_are_applied_by_scale(tmp_path: Path) -> None:
         less = config | {"spec": {"replicas": -1}}
         assert (await api.call("PATCH", f"{path}?fieldManager=one", less, content_type=apply)).status == 422
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_pod_is_bound_once(tmp_path: Path) -> None:
@@ -103,7 +93,7 @@ def test_a_pod_is_bound_once(tmp_path: Path) -> None:
         other = await api.call("POST", "/api/v1/namespaces/default/bindings", {**binding, "metadata": {"name": "q"}})
         assert other.status == 404
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_pod_that_waits_is_evicted_whatever_its_budget_says(tmp_path: Path) -> None:
@@ -115,7 +105,7 @@ def test_a_pod_that_waits_is_evicted_whatever_its_budget_says(tmp_path: Path) ->
         gone = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
         assert gone.status == 404
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_budget_is_charged_for_an_eviction(tmp_path: Path) -> None:
@@ -145,7 +135,7 @@ def test_a_budget_is_charged_for_an_eviction(tmp_path: Path) -> None:
         assert refused.message == "Cannot evict pod as it would violate the pod's disruption budget."
         assert (await api.call("GET", f"{PODS}/q")).status == 200
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def _budget(**status: Any) -> dict[str, Any]:
@@ -208,7 +198,7 @@ def test_reviews_answer_in_their_status(tmp_path: Path) -> None:
         assert answer["status"] == {"allowed": False}
         assert (await api.call("POST", f"{PODS}/p/exec?command=x")).status == 501
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_local_review_is_of_the_namespace_of_its_request(tmp_path: Path) -> None:
@@ -227,4 +217,4 @@ def test_a_local_review_is_of_the_namespace_of_its_request(tmp_path: Path) -> No
         wrong = await api.call("POST", path, elsewhere)
         assert [cause["field"] for cause in wrong.value["details"]["causes"]] == ["spec.resourceAttributes.namespace"]
 
-    _run(tmp_path, test)
+    run(tmp_path, test)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,10 @@ import pytest
 
 from podkeep.apiserver.storage import store as storage
 from podkeep.http.messages import Chunk, framed
-from support.api_calls import MERGE, Answer, Api
+from support.api_calls import MERGE, Answer, Api, run
 
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
-
-
-def _run(directory: Path, test: Callable[[Api], Awaitable[None]]) -> None:
-    async def running() -> None:
-        async with Api(directory) as api:
-            await test(api)
-
-    asyncio.run(running())
 
 
 def _said(events: list[dict[str, Any]]) -> list[tuple[str, str]]:
@@ -54,7 +45,7 @@ def test_a_watch_goes_on_from_a_revision(tmp_path: Path) -> None:
         await watch.leave()
         assert len(api.resources.watches) == 0
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +92,7 @@ def test_a_watch_of_what_is_stored_is_written_to_at_once(
             assert written == []
         await asyncio.wait(next_ones)
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_watch_without_a_revision_begins_with_what_there_is(tmp_path: Path) -> None:
@@ -113,7 +104,7 @@ def test_a_watch_without_a_revision_begins_with_what_there_is(tmp_path: Path) ->
             assert _said(await watch.events(2)) == [("ADDED", "a"), ("ADDED", "b")]
             await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_initial_events_end_with_a_bookmark(tmp_path: Path) -> None:
@@ -139,7 +130,7 @@ def test_initial_events_end_with_a_bookmark(tmp_path: Path) -> None:
         assert _said(await watch.events(1)) == [("ADDED", "b")]
         await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_selectors_turn_changes_into_additions_and_deletions(tmp_path: Path) -> None:
@@ -158,7 +149,7 @@ def test_selectors_turn_changes_into_additions_and_deletions(tmp_path: Path) -> 
         assert gone["resourceVersion"] == last.value["metadata"]["resourceVersion"]
         await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_one_object_can_be_watched(tmp_path: Path) -> None:
@@ -171,7 +162,7 @@ def test_one_object_can_be_watched(tmp_path: Path) -> None:
             await watch.leave()
             await api.call("DELETE", f"{CMS}/b")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_watch_as_table_has_its_columns_once(tmp_path: Path) -> None:
@@ -185,7 +176,7 @@ def test_a_watch_as_table_has_its_columns_once(tmp_path: Path) -> None:
         assert two["object"]["rows"][0]["cells"][0] == "b"
         await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_watch_from_a_revision_that_is_gone_says_so(tmp_path: Path) -> None:
@@ -202,7 +193,7 @@ def test_a_watch_from_a_revision_that_is_gone_says_so(tmp_path: Path) -> None:
         future = await api.call("GET", f"{CMS}?watch=1&resourceVersion=99")
         assert (future.status, future.value["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.slow
@@ -213,7 +204,7 @@ def test_a_watch_ends_when_its_time_is_over_and_says_last_how_far_it_came(tmp_pa
         assert await watch.rest() == b""
         await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_watches_end_with_the_server(tmp_path: Path) -> None:
@@ -222,7 +213,7 @@ def test_watches_end_with_the_server(tmp_path: Path) -> None:
         api.resources.watches.close()
         assert await watch.rest() == b""
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 @pytest.mark.slow
@@ -237,4 +228,4 @@ def test_a_watcher_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
         assert len(api.resources.watches) <= 1
         await watch.leave()
 
-    _run(tmp_path, test)
+    run(tmp_path, test)

@@ -21,6 +21,7 @@ from podkeep.runtime.class_resources.custom import cgroup_values
 from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
+from support.processes import write_script
 
 CPU = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
 DEMO = "vendor.example/demo"
@@ -56,8 +57,7 @@ def script(tmp_path: Path) -> Script:
 
     def write(text: str) -> str:
         path = tmp_path / f"hook-{uuid.uuid4().hex[:6]}"
-        path.write_text(f"#!/bin/sh\n{text}\n")
-        path.chmod(0o755)
+        write_script(path, f"#!/bin/sh\n{text}\n")
         return str(path)
 
     return write

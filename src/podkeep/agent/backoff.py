@@ -50,7 +50,6 @@ class BackOff:
         return self._delays[key]
 
     def succeeded(self, key: str) -> None:
-        """Forget the failures of ``key``."""
         self._delays.pop(key, None)
 
     def restarted(self, key: str, ran: float) -> None:
@@ -92,5 +91,4 @@ class PullBackOff:
         self._failed = kept | {key: _Failed(at=now, delay=delay, why=why)}
 
     def succeeded(self, key: str) -> None:
-        """Forget the failures of ``key``."""
         self._failed.pop(key, None)

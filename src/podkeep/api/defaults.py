@@ -40,7 +40,6 @@ GRACE_PERIOD = 30
 
 
 def default_metadata(metadata: ObjectMeta) -> ObjectMeta:
-    """Return ``metadata`` with its namespace filled in."""
     return _replace(metadata, namespace=metadata.namespace or DEFAULT_NAMESPACE)
 
 
@@ -69,7 +68,6 @@ def default_pod(pod: Pod) -> Pod:
 
 
 def default_config_map(config_map: ConfigMap) -> ConfigMap:
-    """Return ``config_map`` with its namespace filled in."""
     return _replace(config_map, metadata=default_metadata(config_map.metadata))
 
 

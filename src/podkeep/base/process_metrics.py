@@ -18,7 +18,6 @@ _MOST_OPEN = gauge("process_max_fds", "How many descriptors may be open.")
 
 
 def text() -> str:
-    """Return all of them in the text format."""
     fields = _fields()
     values: tuple[tuple[Metric, float], ...] = (
         (_CPU, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")),

@@ -35,7 +35,6 @@ def reloading() -> None:
 
 
 def stopping() -> None:
-    """Say that the daemon ends."""
     _notify("STOPPING=1")
 
 

@@ -83,7 +83,6 @@ class Answer:
 
     @property
     def value(self) -> Any:
-        """The JSON that it has."""
         return msgspec.json.decode(self.data)
 
 

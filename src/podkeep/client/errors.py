@@ -38,7 +38,6 @@ class ApiError(PodkeepError):
 
     @property
     def already_exists(self) -> bool:
-        """An object of that name is there."""
         return self.code == HTTPStatus.CONFLICT and self.reason == "AlreadyExists"
 
     @property

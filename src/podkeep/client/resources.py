@@ -19,7 +19,6 @@ class Resource:
 
     @property
     def api_version(self) -> str:
-        """``apiVersion`` of its objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def __str__(self) -> str:

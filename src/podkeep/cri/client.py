@@ -123,7 +123,6 @@ class CriClient:
 
     @property
     def runtime(self) -> RuntimeServiceAsyncStub:
-        """``runtime.v1.RuntimeService``."""
         return self._opened().runtime
 
     @property

@@ -103,7 +103,6 @@ class WebSocket:
         await self._send(BytesMessage(data=data))
 
     async def send_text(self, text: str) -> None:
-        """Send a text message; see :meth:`send`."""
         await self._send(TextMessage(data=text))
 
     async def _send(self, message: BytesMessage | TextMessage) -> None:

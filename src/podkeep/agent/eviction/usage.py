@@ -22,7 +22,6 @@ class DiskUse:
     hidden: bool = False
 
     def __add__(self, other: DiskUse) -> DiskUse:
-        """Return both together."""
         return DiskUse(
             self.used_bytes + other.used_bytes, self.inodes + other.inodes, hidden=self.hidden or other.hidden
         )

@@ -109,5 +109,4 @@ class NodeLease:
 
 
 def micro_time(time: datetime) -> str:
-    """Return a time as v1.MicroTime."""
     return time.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -49,7 +49,6 @@ class RuntimeState:
 
     @property
     def known(self) -> bool:
-        """Whether the runtime has answered yet."""
         return bool(self._answered)
 
     async def look(self) -> None:

@@ -60,7 +60,6 @@ class PodAllocation:
 
     @property
     def complete(self) -> bool:
-        """Whether the pod has what it was granted."""
         return resize.same(self.granted, self.actuated)
 
     def has(self, container: str) -> bool:

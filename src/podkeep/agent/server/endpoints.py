@@ -322,7 +322,6 @@ class Endpoints:
             raise streams.refusal(error) from error
 
     async def _stream(self, request: Request, kind: str, pod: Pod, open_stream: Callable[[], Awaitable[Any]]) -> Answer:
-        """Have the runtime open a stream, and pass it on."""
         if not request.upgrade:
             raise Refused(400, "Upgrade request required")
         if request.upgrade == "websocket":

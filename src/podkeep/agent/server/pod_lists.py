@@ -20,7 +20,6 @@ from podkeep.cri.v1 import api_pb2
 
 
 def containers(pod: Pod) -> dict[str, Container | EphemeralContainer]:
-    """Return all containers of a pod, by name."""
     found: dict[str, Container | EphemeralContainer] = {}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         found[container.name] = container

@@ -70,7 +70,6 @@ def _listing(directory: int) -> bytes:
 
 
 async def _pieces(file: int, size: int) -> AsyncGenerator[bytes, None]:
-    """Yield what is in the file now."""
     while size > 0 and (piece := await on_thread(partial(os.read, file, min(size, _PIECE)))):
         size -= len(piece)
         yield piece

@@ -242,7 +242,6 @@ def _remove_old(root: int, kept: Set[str]) -> None:
 
 
 def _read_link(root: int, name: str) -> str | None:
-    """Return what a link in the volume says; None if it is not one."""
     try:
         return os.readlink(name, dir_fd=root)
     except OSError:

@@ -22,7 +22,6 @@ class DefaultTolerationSeconds:
         self._seconds = {NOT_READY: not_ready, UNREACHABLE: unreachable}
 
     def mutate(self, attributes: Attributes) -> None:
-        """Add the tolerations that a pod does not have."""
         target = attributes.target
         if attributes.value is None or target.subresource or target.resource.storage_name != PODS:
             return

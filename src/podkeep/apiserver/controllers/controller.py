@@ -58,7 +58,6 @@ class Change:
 
     @property
     def key(self) -> Key:
-        """The place of the object."""
         return self._event.stored.key
 
     @property

@@ -110,7 +110,6 @@ class GarbageCollector:
     # What to do
 
     def reconcile(self, item: Item, lister: Lister, _now: object) -> Plan:
-        """Return what has to be done about one object."""
         assert isinstance(item, Key)
         states = [self._state(owner, item, lister) for owner in self._owners.get(item, ())]
         if states and set(states) == {State.THERE} and item not in self._ending:

@@ -67,7 +67,6 @@ class QuotaStatus:
                 yield quota
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
-        """Return the status that a quota should have, if it has another."""
         assert isinstance(item, Key)
         quota = lister.get(*item)
         if quota is None:

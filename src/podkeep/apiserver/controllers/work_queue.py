@@ -86,7 +86,6 @@ class WorkQueue:
         return item
 
     def succeeded(self, item: Item) -> None:
-        """Forget that an item has failed."""
         self._failures.pop(item, None)
 
     def failed(self, item: Item) -> float:

@@ -113,7 +113,6 @@ class Catalog:
         """Each group and version, the core group first."""
 
     def find(self, group: str, version: str, plural: str, subresource: str) -> Entry | None:
-        """Return what is at a path; None if there is nothing."""
         return self._by_path.get((group, version, plural, subresource))
 
     def of(self, group: str, version: str) -> list[Entry]:

@@ -119,7 +119,6 @@ class OpenApi:
 
     @cached_property
     def v2_json(self) -> bytes:
-        """The whole interface as JSON."""
         return encode(self._document_v2)
 
     @cached_property

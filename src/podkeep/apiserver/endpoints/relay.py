@@ -149,7 +149,6 @@ class Relay:
         return await _proxied(call, _address(scheme, host, port, call.info.name, "node"))
 
     async def pod(self, call: Call, entry: Entry) -> Response | Upgrade:
-        """Pass a request on to a pod."""
         scheme, name, port = _split(call.info.name, "pod")
         pod = self._pod(call, name)
         ports = (item for container in pod["spec"].get("containers", ()) for item in container.get("ports", ()))

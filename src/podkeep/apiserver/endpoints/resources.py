@@ -84,7 +84,6 @@ class Resources:
         return call.respond(body, content_type=view.form.content_type)
 
     async def list(self, call: Call, target: Target) -> Response:
-        """Answer with the objects of a resource."""
         view = self._view(call, target.resource)
         if view.form.as_ == "PartialObjectMetadata":
             kind = f"*{target.resource.kind.version}.{target.resource.kind.kind}List"
@@ -99,7 +98,6 @@ class Resources:
             raise self.lists.expired(asked) from None
 
     async def watch(self, call: Call, target: Target) -> Response:
-        """Answer with the events of a resource."""
         view = self._view(call, target.resource)
         if view.form.media_type == YAML:
             raise not_acceptable([f"{JSON};stream=watch"])
@@ -149,7 +147,6 @@ class Resources:
         return self._written(call, view, value)
 
     async def delete(self, call: Call, target: Target) -> Response:
-        """Delete an object, or begin to."""
         view = self._view(call, target.resource)
         body = await media_body(call)
         asked = options.delete_options(*body, call.query)
@@ -192,7 +189,6 @@ class Resources:
     # what they have in common
 
     def request(self, call: Call, asked: WriteOptions) -> Request:
-        """Return how the registry is asked for a write."""
         return Request(
             field_manager=options.manager_of(asked, call.header("user-agent")),
             user=call.user,

@@ -153,7 +153,6 @@ class Resource:
 
     @property
     def struct(self) -> Struct:
-        """The type of its objects."""
         return kubernetes().kind(self.kind)
 
     @property
@@ -182,7 +181,6 @@ class Target(NamedTuple):
         return self.resource.key(self.namespace, self.name)
 
     def not_found(self) -> StatusError:
-        """The error that there is no such object."""
         return not_found(self.resource.plural, self.resource.group, self.name)
 
     def conflict(self, why: str) -> StatusError:

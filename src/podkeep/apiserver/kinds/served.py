@@ -45,13 +45,11 @@ class Served:
         """Each group and version, the core group first."""
 
     def find(self, group: str, version: str, plural: str) -> Resource | None:
-        """Return the resource that a path names; None if there is none."""
         return self._by_path.get((group, version, plural))
 
     def by_kind(self, kind: Kind) -> Resource | None:
         return self._by_kind.get(kind)
 
     def of(self, group: str, version: str) -> list[Resource]:
-        """Return the resources of a group and version, by name."""
         found = (item for item in self.resources if (item.group, item.kind.version) == (group, version))
         return sorted(found, key=lambda item: item.plural)

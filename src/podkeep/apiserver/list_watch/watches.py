@@ -69,7 +69,6 @@ def with_revision(value: bytes, revision: int) -> bytes:
 
 
 def error_line(error: StatusError) -> bytes:
-    """Return the line that ends a watch with an error."""
     return b'{"type":"ERROR","object":' + encode(error.status()) + b"}\n"
 
 
@@ -87,7 +86,6 @@ class Watches:
         return len(self._open)
 
     def close(self) -> None:
-        """End every watch."""
         for watcher in list(self._open):
             watcher.end()
 

@@ -63,7 +63,6 @@ def not_found(resource: str, group: str, name: str) -> StatusError:
 
 
 def no_such_resource() -> StatusError:
-    """There is nothing at this path."""
     return StatusError(404, "NotFound", "the server could not find the requested resource")
 
 
@@ -99,12 +98,10 @@ def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> S
 
 
 def cause(error: FieldError) -> str:
-    """Return the type of the cause for an error of a field."""
     return _CAUSES.get(error.problem.partition(":")[0], "FieldValueInvalid")
 
 
 def bad_request(message: str) -> StatusError:
-    """The request makes no sense."""
     return StatusError(400, "BadRequest", message)
 
 
@@ -125,7 +122,6 @@ def not_acceptable(accepted: Sequence[str]) -> StatusError:
 
 
 def unsupported_media_type(accepted: Sequence[str]) -> StatusError:
-    """The body is of a type that is not read."""
     message = f"the body of the request was in an unknown format - accepted media types include: {', '.join(accepted)}"
     return StatusError(415, "UnsupportedMediaType", message)
 
@@ -141,7 +137,6 @@ def expired(message: str) -> StatusError:
 
 
 def too_many_requests(seconds: int = 1, message: str = "Too many requests, please try again later.") -> StatusError:
-    """The server has enough to do."""
     return StatusError(429, "TooManyRequests", message, retryAfterSeconds=seconds)
 
 
@@ -151,7 +146,6 @@ def unavailable(message: str) -> StatusError:
 
 
 def internal(why: str) -> StatusError:
-    """The server could not do it."""
     return StatusError(500, "InternalError", f"Internal error occurred: {why}", causes=[{"message": why}])
 
 

@@ -49,7 +49,6 @@ def field_set_of_any(value: Any, kind: Type) -> FieldSet:
 
 
 def compare(old: Any, new: Any, kind: Type) -> Comparison:
-    """Return how ``new`` differs from ``old``."""
     comparison = Comparison()
     _compare(old, new, kind, (), comparison)
     return comparison

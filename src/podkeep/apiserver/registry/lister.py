@@ -30,7 +30,6 @@ class StoreLister:
         return None if stored is None else self._decode(stored)
 
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
-        """Return every object of a resource."""
         return map(self._decode, self._store.snapshot(resource, namespace).items)
 
     @property

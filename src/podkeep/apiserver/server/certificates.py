@@ -103,7 +103,6 @@ class Files:
         return self.directory / f"{name}.crt"
 
     def key(self, name: str) -> Path:
-        """Return the file of a certificate's key."""
         return self.directory / f"{name}.key"
 
     @property

@@ -75,7 +75,6 @@ class ClassReport:
     """By type: what its classes are on this node."""
 
     def rows(self) -> list[tuple[TypeRow, ClassRow]]:
-        """Return the rows of the table, one for each class."""
         types = sorted((*self.types, *self.left), key=lambda item: (item.name, item.level))
         return [(item, name) for item in types for name in item.classes]
 

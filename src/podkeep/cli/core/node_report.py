@@ -71,7 +71,6 @@ def of(config: Config) -> NodeReport | None:
 
 
 def runtime_socket(config: Config) -> str:
-    """Return the path of the runtime's socket."""
     return config.runtime.socket.removeprefix("unix://")
 
 

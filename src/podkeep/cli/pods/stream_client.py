@@ -56,7 +56,6 @@ class CommandClient:
             await self._send(bytes((STDIN,)) + data[start : start + MESSAGE_BYTES])
 
     async def end_input(self) -> None:
-        """Say that no more input comes."""
         await self._send(bytes((CLOSE_SIGNAL, STDIN)))
 
     async def resize(self, width: int, height: int) -> None:
@@ -155,7 +154,6 @@ class ForwardClient:
         await self._send(spdy.Data(stream_id=self._DATA_STREAM, data=data))
 
     async def end(self) -> None:
-        """Say that no more comes."""
         await self._send(spdy.Data(stream_id=self._DATA_STREAM, data=b"", fin=True))
 
     async def _send(self, frame: spdy.Frame) -> None:

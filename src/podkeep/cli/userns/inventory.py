@@ -187,7 +187,6 @@ def _records(pods: Path, dirs: PodDirs | None) -> Iterator[Record]:
 
 
 async def ask(client: CriClient) -> Runtime:
-    """Return what the runtime holds."""
     pods = await teardown.held_pods(client)
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
     at_once = asyncio.Semaphore(_AT_ONCE)

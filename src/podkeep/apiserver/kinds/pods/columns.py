@@ -26,7 +26,6 @@ class Summary(NamedTuple):
 
 
 def summary(pod: Values) -> Summary:
-    """Return what a pod is doing."""
     spec, status = pod.get("spec", {}), pod.get("status", {})
     reason = status.get("reason") or status.get("phase", "")
     if any(

@@ -51,7 +51,6 @@ def needs_health_check(spec: Spec) -> bool:
 
 
 def node_ports(spec: Spec) -> list[int]:
-    """Return the ports of nodes that a service's ports have."""
     return [port["nodePort"] for port in spec.get("ports", ()) if port.get("nodePort")]
 
 
@@ -330,7 +329,6 @@ def validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
 
 
 def warnings(new: Mapping[str, Any], _: Mapping[str, Any] | None) -> list[str]:
-    """Return what is to be said of a Service."""
     return list(_warnings(new))
 
 

@@ -27,7 +27,6 @@ def class_of(value: Mapping[str, Any]) -> str:
 
 
 def phase_cell(value: Mapping[str, Any]) -> str:
-    """Return the phase as tables show it."""
     if at(value, "metadata", "deletionTimestamp"):
         return "Terminating"
     phase: str = at(value, "status", "phase", default="")

@@ -117,7 +117,6 @@ def _validate_zone(zone: str | None, errors: FieldErrors) -> None:
 
 
 def warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]:
-    """Return what is to be said of a CronJob."""
     found = workload_rules.name_warnings(new, old)
     if old is None or not equal(new["spec"], old["spec"]):
         found += jobs.spec_warnings(new["spec"]["jobTemplate"]["spec"], "spec.jobTemplate.spec")

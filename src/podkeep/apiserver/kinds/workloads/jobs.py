@@ -433,7 +433,6 @@ def spec_warnings(spec: Mapping[str, Any], path: str) -> list[str]:
 
 
 def warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]:
-    """Return what is to be said of a Job."""
     changed = old is None or not equal(new["spec"], old["spec"])
     return workload_rules.name_warnings(new, old) + (spec_warnings(new["spec"], "spec") if changed else [])
 

@@ -70,7 +70,6 @@ class Recorder:
         self._possible = False
 
     def finish(self) -> None:
-        """Write what is left."""
         self._literal(self._start + len(self._piece))
         if self._possible:
             write_all(self._fd, self._compressor.flush())

@@ -1,6 +1,4 @@
-"""Processes found by a piece of their command line, whoever runs them, and whose they are: for tests, which know what
-they started.
-"""
+"""Processes of tests: scripts to start, and what runs, found by a piece of its command line or by its parent."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from podkeep.kernel.process.procfs import ProcessId
 
 
 def write_script(path: Path, text: str) -> Path:
-    """Write an executable script, of the shell unless it names another interpreter."""
+    """Write an executable script; text without ``#!`` is for the shell."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text if text.startswith("#!") else f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)

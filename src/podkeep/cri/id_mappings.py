@@ -8,9 +8,9 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.namespace.idmap import IdMapping
 
 
-def messages(mappings: Iterable[IdMapping]) -> list[api.IDMapping]:
+def messages(given: Iterable[IdMapping]) -> list[api.IDMapping]:
     """Return the messages of a mapping, for a user namespace or a mount."""
-    return [api.IDMapping(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in mappings]
+    return [api.IDMapping(host_id=i.host_id, container_id=i.container_id, length=i.length) for i in given]
 
 
 def mappings(given: Iterable[api.IDMapping]) -> tuple[IdMapping, ...]:

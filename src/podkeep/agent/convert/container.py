@@ -18,7 +18,7 @@ from podkeep.agent.resources.qos import LinuxResources
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
-from podkeep.cri.id_mappings import messages
+from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2
 
 _PROPAGATION = {
@@ -169,8 +169,8 @@ def _mount(mount: PlannedMount, pod: Pod, plan: ContainerPlan) -> api_pb2.Mount:
         recursive_read_only=mount.recursive_read_only,
         selinux_relabel=mount.selinux_relabel,
         propagation=_PROPAGATION[mount.propagation],
-        uidMappings=[] if id_map is None else messages(id_map.uids),
-        gidMappings=[] if id_map is None else messages(id_map.gids),
+        uidMappings=[] if id_map is None else id_mappings.messages(id_map.uids),
+        gidMappings=[] if id_map is None else id_mappings.messages(id_map.gids),
     )
 
 

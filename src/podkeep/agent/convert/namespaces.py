@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.pod import PodSpec
-from podkeep.cri.id_mappings import messages
+from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2
 
 
@@ -32,4 +32,6 @@ def _options(user_namespace: PodUserNamespace | None) -> api_pb2.UserNamespace:
     if user_namespace is None:
         return api_pb2.UserNamespace(mode=api_pb2.NODE)
     id_map = user_namespace.id_map
-    return api_pb2.UserNamespace(mode=api_pb2.POD, uids=messages(id_map.uids), gids=messages(id_map.gids))
+    return api_pb2.UserNamespace(
+        mode=api_pb2.POD, uids=id_mappings.messages(id_map.uids), gids=id_mappings.messages(id_map.gids)
+    )

@@ -39,7 +39,7 @@ class Attributes:
 class Admission(Protocol):
     """What may change or refuse a write; both raise :class:`StatusError`.
 
-    The way of a write, in ``registry``::
+    The way of a creation, in ``registry``::
 
         strategy.default(value)                 # the kind's
         admission.mutate(attributes)            # each plugin in its order

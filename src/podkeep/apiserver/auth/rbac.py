@@ -28,8 +28,8 @@ CLUSTER_ROLES = f"{GROUP}/clusterroles"
 ROLE_BINDINGS = f"{GROUP}/rolebindings"
 CLUSTER_ROLE_BINDINGS = f"{GROUP}/clusterrolebindings"
 _MAX_USERS = 1_000
-"""Of whom is kept what they may do, each in one namespace: their names take 4 MB at most. For one more all are given
-up, and looked up again."""
+"""Of whom is kept what they may do, each in one namespace: their names have 4 million characters at most. For one more
+all are given up, and looked up again."""
 _MAX_GROUPS, _MAX_CHARACTERS = 50, 4_096
 """Groups of a user who is kept, and characters of all names: a service account has three groups, and what tokens of
 others say may be as long as a request's head."""

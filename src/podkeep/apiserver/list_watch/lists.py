@@ -155,7 +155,7 @@ class Objects:
     async def sent(
         self, pieces: Pieces, room: Room, parts_of: Callable[[Stored], Iterable[bytes]]
     ) -> AsyncGenerator[bytes, None]:
-        """Yield what ``parts_of`` makes of each of them, joined by ``pieces``, which may have some of it in the end.
+        """Yield what ``parts_of`` makes of each of them, joined by ``pieces``; ``pieces.rest()`` has what is left.
 
         A large object that is among its parts as it is stored is no copy, and takes no room.
 

@@ -57,15 +57,15 @@ def keep_identity(value: Object, old: Object) -> None:
     """Take over what an update cannot change, and what it left out of that."""
     fields, before = value["metadata"], old["metadata"]
     for name in ("creationTimestamp", "deletionTimestamp", "generation"):
-        keep(fields, before, name)
+        keep_field(fields, before, name)
     # Left out they are as before; another value is for validate_update() to refuse.
     for name in ("uid", "deletionGracePeriodSeconds"):
         if name not in fields:
-            keep(fields, before, name)
+            keep_field(fields, before, name)
     fields.pop("selfLink", None)
 
 
-def keep(fields: dict[str, Any], before: Mapping[str, Any], name: str) -> None:
+def keep_field(fields: dict[str, Any], before: Mapping[str, Any], name: str) -> None:
     """Make a field what it was, or take it away if there was none."""
     if name in before:
         fields[name] = before[name]

@@ -53,7 +53,7 @@ def run(
 
 
 def call(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Result]]) -> Result:
-    """Do as :func:`run`, but start nothing and say nothing of the configuration."""
+    """Do as :func:`run`, but say nothing of the configuration."""
     path = invocation.config.runtime.socket
     check_listening(path, start=start_command(invocation))
 

@@ -86,7 +86,8 @@ log = logging.getLogger(__name__)
 THREADS = 512
 """Blocking steps at a time: a thread is mostly waiting for a program."""
 THREADS_OF_ONE = 16
-"""Threads among them for one pod, one registry, or all other requests of a kind: those that hang stay few."""
+"""Threads among them for one pod, one registry, one kind of other requests, or all that has no owner: steps that hang
+keep out no others."""
 MAX_DESCRIPTORS = 1 << 20
 """File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
 STOP_TIMEOUT_S = 5.0
@@ -143,7 +144,7 @@ def serve(config: Config, options: Options) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Serving:
-    """The parts that need the event loop, beside those that the daemon has before."""
+    """The parts that are made once the event loop runs."""
 
     sandboxes: Sandboxes
     containers: Containers

@@ -10,7 +10,8 @@ import pytest
 from podkeep.apiserver.controllers.controller import Create, Patch, Plan
 from podkeep.apiserver.controllers.disruption_budgets import BUDGETS, INTERVAL, PODS, DisruptionBudgets
 from podkeep.apiserver.storage.records import EventType, Key
-from support.admission import NOW, Objects, told
+from support.admission import Objects
+from support.controllers import NOW, told
 
 KEY = Key(BUDGETS, "default", "b")
 SELECTOR = {"matchLabels": {"app": "web"}}

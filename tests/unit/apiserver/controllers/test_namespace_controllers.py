@@ -13,7 +13,8 @@ from podkeep.apiserver.controllers.event_expiry import EventExpiry
 from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
 from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import NOW, RESOURCES, Objects, change
+from support.admission import RESOURCES, Objects
+from support.controllers import NOW, change
 
 TIME = "2026-11-23T06:00:00Z"
 IDENTITY = {"uid": "u", "resourceVersion": "7"}

@@ -9,7 +9,8 @@ import pytest
 from podkeep.apiserver.controllers.controller import Delete, Patch, Plan
 from podkeep.apiserver.controllers.owners import GarbageCollector
 from podkeep.apiserver.storage.records import EventType, Key
-from support.admission import NOW, RESOURCES, Objects, change
+from support.admission import RESOURCES, Objects
+from support.controllers import NOW, change
 
 
 def item(name: str, *owners: str, blocking: str = "", deleting: str = "", **fields: Any) -> tuple[str, dict[str, Any]]:

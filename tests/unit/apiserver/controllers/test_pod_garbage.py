@@ -8,7 +8,8 @@ from typing import Any
 from podkeep.apiserver.controllers.controller import Delete, Patch
 from podkeep.apiserver.controllers.pod_garbage import PodGarbage
 from podkeep.apiserver.storage.records import EventType, Key
-from support.admission import NOW, Objects, told
+from support.admission import Objects
+from support.controllers import NOW, told
 
 NODE = ("nodes", {"metadata": {"name": "n"}})
 KEY = Key("pods", "default", "p")

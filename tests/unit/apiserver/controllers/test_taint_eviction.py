@@ -11,7 +11,8 @@ from podkeep.apiserver.controllers.controller import Create, Delete, Patch
 from podkeep.apiserver.controllers.scheduling import Taint
 from podkeep.apiserver.controllers.taint_eviction import TaintEviction, tolerated_seconds
 from podkeep.apiserver.storage.records import EventType, Key
-from support.admission import NOW, Objects, told
+from support.admission import Objects
+from support.controllers import NOW, told
 
 KEY = Key("pods", "default", "p")
 END = Delete(resource="pods", namespace="default", name="p", uid="u", propagation="")

@@ -10,7 +10,8 @@ import pytest
 from podkeep.apiserver.controllers.controller import Create, Item, Patch
 from podkeep.apiserver.controllers.volume_binder import CLAIMS, CLASSES, PODS, VOLUMES, VolumeBinder
 from podkeep.apiserver.storage.records import EventType
-from support.admission import NOW, Objects, told
+from support.admission import Objects
+from support.controllers import NOW, told
 
 NOBODY = "kubernetes.io/no-provisioner"
 Found = tuple[str, dict[str, Any]]

@@ -23,7 +23,7 @@ from podkeep.apiserver.kinds.storage.volume_rules import (
     class_of,
     phase_cell,
 )
-from podkeep.apiserver.meta.objects import Object, keep, metadata
+from podkeep.apiserver.meta.objects import Object, keep_field, metadata
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.table import Kind
 from podkeep.base.text import quantity
@@ -118,7 +118,7 @@ def _immutable_spec(new: Object, old: Object, errors: FieldErrors) -> None:
     """Note a change of what is fixed, which is all but what a controller fills in, and the size of a bound claim."""
     spec, before = copy(new.get("spec", {})), old.get("spec", {})
     if not before.get("volumeName"):
-        keep(spec, before, "volumeName")
+        keep_field(spec, before, "volumeName")
     annotated = metadata(old).get("annotations", {}).get(CLASS_ANNOTATION)
     given = metadata(new).get("annotations", {}).get(CLASS_ANNOTATION)
     # A class may be set late: as the annotation had it (validateStorageClassUpgradeFromAnnotation), or where there was
@@ -135,7 +135,7 @@ def _immutable_spec(new: Object, old: Object, errors: FieldErrors) -> None:
         requests = spec.get("resources", {}).get("requests")
         if requests is not None:
             requests["storage"] = _storage(before)
-        keep(spec, before, _ATTRIBUTES_CLASS)
+        keep_field(spec, before, _ATTRIBUTES_CLASS)
     if not equal(spec, before):
         errors.forbidden(
             "spec",

@@ -151,6 +151,7 @@ class _Serving:
     statistics: Statistics
     streaming: StreamingServer
     rpc_server: grpc.aio.Server
+    requests: Requests
 
 
 class _Daemon:
@@ -217,7 +218,6 @@ class _Daemon:
             cdi=Registry(config.runtime.cdi_spec_dirs),
         )
         self._leftovers = Leftovers(layout.leftovers)
-        self._requests = Requests(self._state, self._counting)
 
     def prepare(self) -> None:
         """Find out what the handlers can do, set the house in order, and make what serves all sandboxes.
@@ -290,7 +290,7 @@ class _Daemon:
             reload.start()
         background = self._begin_background(serving.containers)
         try:
-            await self._wait(stop)
+            await self._wait(stop, serving.requests)
         finally:
             # The service manager would take a reload's end for a new start.
             await reload.close()
@@ -320,9 +320,10 @@ class _Daemon:
             ),
             streaming=StreamingServer(self._config.streaming),
             rpc_server=server.create_server(),
+            requests=Requests(self._state, self._counting),
         )
         for name_of_service, handlers in self._rpcs(serving, shut_down).by_service().items():
-            counted = {name: self._requests.counted(name, rpc) for name, rpc in handlers.items()}
+            counted = {name: serving.requests.counted(name, rpc) for name, rpc in handlers.items()}
             server.bind(serving.rpc_server, name_of_service, counted)
         return serving
 
@@ -380,7 +381,7 @@ class _Daemon:
         except OSError as error:
             log.warning("callers are not told of the new configuration: %s", error)
 
-    def _require_idle(self) -> None:
+    def _require_idle(self, requests: Requests) -> None:
         """Refuse to end for a caller who wants another configuration, if anybody has a use for this one.
 
         :raises FailedPrecondition: saying what for.
@@ -388,7 +389,7 @@ class _Daemon:
         if self._options.idle_exit is None:
             raise FailedPrecondition("it was not started by `podkeep run`", hint=_RESTART)
         # The request that asks is counted as well.
-        pods, others = self.sandboxes_left(), self._requests.running - 1
+        pods, others = self.sandboxes_left(), requests.running - 1
         if pods or others:
             what = f"pods: {pods}" if pods else f"requests of other clients: {others}"
             raise FailedPrecondition(f"it is in use ({what})", hint=_RESTART)
@@ -421,16 +422,16 @@ class _Daemon:
             events=EventRpc(self._events),
             image=ImageRpc(self._images, self._state, watch, layers.trees),
             maintenance=ImageMaintenanceRpc(self._images, self._state, watch),
-            node=NodeRpc(self._images, self._state, watch, shut_down, self._require_idle),
+            node=NodeRpc(self._images, self._state, watch, shut_down, partial(self._require_idle, serving.requests)),
         )
 
-    async def _wait(self, stop: asyncio.Event) -> None:
+    async def _wait(self, stop: asyncio.Event, requests: Requests) -> None:
         idle_exit = self._options.idle_exit
         if idle_exit is None:
             await stop.wait()
             return
         while not stop.is_set():
-            idle = 0.0 if self._state.sandboxes() else self._requests.idle_seconds()
+            idle = 0.0 if self._state.sandboxes() else requests.idle_seconds()
             if idle >= idle_exit:
                 log.info("stopping: idle for %.0f s without a sandbox", idle)
                 return

@@ -35,12 +35,14 @@ class OciRegistry:
     :param login: ``user:password``; tokens for the actions that were asked for are then needed.
 
     ``breaks`` is taken from its end: bytes of an upload that are read before the connection is closed. ``resumable``:
-    whether it says how much of an upload arrived. ``requests``: method and path of all there were.
+    whether it says how much of an upload arrived; ``claims``, taken from its end, are what it says instead of that.
+    ``requests``: method and path of all there were.
     """
 
     def __init__(self, *, referrers: bool = True, page: int = 0, filters: bool = True, login: str = "") -> None:
         self.referrers, self.page, self.filters, self.login = referrers, page, filters, login
         self.breaks: list[int] = []
+        self.claims: list[int] = []
         self.resumable = True
         self.location = "{path}"
         """How it says where an upload goes; ``{path}``, ``{id}`` and ``{host}`` are filled in."""
@@ -221,7 +223,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404)
             return
         if self.command == "GET":
-            self._send(204, headers={"Location": where + target, "Range": f"0-{max(0, len(held) - 1)}"})
+            last = registry.claims.pop() if registry.claims else max(0, len(held) - 1)
+            self._send(204, headers={"Location": where + target, "Range": f"0-{last}"})
             return
         length = int(self.headers["Content-Length"])
         most = min(length, registry.breaks.pop()) if registry.breaks else length

@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -275,6 +275,18 @@ def test_an_upload_that_never_gets_through_is_given_up(
     with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: "):
         pushing.upload(app, model, lambda *_: None)
     assert len(oci.breaks) == 45
+    assert oci.blobs == {}
+
+
+@pytest.mark.parametrize("claims", [range(1, 60), [1, 5_000_000, 1, 5_000_000] * 15])
+def test_a_registry_that_only_says_that_bytes_arrive_is_given_up(
+    oci: OciRegistry, app: Pushed, model: Blob, monkeypatch: pytest.MonkeyPatch, claims: Sequence[int]
+) -> None:
+    monkeypatch.setattr(pushing, "_PAUSE_S", 0.001)
+    oci.breaks, oci.claims = [0] * 60, list(reversed(claims))
+    with pytest.raises(RegistryUnavailable, match=r"^RegistryUnavailable: "):
+        pushing.upload(app, model, lambda *_: None)
+    assert len(oci.breaks) >= 50
     assert oci.blobs == {}
 
 

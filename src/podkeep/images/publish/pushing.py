@@ -37,7 +37,9 @@ UNKNOWN_ARTIFACT = "application/vnd.unknown.artifact.v1"
 """Type of an artifact whose author gave none; the same as with ORAS."""
 EMPTY_DATA = b"{}"
 _ATTEMPTS = 5
-"""Tries in a row in which nothing gets through before a blob is given up."""
+"""Tries that may fail before a blob is given up; what gets through in between makes up for them."""
+_FORGIVEN = 1 << 20
+"""Bytes after which failures are forgotten."""
 _PAUSE_S = 0.5
 _AT_ONCE = 4 << 20
 """Bytes of a blob up to which it is one request. Of larger ones the bytes come before the request that ends the upload,
@@ -185,18 +187,20 @@ def _list_by_tag(registry: Registry, artifact: Artifact, digest: Digest, size: i
 def upload(registry: Registry, blob: Blob, tell: Tell) -> None:
     """Bring a blob to the registry unless it is there; after a broken connection go on with what is missing.
 
-    :raises RegistryUnavailable: if several tries in a row bring nothing.
+    :raises RegistryUnavailable: if several tries bring next to nothing.
     :raises FailedPrecondition: if the file changed.
     """
     way = _Upload(registry, blob, tell)
-    failures = 0
+    failures = forgiven = 0
     while True:
-        before = way.arrived
         try:
             way.attempt()
         except (RegistryUnavailable, Unavailable):
-            # Bytes that arrived make up for failures: a slow line may break often and still come to an end.
-            failures = failures + 1 if way.arrived <= before else 1
+            # Bytes that arrived make up for failures: a slow line may break often and still come to an end. How many
+            # did is the registry's word: it counts by what was never there before, so that this ends, whatever it says.
+            if way.arrived >= forgiven + _FORGIVEN:
+                failures, forgiven = 0, way.arrived
+            failures += 1
             if failures == _ATTEMPTS:
                 raise
             time.sleep(_PAUSE_S * (1 << (failures - 1)))

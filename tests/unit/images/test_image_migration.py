@@ -63,7 +63,7 @@ def test_images_of_version_1_are_still_there(tmp_path: Path) -> None:
     assert database.layers()[LAYERS[0]] == LayerRecord(
         id=LAYERS[0], kind="tar", title="", blob=None, driver="directories", bytes=8192, inodes=2, boot_id=""
     )
-    assert database.manifests(ID) == {LAYERS[3]: b"{}"}
+    assert database.documents(ID)[1] == {LAYERS[3]: b"{}"}
     assert database.blobs() == []
     database.close()
 

@@ -255,23 +255,19 @@ class ImageDatabase:
                 )
             ]
 
-    def config(self, image: ImageID) -> bytes:
-        """Return the configuration of an image.
+    def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
+        """Return the configuration of an image, and the manifests and indexes that led to it, by their digests; none of
+        an image loaded from a docker archive.
 
         :raises NotFound: if there is no such image.
         """
+        # Nothing is removed between the two: without its manifests an image would be one from a docker archive.
         with self._translated() as connection:
             row = connection.execute("SELECT config FROM images WHERE id = ?", (image,)).fetchone()
+            found = dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
         if row is None:
             raise NotFound(f"image {image} is not here any more")
-        config: bytes = row[0]
-        return config
-
-    def manifests(self, image: ImageID) -> dict[Digest, bytes]:
-        """Return the manifests and indexes that led to an image, by their digests; none of an image loaded from a
-        docker archive."""
-        with self._translated() as connection:
-            return dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
+        return row[0], found
 
     def layers(self) -> dict[Digest, LayerRecord]:
         with self._translated() as connection:

@@ -272,7 +272,7 @@ class ImageStore:
 
         :raises NotFound: if the image was removed meanwhile.
         """
-        return self._catalog.database.config(image), self._catalog.database.manifests(image)
+        return self._catalog.database.documents(image)
 
     def hold(self, layers: Iterable[Digest]) -> list[Digest]:
         """Keep layers until they are given to :meth:`release`; return those that are here. Blocks."""

@@ -13,7 +13,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -269,7 +269,7 @@ async def _forward(request: ForwardRequest, port: int, pair: Pair) -> None:
         except ClientGone:
             raise
         except (PodkeepError, OSError) as error:
-            why = error.message if isinstance(error, PodkeepError) else str(error)
+            why = error.message if isinstance(error, PodkeepError) else error.strerror or type(error).__name__
             message = f"error forwarding port {port} to pod {request.pod}: {why}"
             log.debug("%s", message)
             await pair.errors.send(message.encode())
@@ -309,19 +309,16 @@ async def _connect(request: ForwardRequest, port: int, given_up: asyncio.Event) 
 
 
 async def _pass(sock: socket.socket, pair: Pair) -> None:
-    descriptor = Descriptor(os.dup(sock.fileno()))
-    try:
-        async with asyncio.TaskGroup() as group:
-            sending = group.create_task(_to_pod(pair.data_in, descriptor, sock))
-            await _from_pod(descriptor, pair)
-            if not pair.has_ends:
-                # The client cannot learn that the pod has said everything but from the end of the whole connection.
-                sending.cancel()
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from failed
-    finally:
-        descriptor.close()
-        sock.close()
+    with sock, closing(Descriptor(os.dup(sock.fileno()))) as descriptor:
+        try:
+            async with asyncio.TaskGroup() as group:
+                sending = group.create_task(_to_pod(pair.data_in, descriptor, sock))
+                await _from_pod(descriptor, pair)
+                if not pair.has_ends:
+                    # The client cannot learn that the pod has said everything but from the end of the whole connection.
+                    sending.cancel()
+        except BaseExceptionGroup as failed:
+            raise failed.exceptions[0] from failed
 
 
 async def _to_pod(source: Source, target: Descriptor, sock: socket.socket) -> None:

@@ -6,6 +6,8 @@ import asyncio
 import base64
 import json
 import os
+import resource
+import socket
 import subprocess
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -207,6 +209,47 @@ def test_everybody_else_has_a_turn_after_each_portion_of_output(kind: str, tmp_p
 
     run(go())
     assert turns >= portions
+
+
+class _Told:
+    """A Sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    async def send(self, data: bytes) -> None:
+        self.data += data
+
+    async def end(self) -> None:
+        return
+
+
+def test_without_descriptors_a_forwarded_connection_ends_and_its_client_is_told_in_the_systems_words() -> None:
+    ours, theirs = socket.socketpair()
+    told = _Told()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def connect(port: int) -> socket.socket:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        return ours
+
+    async def go() -> None:
+        pair = port_forward.Pair(
+            data_in=Inbox(Account()),
+            data_out=exec_session._Nowhere(),
+            errors=told,
+            given_up=asyncio.Event(),
+            outputs=Account().outputs,
+        )
+        try:
+            await port_forward._forward(port_forward.ForwardRequest(pod="p", connect=connect), 80, pair)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    with ours, theirs:
+        run(go())
+        assert ours.fileno() == -1
+    assert told.data == b"error forwarding port 80 to pod p: Too many open files"
 
 
 def test_a_size_that_is_there_is_known_before_the_command_starts() -> None:

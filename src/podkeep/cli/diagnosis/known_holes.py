@@ -1,9 +1,11 @@
 """Versions of OCI runtimes, of conmon and of the kernel with holes that are known.
 
 Owns: the table, and what can be told of a version: Debian and others fix holes without a new version number, so the
-changelog of the installed package is asked, too. Does not own: running programs (``programs``).
+changelog of the installed package is asked, too, if what runs is from it. Does not own: running programs
+(``programs``).
 
-The facts are those of each project's own release notes and advisories; of the kernel, those of its stable branches.
+The facts are those of each project's own release notes and advisories; of the kernel, those of its stable branches, as
+its CVE records have them.
 conmon has no entry: no CVE was given to it itself (CVE-2022-1708 is of CRI-O, which had it write without a limit).
 """
 
@@ -27,10 +29,13 @@ Version = tuple[int, int, int, int]
 PROGRAMS = frozenset({"crun", "runc", "conmon"})
 """What the table speaks of, as each of them calls itself."""
 
-_SAID = re.compile(r"(?P<name>[a-z]+) version (?P<version>\S+)")
+_SAID = re.compile(r"^(?P<name>[a-z]+) version (?P<version>\S+)", re.MULTILINE)
 _NUMBERS = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?P<rest>.*)")
 _CANDIDATE = re.compile(r"[-~.+]?(rc|alpha|beta|dev)")
-_DEBIAN_KERNEL = re.compile(r"\bDebian (\d+\.\d+\.\d+)-")
+_DEBIAN_KERNEL = re.compile(r"\bDebian (?P<package>(?P<release>\d+\.\d+\.\d+)-\S+)")
+_UBUNTU_KERNEL = re.compile(r"Ubuntu (?P<package>\S+?-[0-9.]+)-\S+ (?P<release>\S+)\s*")
+_ENTRY = re.compile(r"^[a-z0-9][a-z0-9+.-]* \((?P<version>[^)\s]+)\)", re.MULTILINE)
+"""First line of an entry of a changelog (deb-changelog(5)); the newest entry is the first."""
 _PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9+.-]*)(?::[a-z0-9-]+)?: ")
 _UBUNTU_SIGNATURE = Path("/proc/version_signature")
 _DOCUMENTS = Path("/usr/share/doc")
@@ -42,8 +47,8 @@ class Hole:
     """A hole in some versions of a program, or of the kernel (``linux``).
 
     Affected are versions from ``since`` on; those in ``fixed`` and later ones of the same minor version are not, nor
-    is any from the last of them on. Without ``fixed`` no release is known that fixes it; ``until`` is the last that
-    was looked at.
+    is any from the last of them on. Without ``fixed`` no release is known that fixes it, and all are; ``until`` is the
+    last that was looked at.
     """
 
     program: str
@@ -62,15 +67,14 @@ class Hole:
         if version < _lowest(self.since):
             return False
         if not self.fixed:
-            return version[:3] <= _parsed(self.until)[:3]
+            return True
         fixed = [_parsed(item) for item in self.fixed]
         return version < max(fixed) and not any(version[:2] == item[:2] and version >= item for item in fixed)
 
 
-_NO_NAMESPACES = (
-    "a container without CAP_SYS_ADMIN needs a user namespace of its own making for it, which seccompProfile "
-    "RuntimeDefault refuses"
-)
+_REFUSED = "needs a user namespace of its own making for it, which seccompProfile RuntimeDefault refuses"
+_NO_NAMESPACES = f"a container without CAP_SYS_ADMIN {_REFUSED}"
+_NO_NETWORKS = f"a container without CAP_NET_ADMIN {_REFUSED}"
 
 HOLES = (
     Hole(
@@ -80,7 +84,32 @@ HOLES = (
         "container's user",
         podkeep="refuses such volumes, but for the machine's own /dev",
         safe=True,
-        until="1.29.1",
+        fixed=("1.30",),
+    ),
+    Hole(
+        program="crun",
+        cve="CVE-2026-88264",
+        what="an image whose /dev/console is a link has a file made on the machine",
+        podkeep="gives each container a /dev of its own, and refuses volumes in its place",
+        safe=True,
+        fixed=("1.30",),
+    ),
+    Hole(
+        program="crun",
+        cve="CVE-2026-133553",
+        what="a mount with tmpcopyup copies files of the image to files of the machine",
+        podkeep="makes no such mounts",
+        safe=True,
+        until="1.30.1",
+    ),
+    Hole(
+        program="crun",
+        cve="CVE-2026-84042",
+        what="the handler krun, with a network of its own, runs programs of the image as root of the machine",
+        podkeep="runs it as crun; only a handler with a path or options for krun is concerned",
+        safe=True,
+        since="1.29",
+        fixed=("1.30.1",),
     ),
     Hole(
         program="crun",
@@ -157,17 +186,55 @@ HOLES = (
     ),
     Hole(
         program="linux",
+        cve="CVE-2026-31431",
+        what="a container changes files that it may only read, also those of images that other pods share (AF_ALG)",
+        since="4.14",
+        fixed=("5.10.254", "5.15.204", "6.1.170", "6.6.137", "6.12.85", "6.18.22", "6.19.12", "7.0"),
+    ),
+    Hole(
+        program="linux",
+        cve="CVE-2026-43500",
+        what="a container changes files that it may only read, also those of images that other pods share (AF_RXRPC)",
+        podkeep="it needs a key for it, which seccompProfile RuntimeDefault refuses",
+        since="5.3",
+        fixed=("6.6.140", "6.12.88", "6.18.29", "7.0.6", "7.1"),
+    ),
+    Hole(
+        program="linux",
+        cve="CVE-2026-46300",
+        what="IPsec: users of a network namespace change files that they may only read",
+        podkeep=_NO_NETWORKS,
+        since="3.9",
+        fixed=("5.10.257", "5.15.208", "6.1.174", "6.6.141", "6.12.91", "6.18.33", "7.0.10", "7.1"),
+    ),
+    Hole(
+        program="linux",
+        cve="CVE-2026-43284",
+        what="IPsec: users of a network namespace change files that they may only read",
+        podkeep=_NO_NETWORKS,
+        since="4.11",
+        fixed=("5.10.255", "5.15.206", "6.1.172", "6.6.138", "6.12.87", "6.18.28", "7.0.5", "7.1"),
+    ),
+    Hole(
+        program="linux",
         cve="CVE-2024-1086",
         what="nf_tables: use of freed memory, root of the machine for users of a network namespace",
-        podkeep=_NO_NAMESPACES,
+        podkeep=_NO_NETWORKS,
         since="3.15",
         fixed=("5.4.269", "5.10.210", "5.15.149", "6.1.76", "6.6.15", "6.7.3", "6.8"),
     ),
     Hole(
         program="linux",
+        cve="CVE-2023-3269",
+        what="stacks that grow: use of freed memory, root of the machine for any process",
+        since="6.1",
+        fixed=("6.1.37", "6.3.11", "6.4.1", "6.5"),
+    ),
+    Hole(
+        program="linux",
         cve="CVE-2023-32233",
         what="nf_tables: use of freed memory, root of the machine for users of a network namespace",
-        podkeep=_NO_NAMESPACES,
+        podkeep=_NO_NETWORKS,
         fixed=("4.19.283", "5.4.243", "5.10.180", "5.15.111", "6.1.28", "6.2.15", "6.3.2", "6.4"),
     ),
     Hole(
@@ -205,7 +272,7 @@ HOLES = (
 
 @dataclass(frozen=True, kw_only=True)
 class Package:
-    """The distribution's package of a program; ``changelog`` is None if it is not there."""
+    """The distribution's package of a program; ``changelog`` is None if it is not there, or not that of what runs."""
 
     name: str
     changelog: str | None = None
@@ -217,7 +284,8 @@ class Package:
 
 def of_program(path: str, said: str) -> list[Finding]:
     """Judge a program by what it says about its version; nothing of programs that the table does not know."""
-    match = _SAID.match(said.strip())
+    # Behind what a wrapper says, too.
+    match = next((found for found in _SAID.finditer(said) if found["name"] in PROGRAMS), None)
     name = match["name"] if match else Path(path).name
     if name not in PROGRAMS:
         return []
@@ -235,15 +303,30 @@ def of_kernel(release: str, version: str, signature: str | None = None) -> list[
     :param signature: content of ``/proc/version_signature``; None: read it.
     """
     text = _signature() if signature is None else signature
-    debian = _DEBIAN_KERNEL.search(version)
-    shown = debian[1] if debian else text.split()[-1] if text.split() else release
+    made = _DEBIAN_KERNEL.search(version) or _UBUNTU_KERNEL.fullmatch(text)
+    shown = made["release"] if made else release
     parsed = parse(shown)
     if parsed is None:
         return [_unknown("kernel", release[:80])]
     # A number of the distribution's own (6.8.0-40, 5.14.0-427.el9) does not say what is in it.
     holes = [hole for hole in HOLES if hole.program == "linux" and hole.affects(parsed)]
-    package = Package(name=f"linux-image-{release}", changelog=_changelog(f"linux-image-{release}")) if holes else None
+    package = _kernel_package(f"linux-image-{release}", made["package"] if made else "") if holes else None
     return [judge(hole, shown, package) for hole in holes]
+
+
+def _kernel_package(name: str, version: str) -> Package:
+    """Return the package of the kernel that runs; the one that is installed may be newer, and wait for a reboot."""
+    changelog = _changelog(name)
+    return Package(name=name, changelog=None if changelog is None else of_version(changelog, version))
+
+
+def of_version(changelog: str, version: str) -> str | None:
+    """Return what a changelog says of a version and those before it; None if it does not have that version."""
+    for entry in _ENTRY.finditer(changelog):
+        # That of a signed kernel has a plus where the kernel's own has a hyphen.
+        if version and version in (entry["version"], entry["version"].replace("+", "-", 1)):
+            return changelog[entry.start() :]
+    return None
 
 
 def judge(hole: Hole, shown: str, package: Package | None) -> Finding:
@@ -254,7 +337,7 @@ def judge(hole: Hole, shown: str, package: Package | None) -> Finding:
         return finding.ok(name, f"{shown}: fixed in this package, as the changelog of {package.name} says")
     if hole.safe:
         return finding.ok(name, f"{shown}: {hole.what}; harmless here: podkeep {hole.podkeep}")
-    update = f"{program} {', '.join(hole.fixed)} or newer" if hole.fixed else "no release fixes it yet"
+    update = f"{program} {', '.join(hole.fixed)} or newer" if hole.fixed else f"no release up to {hole.until} fixes it"
     why = hole.podkeep or "nothing on podkeep's side keeps it from being used"
     return finding.warning(name, f"{shown}: {hole.what}", why=why, fix=_fix(update, package))
 
@@ -308,8 +391,24 @@ def package_of(path: str) -> Package | None:
         except (PodkeepError, OSError):
             return None
         if (match := _PACKAGE.match(said)) is not None:
-            return Package(name=match["name"], changelog=_changelog(match["name"]))
+            package = match["name"]
+            return Package(name=package, changelog=None if _was_replaced(package, path) else _changelog(package))
     return None
+
+
+def _was_replaced(package: str, path: str) -> bool:
+    """Say whether somebody has put another file in the place of a package's: its changelog says nothing of that."""
+    try:
+        said = spawn.run(["dpkg", "--verify", package], timeout=10).stdout.decode(errors="replace")
+    except (PodkeepError, OSError):
+        return True  # which is not known then
+    return any(os.path.realpath(name) == os.path.realpath(path) for name in changed_files(said))
+
+
+def changed_files(said: str) -> list[str]:
+    """Return the files that have another content than in their package, as ``dpkg --verify`` tells them."""
+    # Nine letters, of which the third is of the digest, then c for a configuration file, and the path.
+    return [line[12:] for line in said.splitlines() if line[2:3] == "5"]
 
 
 def _changelog(package: str) -> str | None:

@@ -192,7 +192,11 @@ class Rbac:
             return known
         rules: list[tuple[str, tuple[Rule, ...]]] = []
         errors: list[str] = []
+        first: dict[RoleRef, Grant] = {}
         for grant in index.granted(user, namespace):
+            first.setdefault(grant.role, grant)
+        # The first binding to a role is the reason; others give nothing more, and there may be any number of them.
+        for grant in first.values():
             try:
                 rules.append((grant.source, _rules(index, self._lister, grant.role)))
             except StatusError as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import msgspec
+
 from podkeep.api import names
 from podkeep.apiserver.auth.interfaces import Authorizer, RequestAttributes
 from podkeep.apiserver.auth.jwt import InvalidToken
@@ -18,6 +20,8 @@ from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError
 
+MAX_RULES_BYTES = 3 << 20
+"""Of the rules of a user that are listed, encoded; roles may have any number of them."""
 _LABEL_OPERATORS = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "!"}
 
 
@@ -76,20 +80,32 @@ def subject_access_review(value: Object, authorizer: Authorizer) -> Object:
 def self_subject_rules_review(value: Object, user: User, resolver: RuleResolver) -> Object:
     """Answer what who asks may do in a namespace."""
     rules, problem = resolver.rules_for(user, value["spec"]["namespace"])
+    listed = _first_of(rules)
     status: dict[str, Any] = {
         "resourceRules": [
-            _shown(rule, "verbs", "apiGroups", "resources", "resourceNames") for rule in rules if rule.resources
+            _shown(rule, "verbs", "apiGroups", "resources", "resourceNames") for rule in listed if rule.resources
         ],
-        "nonResourceRules": [_shown(rule, "verbs", "nonResourceURLs") for rule in rules if rule.urls],
-        "incomplete": False,
+        "nonResourceRules": [_shown(rule, "verbs", "nonResourceURLs") for rule in listed if rule.urls],
+        "incomplete": len(listed) < len(rules),
     }
     problems = [problem] if problem else []
+    if len(listed) < len(rules):
+        problems.append(f"only the first {len(listed)} of {len(rules)} rules are listed")
     if node_of(user) is not None:
         problems.append("node authorizer does not support user rule resolution")
         status["incomplete"] = True
     if problems:
         status["evaluationError"] = ", ".join(problems)
     return {**value, "status": status}
+
+
+def _first_of(rules: Sequence[Rule]) -> Sequence[Rule]:
+    left = MAX_RULES_BYTES
+    for count, rule in enumerate(rules):
+        left -= len(msgspec.json.encode(rule.value))
+        if left < 0:
+            return rules[:count]
+    return rules
 
 
 def _shown(rule: Rule, *names: str) -> dict[str, Any]:

@@ -199,6 +199,18 @@ def test_rules_of_a_user_are_those_of_the_namespace_and_of_everywhere() -> None:
     assert [rule.value for rule in Rbac(objects).rules_for(ANN, "")[0]] == [READ_PODS]
 
 
+def test_a_role_that_is_bound_again_and_again_is_one_role() -> None:
+    """Its rules were listed, and held against each request, once for each binding."""
+    bindings = [binding(f"b{number}", "Role/local", user("ann"), namespace="ns1") for number in range(20)]
+    rbac = Rbac(Objects(*POLICY, *reversed(bindings)))
+    assert [rule.value for rule in rbac.rules_for(ANN, "ns1")[0]] == [READ_SECRETS]
+    decision = rbac.authorize(ANN, get("secrets", "ns1"))
+    assert (decision.allowed, decision.reason) == (
+        True,
+        'RBAC: allowed by RoleBinding "b0/ns1" of Role "local" to User "ann"',
+    )
+
+
 def test_a_role_that_is_not_there_has_no_rules() -> None:
     rbac = Rbac(Objects(*POLICY))
     assert [rule.value for rule in rbac.role_rules(RoleRef("Role", "ns1", "local"))] == [READ_SECRETS]

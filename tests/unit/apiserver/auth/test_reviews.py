@@ -173,3 +173,15 @@ def test_what_a_user_may_do(user: User, namespace: str, incomplete: bool, proble
     ]
     assert status["nonResourceRules"] == [{"verbs": ["get"], "nonResourceURLs": ["/x"]}]
     assert (status["incomplete"], status.get("evaluationError")) == (incomplete, problem)
+
+
+def test_what_a_user_may_do_is_listed_up_to_a_bound() -> None:
+    class Many:
+        def rules_for(self, user: User, namespace: str) -> tuple[list[Rule], str]:
+            long = ["x" * (reviews.MAX_RULES_BYTES // 4)]
+            found = [{"verbs": ["get"], "apiGroups": [""], "resources": long} for _ in range(8)]
+            return list(map(rule, found)), ""
+
+    status = reviews.self_subject_rules_review({"spec": {"namespace": "ns"}}, ANN, Many())["status"]
+    assert len(status["resourceRules"]) == 3
+    assert (status["incomplete"], status["evaluationError"]) == (True, "only the first 3 of 8 rules are listed")

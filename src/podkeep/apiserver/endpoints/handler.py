@@ -70,6 +70,7 @@ class Handler:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._version = health.version(__version__)
+        self._is_audit_failing = False
 
     async def __call__(self, request: Request) -> Response | Upgrade:
         """Answer a request.
@@ -113,7 +114,12 @@ class Handler:
         try:
             audit.write(call, code, received)
         except OSError as error:
-            log.warning("a request is not in the audit log: %s", error)
+            # Said once: clients ask as often as they like.
+            level = logging.DEBUG if self._is_audit_failing else logging.WARNING
+            log.log(level, "requests are not in the audit log: %s", error)
+            self._is_audit_failing = True
+        else:
+            self._is_audit_failing = False
 
     def _is_known(self, info: RequestInfo) -> bool:
         return bool(

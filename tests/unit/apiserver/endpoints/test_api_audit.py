@@ -7,6 +7,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.handler import Handler
 from support.api_calls import Api
@@ -49,6 +51,23 @@ def test_a_long_log_goes_on_in_another_file(tmp_path: Path) -> None:
     asyncio.run(test())
     assert path.stat().st_size < 1500
     assert (tmp_path / "audit.log.1").stat().st_size < 1500
+
+
+def test_a_disk_that_is_full_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever can send requests filled the log of the server with what was to be said of each."""
+
+    async def test() -> None:
+        async with Api(tmp_path) as api:
+            audit = AuditLog(Path("/dev/full"))
+            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            for _ in range(5):
+                assert (await api.call("GET", "/version")).status == 200
+            audit.close()
+
+    asyncio.run(test())
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "requests are not in the audit log: [Errno 28] No space left on device"
+    ]
 
 
 def test_a_log_that_cannot_be_renamed_never_writes_into_another_file(tmp_path: Path) -> None:

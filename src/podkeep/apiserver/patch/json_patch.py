@@ -114,7 +114,7 @@ class _Document:
         elif path[-1] == "-":
             parent.append(value)
         else:
-            index = _index(path, len(parent) + 1, kind)
+            index = _index(path, len(path), len(parent) + 1, kind)
             # insert() and pop() of a list move every item behind the index: the work of many operations would grow with
             # the square.
             self._move(len(parent) - index)
@@ -125,7 +125,7 @@ class _Document:
             raise _does_not_apply(kind, path, "the whole document cannot be removed")
         parent = self._container(path, kind)
         if isinstance(parent, list):
-            index = _index(path, len(parent), kind)
+            index = _index(path, len(path), len(parent), kind)
             self._move(len(parent) - index)
             return parent.pop(index)
         if path[-1] not in parent:
@@ -138,7 +138,7 @@ class _Document:
             return
         parent = self._container(path, "replace")
         if isinstance(parent, list):
-            parent[_index(path, len(parent), "replace")] = value
+            parent[_index(path, len(path), len(parent), "replace")] = value
         else:
             parent[path[-1]] = value  # also one that is not there, as kube-apiserver
 
@@ -169,7 +169,7 @@ class _Document:
             return self.root
         parent = self._container(path, kind)
         if isinstance(parent, list):
-            return parent[_index(path, len(parent), kind)]
+            return parent[_index(path, len(path), len(parent), kind)]
         return parent.get(path[-1])
 
     def _container(self, path: list[str], kind: str) -> Any:
@@ -177,7 +177,7 @@ class _Document:
         found = self.root
         for depth, token in enumerate(path[:-1], start=1):
             if isinstance(found, list):
-                found = found[_index(path[:depth], len(found), kind)]
+                found = found[_index(path, depth, len(found), kind)]
             elif isinstance(found, dict) and token in found:
                 found = found[token]
             else:
@@ -195,12 +195,14 @@ def _pointer(text: object, kind: str) -> list[str]:
     return [token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]]
 
 
-def _index(path: list[str], length: int, kind: str) -> int:
-    if not _INDEX.fullmatch(path[-1]):
-        raise _does_not_apply(kind, path, f"{path[-1][:80]!r} is not an index")
-    index = int(path[-1])
+def _index(path: list[str], depth: int, length: int, kind: str) -> int:
+    """Return the index that the token before ``depth`` of a path is, in a list of this length."""
+    token = path[depth - 1]
+    if not _INDEX.fullmatch(token):
+        raise _does_not_apply(kind, path[:depth], f"{token[:80]!r} is not an index")
+    index = int(token)
     if not -length <= index < length:
-        raise _does_not_apply(kind, path, "invalid index referenced")
+        raise _does_not_apply(kind, path[:depth], "invalid index referenced")
     return index + length if index < 0 else index
 
 

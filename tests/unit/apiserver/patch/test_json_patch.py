@@ -83,6 +83,8 @@ def test_operations(value: Any, patch: list[Any], after: Any) -> None:
         ([{"op": "remove", "path": "/list/2"}], 422, "invalid index"),
         ([{"op": "remove", "path": "/list/01"}], 422, "not an index"),
         ([{"op": "remove", "path": "/list/-"}], 422, "not an index"),
+        ([{"op": "remove", "path": "/list/x/y"}], 422, "path: /list/x: 'x' is not an index"),
+        ([{"op": "remove", "path": "/list/5/y"}], 422, "path: /list/5: invalid index"),
         ([{"op": "remove", "path": "/list/" + "9" * 5000}], 422, "not a JSON pointer"),
         ([{"op": "move", "from": "/object", "path": "/object/a/b"}], 422, "into itself"),
         ([{"op": "test", "path": "/text", "value": "other"}], 422, "testing value /text failed"),

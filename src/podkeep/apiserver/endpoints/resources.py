@@ -47,6 +47,7 @@ class Resources:
 
     def __init__(self, store: Store, registry: Registry) -> None:
         facts = Facts()
+        self._store = store
         self.registry = registry
         self.lists = Lists(store, facts)
         self.watches = Watches(store, facts)
@@ -135,6 +136,7 @@ class Resources:
         """Change an object by the patch of the body."""
         view = self._view(call, target.resource)
         body, media_type = await call.body(_PATCHES)
+        self._take_room(call, target)
         asked = options.write_options(call.query, "PatchOptions", applies=media_type == APPLY)
         request = self.request(call, asked)
         if media_type == APPLY:
@@ -149,6 +151,7 @@ class Resources:
     async def delete(self, call: Call, target: Target) -> Response:
         view = self._view(call, target.resource)
         body = await media_body(call)
+        self._take_room(call, target)
         asked = options.delete_options(*body, call.query)
         request = Request(user=call.user, dry_run=asked.dry_run, warnings=call.warnings)
         value, gone = await self.registry.delete(target, asked.options, request)
@@ -196,6 +199,14 @@ class Resources:
             warnings=call.warnings,
             require_creation=call.require_creation,
         )
+
+    def _take_room(self, call: Call, target: Target) -> None:
+        """Keep room for an answer with the object that is there, however short the request for a change of it is.
+
+        :raises NoRoom: if there is none; nothing is changed then.
+        """
+        if (stored := self._store.get(target.key)) is not None:
+            call.take_room(len(stored.value))
 
     def _written(self, call: Call, view: Rendering, value: Mapping[str, Any], *, status: int = 200) -> Response:
         return call.respond(view.one(value), status=status, content_type=view.form.content_type)

@@ -12,7 +12,7 @@ from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.requests import bodies, media_types
-from podkeep.apiserver.requests.limits import Room
+from podkeep.apiserver.requests.limits import NoRoom, Room
 from podkeep.apiserver.requests.media_types import JSON, PLAIN, Form
 from podkeep.apiserver.requests.output import written
 from podkeep.apiserver.requests.query import Query
@@ -72,15 +72,27 @@ class Call:
     async def body(self, accepted: tuple[str, ...] = media_types.READ) -> tuple[bytes, str]:
         """Return the body and its media type.
 
-        :raises StatusError: 413 or 415.
+        :raises StatusError: 413 or 415; NoRoom: if it is large, and there is none for what its answer may have of it.
         """
         media_type = media_types.of_body(self.header("content-type"), accepted)
-        return await bodies.read(self.request), media_type
+        data = await bodies.read(self.request)
+        self.take_room(len(data))
+        return data, media_type
+
+    def take_room(self, size: int) -> None:
+        """Keep so many bytes for this request until its client has the answer.
+
+        :raises NoRoom: if there is none for them.
+        """
+        self.request.at_end.enter_context(self.room.taken(size))
 
     def answer(self, value: bytes | Mapping[str, Any], *, status: int = 200, form: Form | None = None) -> Response:
         """Return an answer with an object, and the warnings that there are so far."""
         form = form or self.form(transforms=False)
-        return self.respond(written(value, form), status=status, content_type=form.content_type)
+        body = written(value, form)
+        if body is not value:
+            self.take_room(len(body))
+        return self.respond(body, status=status, content_type=form.content_type)
 
     def respond(
         self, body: bytes | AsyncGenerator[bytes, None], *, status: int = 200, content_type: str = JSON
@@ -93,7 +105,13 @@ class Call:
         form = PLAIN if error.code == 406 else media_types.refusal_form(self.header("accept"))
         if form.as_:
             form = PLAIN
-        answer = self.respond(written(error.status(), form), status=error.code, content_type=form.content_type)
+        body = written(error.status(), form)
+        try:
+            # It may show what was sent, several times, to a client that does not take it.
+            self.take_room(len(body))
+        except NoRoom as full:
+            return self.refusal(full)
+        answer = self.respond(body, status=error.code, content_type=form.content_type)
         seconds = error.details.get("retryAfterSeconds")
         extra = [("Retry-After", str(seconds))] if seconds else []
         return Response(status=answer.status, headers=[*answer.headers, *extra], body=answer.body)

@@ -14,7 +14,7 @@ import yaml
 
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.list_watch import lists
-from podkeep.apiserver.requests.limits import SEAT_CHARACTERS, InFlight, Slots
+from podkeep.apiserver.requests.limits import OWN_BYTES, SEAT_CHARACTERS, InFlight, Slots
 from podkeep.apiserver.requests.output import PIECE_BYTES
 from podkeep.apiserver.storage import database, store
 from podkeep.apiserver.storage.records import Key, Stored
@@ -582,6 +582,38 @@ def test_an_object_that_is_made_for_its_client_is_kept_within_bounds(tmp_path: P
         assert limits.kept.users == {}
 
     run(tmp_path, test, limits)
+
+
+def test_large_requests_and_what_answers_them_are_kept_within_bounds(tmp_path: Path) -> None:
+    """A refusal shows what was sent, several times, and was kept whole for each client that did not take it."""
+    limits = InFlight()
+    limits.kept = Slots(2 * len(_LARGE))
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    unknown = {"spec": {"resourceAttributes": {"verb": "get"}, "x" * OWN_BYTES: 1}}
+    large = _cm("a", data={"x": _LARGE})
+
+    async def test(api: Api) -> None:
+        await _allow(api, "ann")
+        ann = {"impersonate-user": "ann"}
+        assert (await api.call("POST", CMS, large, headers=ann)).status == 201
+        assert (await api.call("POST", f"{reviews}?fieldValidation=Strict", unknown, headers=ann)).status == 400
+        assert limits.kept.users == {}
+        with limits.kept.taken("ann", len(_LARGE)):
+            for method, path, body, media in (
+                ("POST", CMS, _cm("b", data={"x": _LARGE}), "application/json"),
+                ("PUT", f"{CMS}/a", large, "application/json"),
+                ("PATCH", f"{CMS}/a", {"data": {"y": "1"}}, MERGE),
+                ("DELETE", f"{CMS}/a", None, "application/json"),
+                ("POST", f"{reviews}?fieldValidation=Strict", unknown, "application/json"),
+            ):
+                refused = await api.call(method, path, body, content_type=media, headers=ann)
+                assert (method, refused.status, refused.headers["Retry-After"]) == (method, 429, ["1"])
+            assert (await api.call("PUT", f"{CMS}/a", large)).status == 200  # administrators are not counted
+            assert (await api.call("POST", CMS, _cm("c"), headers=ann)).status == 201
+        assert (await api.call("DELETE", f"{CMS}/a", headers=ann)).status == 200
+        assert limits.kept.users == {}
+
+    _run(tmp_path, test, limits)
 
 
 def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path) -> None:

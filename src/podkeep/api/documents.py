@@ -8,8 +8,9 @@ expands. Does not know any Kubernetes type.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeAlias
 
 import yaml
@@ -21,6 +22,8 @@ MAX_BYTES = 10 << 20
 _MAX_NODES = 500_000
 """Of a document, and of what the aliases of all documents of a text add to it."""
 _MAX_DEPTH = 200
+_MAX_REPEATED_CHARACTERS = MAX_BYTES
+"""Of texts that aliases repeat: a value in memory has each once, and what is written of it all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,18 +102,22 @@ def parse(
         _refuse_shape(text, source, max_nodes)  # before the loader, whose composer would recurse
         loader = _Loader(text)
         try:
-            index = repeated = 0
+            index = repeated = characters = 0
             while loader.check_node():
                 node = loader.get_node()
                 index += 1
                 if node is None:
                     continue
                 # Over all documents: each may be just small enough by itself.
-                repeated += _refuse_bombs(node)
+                more, longer = _refuse_bombs(node)
+                repeated += more
+                characters += longer
                 if max_nodes is not None and repeated > max_nodes:
                     raise TooManyValues(f"{source}: more than {max_nodes} values")
                 if repeated > _MAX_NODES:
                     raise _problem(node, f"aliases up to here repeat more than {_MAX_NODES} values")
+                if characters > _MAX_REPEATED_CHARACTERS:
+                    raise _problem(node, f"aliases up to here repeat more than {_MAX_REPEATED_CHARACTERS} characters")
                 value = _plain(loader, node, on_repeated)
                 if value is not None:
                     line = node.start_mark.line + 1
@@ -147,29 +154,43 @@ def _refuse_shape(text: str, source: str, max_nodes: int | None) -> None:
             depth -= 1
 
 
-def _refuse_bombs(root: yaml.Node) -> int:
-    """Return how many values the aliases below ``root`` add; raise if it is recursive or, expanded, too large."""
-    sizes: dict[int, int] = {}
+def _refuse_bombs(root: yaml.Node) -> tuple[int, int]:
+    """Return how many values the aliases below ``root`` add, and how many characters of them; raise if it is recursive
+    or, expanded, has too many values.
+    """
+    sizes: dict[int, tuple[int, int]] = {}
     open_nodes: set[int] = set()
+    written = 0
 
-    def size(node: yaml.Node) -> int:
+    def size(node: yaml.Node) -> tuple[int, int]:
+        nonlocal written
         if id(node) in sizes:
             return sizes[id(node)]
         if id(node) in open_nodes:
             raise _problem(node, "this alias refers to a value that contains it")
         open_nodes.add(id(node))
-        total = 1
-        if isinstance(node, yaml.MappingNode):
-            total += sum(size(key) + size(value) for key, value in node.value)
-        elif isinstance(node, yaml.SequenceNode):
-            total += sum(size(item) for item in node.value)
-        if total > _MAX_NODES:
+        values, characters = 1, 0
+        if isinstance(node, yaml.ScalarNode):
+            characters = len(node.value)
+            written += characters
+        for child in _children(node):
+            more, longer = size(child)
+            values += more
+            characters += longer
+        if values > _MAX_NODES:
             raise _problem(node, f"holds more than {_MAX_NODES} values once its aliases are expanded")
         open_nodes.remove(id(node))
-        sizes[id(node)] = total
-        return total
+        sizes[id(node)] = values, characters
+        return values, characters
 
-    return size(root) - len(sizes)
+    values, characters = size(root)
+    return values - len(sizes), characters - written
+
+
+def _children(node: yaml.Node) -> Iterable[yaml.Node]:
+    if isinstance(node, yaml.MappingNode):
+        return chain.from_iterable(node.value)
+    return node.value if isinstance(node, yaml.SequenceNode) else ()
 
 
 def _plain(loader: Any, node: yaml.Node, on_repeated: Repeated | None = None) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,6 +25,21 @@ MAX_ERRORS = 10_000
 """So many wrong fields of an object are told; one of the largest that is taken could have a million."""
 MAX_CHARACTERS = 1 << 20
 """So much is told of them: some texts have a large value whole, and the object may have it several times."""
+
+
+def first_of(texts: Iterable[str]) -> list[str]:
+    """Return texts in their order, none of them after :data:`MAX_CHARACTERS`; no more are made than that.
+
+    Those of an object that name places may each have the same long name in them.
+    """
+    found: list[str] = []
+    characters = 0
+    for text in texts:
+        found.append(text)
+        characters += len(text)
+        if characters >= MAX_CHARACTERS:
+            break
+    return found
 
 
 class FieldErrors:

@@ -126,6 +126,23 @@ def test_aliases_of_all_documents_together_repeat_a_bounded_number_of_values() -
 
 
 @pytest.mark.parametrize(
+    "form",
+    [
+        "[&a {0}, *a, *a, *a, *a, *a]",
+        "{{k: &a {0}, *a : 1, l: *a, m: *a, n: *a, o: *a}}",
+        "--- [&a {0}, *a, *a]\n" * 3,
+    ],
+)
+def test_aliases_repeat_a_bounded_number_of_characters(form: str) -> None:
+    """A text of 3 MB with ten thousand aliases was an object of 30 GB as soon as it was written as JSON."""
+    long = "x" * (documents.MAX_BYTES // 4)
+    assert len(values(form.format("x" * 1000))) == max(form.count("---"), 1)
+    with pytest.raises(InvalidArgument, match=r"aliases up to here repeat more than 10485760 characters"):
+        values(form.format(long))
+    assert len(values(f"[&a {long}, *a, *a]")) == 1
+
+
+@pytest.mark.parametrize(
     ("value", "kind"),
     [
         ("!!float '" + ":".join(["1"] * 400) + "'", "float"),

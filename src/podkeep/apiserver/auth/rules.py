@@ -19,6 +19,9 @@ MAX_PARTS = 5_000
 MAX_COMPARISONS = 500_000
 """Of those parts with the rules that the writer has, which may themselves be as many as they like."""
 
+_SHOWN_CHARACTERS = 300
+"""Of each text of a part that is listed; names in paths have 253 at most."""
+
 
 class Part(NamedTuple):
     """A verb on one resource (of one name, if that is not empty) or, if that is not empty, on one URL."""
@@ -133,10 +136,12 @@ def compact(missing: Iterable[Part]) -> list[str]:
     verbs: dict[tuple[str, str, str], list[str]] = {}
     shown = set()
     for part in missing:
-        if part.url:
-            shown.add(f"{{NonResourceURLs:{quoted([part.url])}, Verbs:{quoted([part.verb])}}}")
+        # Many parts may have the same text, which may be most of the role.
+        verb, group, resource, name, url = (text[:_SHOWN_CHARACTERS] for text in part)
+        if url:
+            shown.add(f"{{NonResourceURLs:{quoted([url])}, Verbs:{quoted([verb])}}}")
         else:
-            verbs.setdefault(part[1:4], []).append(part.verb)
+            verbs.setdefault((group, resource, name), []).append(verb)
     for (group, resource, name), found in verbs.items():
         names = f", ResourceNames:{quoted([name])}" if name else ""
         shown.add(f"{{APIGroups:{quoted([group])}, Resources:{quoted([resource])}{names}, Verbs:{quoted(found)}}}")

@@ -6,13 +6,14 @@ Objects are as the API serves them; their ``metadata.managedFields`` are read wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
 
+from podkeep.api.fields import MAX_CHARACTERS
 from podkeep.apiserver.patch import typed
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.patch.field_set import FieldSet, shown
@@ -58,20 +59,36 @@ Managed = dict[Manager, Owned]
 
 
 class ApplyConflict(PatchError):
-    """Others own fields that an apply would change. ``conflicts`` has each with its path, sorted."""
+    """Others own fields that an apply would change. ``conflicts`` has each with its path, sorted.
+
+    ``told`` has managers and paths as texts, the first ones of many.
+    """
 
     def __init__(self, conflicts: list[tuple[Manager, tuple[str, ...]]]) -> None:
         self.conflicts = sorted(conflicts)
+        self.told = list(_told(self.conflicts))
         if len(conflicts) == 1:
-            ((manager, path),) = conflicts
-            message = f"Apply failed with 1 conflict: conflict with {manager}: {shown(path)}"
+            ((manager, path),) = self.told
+            message = f"Apply failed with 1 conflict: conflict with {manager}: {path}"
         else:
             lines: list[str] = []
-            for manager, group in groupby(self.conflicts, key=lambda conflict: conflict[0]):
+            for manager, group in groupby(self.told, key=lambda conflict: conflict[0]):
                 lines.append(f"conflicts with {manager}:")
-                lines += [f"- {shown(path)}" for _, path in group]
+                lines += [f"- {path}" for _, path in group]
             message = f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
         super().__init__(message, code=409)
+
+
+def _told(conflicts: Iterable[tuple[Manager, tuple[str, ...]]]) -> Iterator[tuple[str, str]]:
+    """Yield conflicts as texts, none after ``MAX_CHARACTERS``: clients choose names of managers and keys of items, and
+    each path below a key has all of it."""
+    characters = 0
+    for manager, path in conflicts:
+        if characters >= MAX_CHARACTERS:
+            return
+        texts = str(manager), shown(path)
+        characters += sum(map(len, texts))
+        yield texts
 
 
 def _paths(*paths: tuple[str, ...]) -> FieldSet:

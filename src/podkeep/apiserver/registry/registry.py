@@ -38,7 +38,7 @@ from podkeep.apiserver.meta.status import (
 )
 from podkeep.apiserver.patch import json_patch, managers, merge_patch, strategic_merge
 from podkeep.apiserver.patch.errors import PatchError
-from podkeep.apiserver.patch.field_set import FieldSet, shown
+from podkeep.apiserver.patch.field_set import FieldSet
 from podkeep.apiserver.patch.managers import ApplyConflict, Write
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.decode import WrongType, decode
@@ -678,7 +678,7 @@ def _require_kind(resource: Resource, value: Object, patch: Any) -> None:
 
 def _apply_conflict(error: ApplyConflict) -> StatusError:
     causes = [
-        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": shown(path)}
-        for manager, path in error.conflicts
+        {"reason": "FieldManagerConflict", "message": f"conflict with {manager}", "field": path}
+        for manager, path in error.told
     ]
     return StatusError(409, "Conflict", str(error), causes=causes)

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from podkeep.api import documents
+from podkeep.api.fields import first_of
 from podkeep.apiserver.meta import values
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, too_large
@@ -51,7 +52,7 @@ class Malformed(Exception):
 
 @dataclass(slots=True)
 class Parsed:
-    """The plain value of a body, and what upstream's strict decoders say of what its text says twice."""
+    """The plain value of a body, and what upstream's strict decoders say of what its text says twice, up to a bound."""
 
     value: Any
     duplicates: list[str] = field(default_factory=list)
@@ -114,11 +115,11 @@ def parse(data: bytes, media_type: str, *, strict: bool, most: int | None = None
 
 
 def _yaml(data: bytes, *, strict: bool) -> Parsed:
-    repeated: list[str] = []
+    repeated: list[tuple[str, int]] = []
 
     def note(key: str, line: int) -> None:
         if strict:
-            repeated.append(f"  line {line}: key {msgspec.json.encode(key).decode()} already set in map")
+            repeated.append((key, line))
 
     try:
         # Of a mapping its keys are nodes, too.
@@ -132,7 +133,8 @@ def _yaml(data: bytes, *, strict: bool) -> Parsed:
         raise Malformed(error.message.removeprefix("body: ")) from None
     value = _bounded(found[0].value, 0) if found else None
     values.require_few(value)
-    return Parsed(value, repeated=repeated)
+    told = (f"  line {line}: key {msgspec.json.encode(key).decode()} already set in map" for key, line in repeated)
+    return Parsed(value, repeated=first_of(told))
 
 
 def _commas(data: bytes) -> int:
@@ -213,19 +215,20 @@ def _duplicates(data: bytes) -> list[str]:
         value = json.loads(data, object_pairs_hook=collect)
     except (ValueError, RecursionError):
         return []
-    return list(_paths(value, "")) if found else []
+    return first_of("".join(path).removeprefix(".") for path in _paths(value, ())) if found else []
 
 
-def _paths(value: Any, path: str) -> Iterator[str]:
+def _paths(value: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Yield the paths of what is there twice, in parts: as texts, a long name would be in all those below it."""
     if isinstance(value, dict):
         for name, item in value.items():
-            here = f"{path}.{name}" if path else name
+            here = (*path, f".{name}")
             if isinstance(value, _Twice) and name in value.names:
                 yield here
             yield from _paths(item, here)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from _paths(item, f"{path}[{index}]")
+            yield from _paths(item, (*path, f"[{index}]"))
 
 
 def decode_object(data: bytes, media_type: str, kind: Kind, validation: FieldValidation, warnings: list[str]) -> Object:

@@ -12,8 +12,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
+from podkeep.api.fields import first_of
 from podkeep.apiserver.schema.types import Anything, Format, List, Map, Scalar, Struct, Type
 from podkeep.base.text import base64_text, quantity
 
@@ -43,13 +44,17 @@ _ZEROS: Mapping[Format, Any] = {
 }
 
 
+_Place: TypeAlias = "tuple[_Place, str] | None"
+"""A path in parts, the last one first: as texts, a long name would be in those of all that is below it."""
+
+
 class WrongType(Exception):
     """A value is not of its field's type; the text is the decoder's."""
 
 
 @dataclass(slots=True)
 class Decoded:
-    """An object as it is stored, and the unknown fields that it does not have any more, as paths."""
+    """An object as it is stored, and the unknown fields that it does not have any more, as paths, up to a bound."""
 
     value: dict[str, Any]
     unknown: list[str] = field(default_factory=list)
@@ -60,18 +65,26 @@ def decode(value: Mapping[str, Any], struct: Struct) -> Decoded:
 
     :raises WrongType: at the first value that is not of its field's type.
     """
-    decoded = Decoded({})
-    decoded.value = _struct(value, struct, "", decoded.unknown)
-    return decoded
+    unknown: list[_Place] = []
+    kept = _struct(value, struct, None, unknown)
+    return Decoded(kept, first_of(map(_text_of, unknown)))
 
 
-def _struct(value: Any, struct: Struct, path: str, unknown: list[str]) -> dict[str, Any]:
+def _text_of(place: _Place) -> str:
+    parts = []
+    while place is not None:
+        place, part = place
+        parts.append(part)
+    return "".join(reversed(parts)).removeprefix(".")
+
+
+def _struct(value: Any, struct: Struct, path: _Place, unknown: list[_Place]) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(value, struct, struct, path)
     kept: dict[str, Any] = {}
     for name, given in value.items():
         known = struct.fields.get(name)
-        where = f"{path}.{name}" if path else name
+        where = path, f".{name}"
         if known is None:
             unknown.append(where)
         elif given is not None:
@@ -83,7 +96,7 @@ def _struct(value: Any, struct: Struct, path: str, unknown: list[str]) -> dict[s
     return kept
 
 
-def _value(value: Any, kind: Type, owner: Struct, path: str, unknown: list[str]) -> Any:
+def _value(value: Any, kind: Type, owner: Struct, path: _Place, unknown: list[_Place]) -> Any:
     if isinstance(kind, Scalar):
         return _scalar(value, kind.format, owner, path)
     if isinstance(kind, Struct):
@@ -92,14 +105,14 @@ def _value(value: Any, kind: Type, owner: Struct, path: str, unknown: list[str])
         if not isinstance(value, list):
             raise _wrong(value, kind, owner, path)
         return [
-            _zero(kind.items) if item is None else _value(item, kind.items, owner, f"{path}[{index}]", unknown)
+            _zero(kind.items) if item is None else _value(item, kind.items, owner, (path, f"[{index}]"), unknown)
             for index, item in enumerate(value)
         ]
     if isinstance(kind, Map):
         if not isinstance(value, dict):
             raise _wrong(value, kind, owner, path)
         return {
-            key: _zero(kind.values) if item is None else _value(item, kind.values, owner, f"{path}.{key}", unknown)
+            key: _zero(kind.values) if item is None else _value(item, kind.values, owner, (path, f".{key}"), unknown)
             for key, item in value.items()
         }
     return value
@@ -112,7 +125,7 @@ def _zero(kind: Type) -> Any:
     return [] if isinstance(kind, List) else {}
 
 
-def _scalar(value: Any, form: Format, owner: Struct, path: str) -> Any:
+def _scalar(value: Any, form: Format, owner: Struct, path: _Place) -> Any:
     if form is Format.INT_OR_STRING:
         if isinstance(value, str) or (_is_integer(value) and abs(value) < _LIMITS[Format.INT32]):
             return value
@@ -176,12 +189,12 @@ def _time(value: str, form: Format) -> str:
     return f"{moment.year:04d}-{moment:%m-%dT%H:%M:%S}{micro}Z"  # %Y is not padded
 
 
-def _wrong(value: object, kind: Type, owner: Struct, path: str) -> WrongType:
+def _wrong(value: object, kind: Type, owner: Struct, path: _Place) -> WrongType:
     word = json_word(value)
     if isinstance(kind, Scalar) and kind.format in _LIMITS and word == "number":
         word = f"number {value}"
     # Go's decoder tells no indices.
-    where = re.sub(r"\[[0-9]+\]", "", path)
+    where = re.sub(r"\[[0-9]+\]", "", _text_of(path))
     into = f"Go struct field {owner.short_name}.{where}" if where else "Go value"
     return WrongType(f"json: cannot unmarshal {word} into {into} of type {_go_type(kind)}")
 

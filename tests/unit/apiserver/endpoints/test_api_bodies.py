@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from podkeep.api.fields import MAX_CHARACTERS
 from podkeep.apiserver.endpoints.resources import applied, patch_value
 from podkeep.apiserver.kinds.cluster import configuration
 from podkeep.apiserver.meta.status import StatusError
@@ -112,6 +113,26 @@ def test_a_json_patch_has_as_many_values_as_its_operations_need() -> None:
 def test_commas_in_texts_are_no_values() -> None:
     text = b'{"data": {"table.csv": "' + b"1,2\\n" * 100_000 + b'"}}'
     assert len(bodies.parse(text, JSON, strict=False).value["data"]["table.csv"]) == 400_000
+
+
+_LONG = "x" * 100_000
+_TWICE = ", ".join(f'"a{number}": 1, "a{number}": 1' for number in range(100))
+
+
+@pytest.mark.parametrize(
+    ("text", "media_type", "told"),
+    [
+        (f'{{"{_LONG}": {{{_TWICE}}}}}', JSON, f"{_LONG}.a10"),
+        (f"? &k {_LONG}\n: 1\n" + "*k : 2\n" * 100, YAML, "  line 3: key"),
+        (f'{{"{_LONG}": 1, "b": [{{"c": 1, "c": 2}}]}}', JSON, "b[0].c"),
+    ],
+)
+def test_what_is_said_of_fields_that_are_given_twice_is_bounded(text: str, media_type: str, told: str) -> None:
+    """A field of 1.5 MB with thousands of others in it, each given twice, was told with each of them: in 10 GB."""
+    parsed = bodies.parse(text.encode(), media_type, strict=True)
+    found = parsed.duplicates or parsed.repeated
+    assert any(item.startswith(told) for item in found)
+    assert sum(map(len, found)) <= MAX_CHARACTERS + 2 * len(_LONG)
 
 
 def test_what_is_unknown_or_given_twice_is_told_as_warnings() -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podkeep.api.fields import MAX_CHARACTERS
 from podkeep.apiserver.patch import managers
 from podkeep.apiserver.patch.errors import PatchError
 from podkeep.apiserver.patch.field_set import FieldSet, shown
@@ -129,6 +130,18 @@ def test_an_apply_that_changes_what_another_owns_is_a_conflict() -> None:
         applied(live, deployment(replicas=2))
     assert str(caught.value) == 'Apply failed with 1 conflict: conflict with "u" using apps/v1: .spec.replicas'
     assert caught.value.code == 409
+
+
+def test_what_is_told_of_conflicts_is_bounded() -> None:
+    """Each path below a container has its name, which is a client's, as is who is said to own them: both were long."""
+    name, env = "x" * 100_000, [{"name": f"v{number}", "value": "a"} for number in range(100)]
+    live = updated(None, deployment({"name": name, "env": env}), "u" * 100_000)
+    with pytest.raises(ApplyConflict) as caught:
+        applied(live, deployment({"name": name, "env": [{**item, "value": "b"} for item in env]}))
+    assert str(caught.value).startswith("Apply failed with 100 conflicts: conflicts with ")
+    assert len(str(caught.value)) < MAX_CHARACTERS + 4 * len(name)
+    assert 1 < len(caught.value.told) < 12
+    assert len(caught.value.conflicts) == 100
 
 
 def test_several_conflicts_are_told_by_manager() -> None:

@@ -63,14 +63,22 @@ class AuditLog:
         self._file, self._size = _opened(path)
 
     def write(self, call: Call, code: int, received: datetime) -> None:
-        """Write a line.
+        """Write a line, the whole of it or nothing.
 
         :raises OSError: if the disk does not take it.
         """
         line = encode(event(call, code, received, datetime.now(UTC))) + b"\n"
         if self._size + len(line) > self._limit and self._size:
             self._rename()
-        self._size += os.write(self._file, line)
+        written = 0
+        try:
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError:
+            if written:  # the next line would go on behind it
+                os.ftruncate(self._file, self._size)
+            raise
+        self._size += written
 
     def _rename(self) -> None:
         # The open file is given up last: if one of these fails, its number must not become another file's.

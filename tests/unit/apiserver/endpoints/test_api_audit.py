@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,6 +69,31 @@ def test_a_disk_that_is_full_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
         "requests are not in the audit log: [Errno 28] No space left on device"
     ]
+
+
+def test_a_line_that_the_disk_does_not_take_whole_is_not_begun(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The line after it was one with its beginning, and neither could be read; that it was lost was not told."""
+    path = tmp_path / "audit.log"
+
+    async def test() -> None:
+        async with Api(tmp_path) as api:
+            audit = AuditLog(path)
+            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            await api.call("GET", "/version")
+            before = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 100, before[1]))
+            try:
+                assert (await api.call("GET", "/healthz")).status == 200
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, before)
+            await api.call("GET", "/readyz")
+            audit.close()
+
+    asyncio.run(test())
+    assert [json.loads(line)["requestURI"] for line in path.read_text().splitlines()] == ["/version", "/readyz"]
+    assert "requests are not in the audit log" in caplog.text
 
 
 def test_a_log_that_cannot_be_renamed_never_writes_into_another_file(tmp_path: Path) -> None:

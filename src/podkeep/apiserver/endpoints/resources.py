@@ -68,6 +68,8 @@ class Resources:
         :raises StatusError: whatever is wrong with it.
         """
         info = call.info
+        if resource.deprecated:
+            call.warnings.append(resource.deprecated)
         if info.parts > 1:
             check_name(info)
         target = Target(resource, info.namespace if resource.namespaced else "", info.name, info.subresource)

@@ -129,6 +129,7 @@ class Resource:
     ``subresources`` are their names in paths: ``status``, ``scale``. ``columns`` are all of them in order, ``Name``
     included; none mean ``Name`` and ``Age``. ``verbs`` are those that the resource has. ``view`` is there if the
     objects are stored as those of another resource; whoever reads them from the store has to go through it.
+    ``deprecated`` is the warning of every answer about a resource that others replace.
     """
 
     kind: Kind
@@ -141,6 +142,7 @@ class Resource:
     columns: tuple[Column, ...] = ()
     verbs: frozenset[str] = ALL_VERBS
     view: View | None = None
+    deprecated: str = ""
 
     @property
     def group(self) -> str:

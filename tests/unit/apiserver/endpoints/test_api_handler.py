@@ -60,6 +60,19 @@ def test_an_object_lives_from_its_creation_to_its_deletion(tmp_path: Path) -> No
     run(tmp_path, test)
 
 
+def test_every_answer_about_endpoints_says_what_replaces_them(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        path = "/api/v1/namespaces/default/endpoints"
+        said = ["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"]
+        body = {"metadata": {"name": "a"}}
+        for method, place in (("POST", ""), ("GET", ""), ("GET", "/a"), ("PUT", "/a"), ("GET", "/b"), ("DELETE", "/a")):
+            answer = await api.call(method, f"{path}{place}", body if method in ("POST", "PUT") else None)
+            assert answer.warnings == said, (method, place)
+        assert (await api.call("GET", CMS)).warnings == []
+
+    _run(tmp_path, test)
+
+
 def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         answer = await api.call("POST", f"{CMS}?dryRun=All", _cm("a"))

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from podkeep.apiserver.kinds.services.endpoints import DEPRECATED
 from podkeep.apiserver.meta.objects import Object
 from support.api_kinds import MANIFESTS, RESOURCES, UID, changed, creation, stored, update
 
@@ -24,7 +23,7 @@ _HINTS = "service.kubernetes.io/topology-aware-hints"
 def test_there_is_nothing_to_say_of_what_is_usual(plural: str) -> None:
     resource = RESOURCES[plural]
     value = stored(resource, MANIFESTS[plural])
-    assert resource.strategy.warnings(value, None) == ([DEPRECATED] if plural == "endpoints" else [])
+    assert resource.strategy.warnings(value, None) == []
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from podkeep.base.text import netloc
 
 ADDRESS_TYPES = ("FQDN", "IPv4", "IPv6")
 HOST_NAME = "kubernetes.io/hostname"
-DEPRECATED = "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
 _MANAGED_BY = "endpoints.kubernetes.io/managed-by"
 _SLICE_MANAGED_BY = "endpointslice.kubernetes.io/managed-by"
 _CONTROLLER = "endpoint-controller"
@@ -86,8 +85,8 @@ def validate_endpoints_update(new: Object, old: Object, errors: FieldErrors) -> 
 
 def _endpoints_warnings(new: Mapping[str, Any], _: Mapping[str, Any] | None) -> list[str]:
     if metadata(new).get("labels", {}).get(_MANAGED_BY) == _CONTROLLER:
-        return [DEPRECATED]
-    return [DEPRECATED] + [
+        return []
+    return [
         warning
         for index, subset in enumerate(new.get("subsets", ()))
         for kind in ("addresses", "notReadyAddresses")
@@ -112,6 +111,7 @@ ENDPOINTS = Resource(
     kind=Kind("", "v1", "Endpoints"),
     plural="endpoints",
     short_names=("ep",),
+    deprecated="v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
     strategy=Strategy(
         default=default_endpoints,
         warnings=_endpoints_warnings,

@@ -669,10 +669,9 @@ def _require_kind(resource: Resource, value: Object, patch: Any) -> None:
     if (version, name) == (wanted.api_version, wanted.kind):
         return
     group, _, short = version.rpartition("/")
-    if Kind(group, short, name) in kubernetes().kinds:
-        why = f"converting ({short}.{name}) to ({wanted.version}.{wanted.kind}): unknown conversion"
-    else:
-        why = f'no kind "{name}" is registered for version "{version}"'
+    made = Kind(group, short, name)
+    known = made in kubernetes().kinds
+    why = made.no_conversion_to(wanted) if known else f'no kind "{name}" is registered for version "{version}"'
     raise _wrong_patch(patch, WrongType(why))
 
 

@@ -316,8 +316,7 @@ def _another_kind(given: Kind, expected: Kind) -> StatusError:
             f"the API version in the data ({given.api_version}) does not match the expected API version"
             f" ({expected.api_version})"
         )
-    into = f"converting ({given.version}.{given.kind}) to ({expected.version}.{expected.kind}): unknown conversion"
-    return _cannot_be_handled(expected, into, given)
+    return _cannot_be_handled(expected, given.no_conversion_to(expected), given)
 
 
 def _cannot_be_handled(kind: Kind, why: str, given: Kind | None = None) -> StatusError:

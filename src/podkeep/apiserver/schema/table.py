@@ -27,6 +27,13 @@ class Kind(NamedTuple):
         """The field ``apiVersion``: ``v1``, ``apps/v1``."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    def no_conversion_to(self, other: Kind) -> str:
+        """Return why an object of this kind is none of another, as kube-apiserver says it."""
+        # It converts to the types that it works with: one package for each group, and one type for all events.
+        package = other.group.partition(".")[0]
+        into = "core" if package in ("", "events") else package
+        return f"converting ({self.version}.{self.kind}) to ({into}.{other.kind}): unknown conversion"
+
 
 class Table:
     """The types of an interface. Each is made when it is first asked for, and once.

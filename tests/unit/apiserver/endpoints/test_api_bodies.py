@@ -43,7 +43,7 @@ def _read(text: bytes, validation: FieldValidation = FieldValidation.STRICT, med
         ),
         (
             b'{"kind": "Pod", "apiVersion": "v1"}',
-            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (v1.ConfigMap): unknown'
+            'Pod in version "v1" cannot be handled as a ConfigMap: converting (v1.Pod) to (core.ConfigMap): unknown'
             " conversion",
         ),
         (

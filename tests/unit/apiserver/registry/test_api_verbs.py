@@ -324,7 +324,7 @@ def test_a_patch_does_not_rename(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("patch", "kind", "text"),
     [
-        ({"kind": "Secret"}, PatchType.MERGE, "converting (v1.Secret) to (v1.ConfigMap): unknown conversion"),
+        ({"kind": "Secret"}, PatchType.MERGE, "converting (v1.Secret) to (core.ConfigMap): unknown conversion"),
         ({"apiVersion": "v2"}, PatchType.MERGE, 'no kind "ConfigMap" is registered for version "v2"'),
         (
             [{"op": "replace", "path": "/kind", "value": "Map"}],

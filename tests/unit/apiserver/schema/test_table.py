@@ -61,3 +61,16 @@ def test_a_type_may_contain_itself() -> None:
 def test_an_unknown_kind_is_an_error() -> None:
     with pytest.raises(KeyError):
         kubernetes().kind(Kind("", "v1", "Ingress"))
+
+
+@pytest.mark.parametrize(
+    ("other", "into"),
+    [
+        (Kind("", "v1", "ConfigMap"), "core.ConfigMap"),
+        (Kind("apps", "v1", "Deployment"), "apps.Deployment"),
+        (Kind("rbac.authorization.k8s.io", "v1", "Role"), "rbac.Role"),
+        (Kind("events.k8s.io", "v1", "Event"), "core.Event"),
+    ],
+)
+def test_what_is_another_kind_is_told_in_upstreams_words(other: Kind, into: str) -> None:
+    assert Kind("", "v1", "Pod").no_conversion_to(other) == f"converting (v1.Pod) to ({into}): unknown conversion"

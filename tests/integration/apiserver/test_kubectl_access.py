@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -16,6 +17,12 @@ from support.timeout import TIMEOUT_S
 
 NODE = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "NAME"}}'
 WHO = '{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}'
+TOKEN_SECRET = """\
+apiVersion: v1
+kind: Secret
+metadata: {name: robot, annotations: {kubernetes.io/service-account.name: robot}}
+type: kubernetes.io/service-account-token
+"""
 POD = """\
 apiVersion: v1
 kind: Pod
@@ -53,6 +60,28 @@ def test_a_user_may_do_what_roles_let_them(api: ApiDaemon) -> None:
     assert "is attempting to grant RBAC permissions not currently held" in api.kubectl(*ann, *grants, status=1)
     api.kubectl("delete", "rolebinding", "ann", "admin")
     assert "cannot list" in api.kubectl(*ann, "get", "pods", status=1)
+
+
+def test_a_secret_has_a_token_of_its_service_account(api: ApiDaemon) -> None:
+    """As programs outside of the cluster have one that does not end."""
+    api.kubectl("create", "sa", "robot")
+    api.kubectl("create", "rolebinding", "robot", "--clusterrole=view", "--serviceaccount=default:robot")
+    api.kubectl("apply", "-f", "-", stdin=TOKEN_SECRET)
+    command = ["kubectl", "--kubeconfig", str(api.kubeconfig), "get", "secrets", "-w", "-o"]
+    command += ['jsonpath={.metadata.name} {.data.token}{"\\n"}']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
+        assert watching.stdout is not None
+        token = next(words[1] for words in map(str.split, watching.stdout) if words[0] == "robot" and len(words) > 1)
+        watching.terminate()
+    assert "BEGIN CERTIFICATE" in api.kubectl(
+        "get", "secret", "robot", "-o", 'go-template={{index .data "ca.crt" | base64decode}}'
+    )
+    bearer = ["--kubeconfig=/dev/null", f"--server=https://{api.address}", "--insecure-skip-tls-verify"]
+    bearer.append(f"--token={base64.b64decode(token).decode()}")
+    assert api.kubectl(*bearer, "auth", "can-i", "list", "pods") == "yes\n"
+    assert "Tokens:              robot" in api.kubectl("describe", "sa", "robot")
+    api.kubectl("delete", "secret", "robot")
+    assert "You must be logged in" in api.kubectl(*bearer, "get", "pods", status=1)
 
 
 def test_a_bearer_token_of_a_file(tmp_path: Path, scratch_machine: None) -> None:

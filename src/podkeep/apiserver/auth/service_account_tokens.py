@@ -6,7 +6,6 @@ these are there, which is looked up each time. That its signature is right is re
 
 from __future__ import annotations
 
-import hashlib
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 
 from podkeep.apiserver.auth import jwt
 from podkeep.apiserver.auth.jwt import InvalidToken, SigningKey, VerificationKey
+from podkeep.apiserver.auth.signed_tokens import SignedTokens, common_audiences
 from podkeep.apiserver.auth.tokens import TokenUser
 from podkeep.apiserver.auth.user import User, service_account_groups, service_account_name
 from podkeep.apiserver.meta.lister import Lister
@@ -26,7 +26,6 @@ from podkeep.base.text import rfc3339
 # That of kube-apiserver (go-jose: DefaultLeeway).
 LEEWAY_SECONDS = 60
 """By which the clocks of two machines may differ."""
-REMEMBERED_TOKENS = 1_000
 _PREFIX = "authentication.kubernetes.io/"
 
 
@@ -62,12 +61,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
     sub: str
 
 
-class _Issuer(msgspec.Struct):
-    iss: str = ""
-
-
 _claims = msgspec.json.Decoder(Claims).decode
-_issuer = msgspec.json.Decoder(_Issuer).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +98,7 @@ class ServiceAccountTokens:
         self._keys = {key.identifier: key for key in (signing.public, *verification)}
         self._lister = lister
         self._now = now
-        self._verified: dict[bytes, Claims] = {}
+        self._signed = SignedTokens(issuer, _claims, self._keys)
 
     @property
     def keys(self) -> Sequence[VerificationKey]:
@@ -144,15 +138,10 @@ class ServiceAccountTokens:
         :param audiences: what it may be for; None: the API's own.
         :raises InvalidToken: if it is one that is not good (any more).
         """
-        claims = self._verify(token)
+        claims = self._signed.verify(token)
         if claims is None:
             return None
-        wanted = self.audiences if audiences is None else tuple(audiences)
-        common = tuple(audience for audience in claims.aud if audience in wanted)
-        if not common:
-            raise InvalidToken(
-                f"token audiences {_listed(claims.aud)} is invalid for the target audiences {_listed(wanted)}"
-            )
+        common = common_audiences(claims.aud, self.audiences, audiences)
         now = self._now()
         if now - LEEWAY_SECONDS > claims.exp:
             raise InvalidToken("service account token has expired")
@@ -163,36 +152,6 @@ class ServiceAccountTokens:
         # `deletionTimestamp` is when the grace period ends: until then what shuts down may use its token.
         _check_bound(claims.bound, self._lister, now - LEEWAY_SECONDS)
         return TokenUser(_user(claims), common)
-
-    def _verify(self, token: str) -> Claims | None:
-        """Return the claims of a token whose signature is right; None: it is no token of this issuer."""
-        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
-        if (known := self._verified.get(digest)) is not None:
-            return known
-        parts = jwt.split(token)
-        if parts is None or not self._is_ours(parts[1]):
-            return None
-        try:
-            claims = _claims(jwt.verify(token, self._keys))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            raise InvalidToken("the token's claims are malformed") from None
-        # Only tokens with a right signature get here: a client without one cannot push out other clients' tokens.
-        if len(self._verified) >= REMEMBERED_TOKENS:
-            del self._verified[next(iter(self._verified))]
-        self._verified[digest] = claims
-        return claims
-
-    def _is_ours(self, payload: bytes) -> bool:
-        """Tell whether a payload, which is not verified, names the issuer: other tokens are for others to judge."""
-        try:
-            return _issuer(payload).iss == self.issuer
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            return False
-
-
-def _listed(texts: Sequence[str]) -> str:
-    """Return audiences as messages list them."""
-    return "[" + " ".join(f'"{text[:200]}"' for text in texts[:10]) + "]"
 
 
 def _ref(value: Mapping[str, Any] | None) -> Ref | None:

@@ -12,6 +12,7 @@ from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.jwt import read_signing_key
 from podkeep.apiserver.auth.node import NodeAuthorizer
 from podkeep.apiserver.auth.rbac import Rbac
+from podkeep.apiserver.auth.secret_tokens import SecretTokens
 from podkeep.apiserver.auth.service_account_tokens import ServiceAccountTokens
 from podkeep.apiserver.auth.tokens import StaticTokens, read_static_tokens
 from podkeep.apiserver.auth.union import AnyAuthorizer
@@ -34,6 +35,7 @@ class Access:
     rbac: Rbac
     bearer: BearerAuthenticator
     tokens: ServiceAccountTokens
+    secret_tokens: SecretTokens
 
     @staticmethod
     def of(lister: StoreLister, accounts_key: bytes, token_file: str = "") -> Access:
@@ -44,15 +46,18 @@ class Access:
         :raises FailedPrecondition: if the key or the file cannot be used.
         """
         rbac = Rbac(lister)
-        tokens = ServiceAccountTokens(ISSUER, [ISSUER], read_signing_key(accounts_key), lister)
+        key = read_signing_key(accounts_key)
+        tokens = ServiceAccountTokens(ISSUER, [ISSUER], key, lister)
+        secret_tokens = SecretTokens([ISSUER], key, lister)
         static = [_static_tokens(token_file)] if token_file else []
-        bearer = BearerAuthenticator([*static, tokens])
+        bearer = BearerAuthenticator([*static, tokens, secret_tokens])
         return Access(
             authenticator=everybody(bearer, anonymous=True),
             authorizer=AnyAuthorizer([Masters(), NodeAuthorizer(lister, default_policy.node_rules()), rbac]),
             rbac=rbac,
             bearer=bearer,
             tokens=tokens,
+            secret_tokens=secret_tokens,
         )
 
 

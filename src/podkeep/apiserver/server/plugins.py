@@ -25,6 +25,7 @@ from podkeep.apiserver.admission.storage_classes import (
     StorageObjectInUseProtection,
 )
 from podkeep.apiserver.admission.taint_nodes_by_condition import TaintNodesByCondition
+from podkeep.apiserver.auth.secret_tokens import SecretTokens
 from podkeep.apiserver.controllers.controller import Controller
 from podkeep.apiserver.controllers.disruption_budgets import DisruptionBudgets
 from podkeep.apiserver.controllers.event_expiry import EventExpiry
@@ -38,6 +39,7 @@ from podkeep.apiserver.controllers.role_aggregation import RoleAggregation
 from podkeep.apiserver.controllers.scheduler import Scheduler
 from podkeep.apiserver.controllers.storage_protection import StorageProtection
 from podkeep.apiserver.controllers.taint_eviction import TaintEviction
+from podkeep.apiserver.controllers.token_secrets import TokenSecrets
 from podkeep.apiserver.controllers.volume_binder import VolumeBinder
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.services.service_allocation import Ranges
@@ -76,11 +78,12 @@ def admission(config: Config, store: Store, lister: StoreLister, access: Access,
 
 
 def controllers(
-    resources: Sequence[Resource], lister: StoreLister, gates: FeatureGates, authority: str
+    resources: Sequence[Resource], lister: StoreLister, gates: FeatureGates, authority: str, tokens: SecretTokens
 ) -> list[Controller]:
     """Return new controllers.
 
     :param authority: PEM of the certificate that pods verify the API with.
+    :param tokens: makes those that Secrets have.
     """
     return [
         NamespaceDeletion(resources),
@@ -95,5 +98,6 @@ def controllers(
         Scheduler(gates),
         StorageProtection(),
         TaintEviction(),
+        TokenSecrets(authority, tokens.issue),
         VolumeBinder(),
     ]

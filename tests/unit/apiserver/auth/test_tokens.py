@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.hmac import HMAC
 from podkeep.apiserver.auth import jwt
 from podkeep.apiserver.auth.authenticators import BearerAuthenticator
 from podkeep.apiserver.auth.jwt import InvalidToken, SigningKey
-from podkeep.apiserver.auth.service_account_tokens import REMEMBERED_TOKENS, ServiceAccountTokens
+from podkeep.apiserver.auth.service_account_tokens import ServiceAccountTokens
+from podkeep.apiserver.auth.signed_tokens import REMEMBERED_TOKENS
 from podkeep.apiserver.auth.token_request import request_token
 from podkeep.apiserver.auth.tokens import StaticTokens, read_static_tokens
 from podkeep.apiserver.auth.user import User
@@ -436,9 +437,10 @@ def test_only_so_many_tokens_are_remembered() -> None:
     tokens = [jwt.encode({**good, "jti": str(number)}, sign) for number in range(20)]
     for token in tokens:
         assert outcome(world, token) == ""
-    world.tokens._verified |= {bytes([number % 256, number // 256]): None for number in range(REMEMBERED_TOKENS)}  # type: ignore[misc]
+    verified: dict[bytes, Any] = world.tokens._signed._verified
+    verified |= {bytes([number % 256, number // 256]): None for number in range(REMEMBERED_TOKENS)}
     assert outcome(world, world.token()) == ""
-    assert len(world.tokens._verified) <= REMEMBERED_TOKENS + len(tokens)
+    assert len(verified) <= REMEMBERED_TOKENS + len(tokens)
     for token in tokens:
         assert outcome(world, token) == ""
 

@@ -23,6 +23,8 @@ OPAQUE = "Opaque"
 SERVICE_ACCOUNT_TOKEN = "kubernetes.io/service-account-token"
 ACCOUNT_NAME = "kubernetes.io/service-account.name"
 """The annotation that names the service account of a token."""
+ACCOUNT_UID = "kubernetes.io/service-account.uid"
+"""That of its UID, which is filled in."""
 _IMMUTABLE = "field is immutable when `immutable` is set"
 
 

@@ -5,16 +5,20 @@ from __future__ import annotations
 import time
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds
+from podkeep.cli.objects.following import ANEW, Shown
 from podkeep.cli.objects.get import check_watch, echo_object
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 from podkeep.cli.pods import verdicts
+
+if TYPE_CHECKING:
+    from podkeep.client.client import Client
 
 COLUMNS: forms.Columns[dict[str, Any]] = {
     "LAST SEEN": lambda event: seen(event, time.time()),
@@ -61,15 +65,35 @@ def command(invocation: Invocation, reach: Reach, object_: str | None, types: st
             forms.echo_line(line)
         if not found and not watch:
             forms.echo_line(f"No events found{'' if api.everywhere else f' in {api.namespace} namespace'}.", err=True)
-        version = listed["metadata"]["resourceVersion"]
-        while watch:
-            async with aclosing(api.client.watch(EVENTS, namespace, fields=fields, version=version)) as changes:
-                async for change in changes:
-                    version = change.object["metadata"]["resourceVersion"]
-                    if change.type in ("ADDED", "MODIFIED") and _is(change.object, wanted):
-                        forms.echo_line("   ".join(forms.cells(COLUMNS, change.object)))
+        if watch:
+            await _follow(api.client, namespace, fields, wanted, listed)
 
     run(invocation, reach, show)
+
+
+async def _follow(client: Client, namespace: str, fields: str, wanted: set[str], listed: dict[str, Any]) -> None:
+    """Show events that come after those of a list, which were shown, until that is broken off."""
+    from podkeep.client.errors import ApiError
+    from podkeep.client.resources import EVENTS
+
+    shown = Shown()
+    for event in listed.get("items") or ():
+        shown.is_new(event["metadata"])
+    version = listed["metadata"]["resourceVersion"]
+    while True:
+        try:
+            async with aclosing(client.watch(EVENTS, namespace, fields=fields, version=version)) as changes:
+                async for change in changes:
+                    metadata = change.object["metadata"]
+                    version = metadata["resourceVersion"]
+                    if change.type == "DELETED":
+                        shown.forget(metadata)
+                    elif change.type != "BOOKMARK" and _is(change.object, wanted) and shown.is_new(metadata):
+                        forms.echo_line("   ".join(forms.cells(COLUMNS, change.object)))
+        except ApiError as error:
+            if not error.gone:
+                raise
+            version = ANEW
 
 
 def _is(event: dict[str, Any], types: set[str]) -> bool:

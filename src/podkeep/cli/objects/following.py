@@ -1,4 +1,4 @@
-"""Following one object: what it is now, and each change, over watches that end and begin anew."""
+"""Following objects: what they are now, and each change, over watches that end and begin anew."""
 
 from __future__ import annotations
 
@@ -6,9 +6,30 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+ANEW = ""
+"""The version of a watch that begins with what is there."""
+
 if TYPE_CHECKING:
     from podkeep.client.client import Client
     from podkeep.client.resources import Resource
+
+
+class Shown:
+    """Which revisions of objects were shown, so that a watch that begins anew shows none of them twice."""
+
+    def __init__(self) -> None:
+        self._revisions: dict[str, str] = {}
+
+    def is_new(self, metadata: dict[str, Any]) -> bool:
+        """Tell whether an object was not shown as it is now, and note that it is."""
+        uid, revision = metadata["uid"], metadata["resourceVersion"]
+        was_shown = self._revisions.get(uid) == revision
+        self._revisions[uid] = revision
+        return not was_shown
+
+    def forget(self, metadata: dict[str, Any]) -> None:
+        """Note that an object is gone."""
+        self._revisions.pop(metadata["uid"], None)
 
 
 async def states(

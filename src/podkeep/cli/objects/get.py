@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds, tables
+from podkeep.cli.objects.following import ANEW, Shown
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ def command(
 
     async def show(api: Api) -> None:
         meant = kinds.meant(await api.kinds(), what)
-        _check(meant, any(query.values()), api.everywhere)
+        _check(meant, any(query.values()), api.everywhere, watch)
         if output in ("json", "yaml"):
             await _as_they_are(api, meant, query, output, managed=show_managed_fields)
             return
@@ -81,7 +83,9 @@ def check_watch(form: str, *, watch: bool) -> None:
         raise InvalidArgument(f"-w and -o {form} do not go together", hint="leave one of them out")
 
 
-def _check(meant: list[Meant], selected: bool, everywhere: bool) -> None:
+def _check(meant: list[Meant], selected: bool, everywhere: bool, watch: bool) -> None:
+    if watch and (len(meant) > 1 or any(len(item.names) > 1 for item in meant)):
+        raise InvalidArgument("-w follows one kind of objects, or one object", hint="name one, or use -l")
     if any(item.names for item in meant):
         if selected:
             raise InvalidArgument("a name and a selector do not go together", hint="leave one of them out")
@@ -137,20 +141,21 @@ class _Form:
         prefix = f"{typed_name(resource)}/" if self._typed or self._names else ""
         spaced = self._api.everywhere and resource.namespaced and not self._names
         printer = tables.Printer(wide=self._wide, namespaces=spaced, prefix=prefix)
-        version = ""
+        table: dict[str, Any] = {}
         any_ = False
         for name in meant.names or ("",):
             query = {} if name else {**self._query, "limit": str(_PAGE)}
             table = await self._table(resource, namespace, name, query)
             any_ = self._print(printer, table) or any_
-            version = table.get("metadata", {}).get("resourceVersion", "")
         if watch:
-            if len(meant.names) > 1:
-                raise InvalidArgument("several objects cannot be watched by their names", hint="use -l, or one name")
-            query = {**self._query, "watch": "true", "resourceVersion": version}
+            query = {**self._query, "watch": "true", "allowWatchBookmarks": "true"}
+            version = table.get("metadata", {}).get("resourceVersion", "")
             if meant.names:
-                query["fieldSelector"] = f"metadata.name={meant.names[0]}"
-            await self._follow(printer, resource, namespace, query)
+                # An object may have been written so long ago that the API does not know what followed.
+                query["fieldSelector"], version = f"metadata.name={meant.names[0]}", ANEW
+            shown = Shown()
+            _unseen(table, shown)
+            await self._follow(printer, resource.path(namespace, query=query), version, shown)
         return any_
 
     async def _table(self, resource: Resource, namespace: str, name: str, query: dict[str, str]) -> dict[str, Any]:
@@ -181,10 +186,30 @@ class _Form:
         self._count += bool(rows)
         return bool(rows)
 
-    async def _follow(self, printer: tables.Printer, resource: Resource, namespace: str, query: dict[str, str]) -> None:
+    async def _follow(self, printer: tables.Printer, path: str, version: str, shown: Shown) -> None:
+        """Show what changes after a version, until that is broken off."""
+        from podkeep.client.errors import ApiError
+
+        while True:
+            try:
+                async with aclosing(self._events(f"{path}&resourceVersion={version}")) as events:
+                    async for kind, table in events:
+                        version = table["metadata"]["resourceVersion"]
+                        if kind == "BOOKMARK":
+                            continue
+                        self._print(printer, _unseen(table, shown))
+                        if kind == "DELETED":
+                            for row in table["rows"]:
+                                shown.forget(row["object"]["metadata"])
+            except ApiError as error:
+                if not error.gone:
+                    raise
+                version = ANEW
+
+    async def _events(self, path: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Yield the type and the Table of each event of a watch."""
         import msgspec
 
-        path = resource.path(namespace, query=query)
         rest = b""
         async with aclosing(self._api.client.stream(path, accept=tables.MEDIA_TYPE)) as pieces:
             async for piece in pieces:
@@ -195,9 +220,13 @@ class _Form:
                         from podkeep.client.errors import status_error
 
                         raise status_error(event.get("object") or {})
-                    if event.get("type") != "BOOKMARK":
-                        self._print(printer, event["object"])
+                    yield event["type"], event["object"]
                 await asyncio.sleep(0)
+
+
+def _unseen(table: dict[str, Any], shown: Shown) -> dict[str, Any]:
+    """Return a Table with those rows whose objects were not shown as they are now."""
+    return {**table, "rows": [row for row in table.get("rows") or () if shown.is_new(row["object"]["metadata"])]}
 
 
 def typed_name(resource: Resource) -> str:

@@ -50,6 +50,19 @@ def test_millicores(before: api_pb2.CpuUsage | None, after: api_pb2.CpuUsage, ex
     assert top.millicores(before, after) == expected
 
 
+def test_containers_that_have_ended_have_no_row() -> None:
+    """Of an attempt that is over the runtime knows a writable layer; the one after it has the same name."""
+    stats = api_pb2.PodSandboxStats()
+    stats.attributes.metadata.name = "web"
+    for attempt, used in ((0, None), (1, _cpu(5, 7))):
+        item = stats.linux.containers.add()
+        item.attributes.metadata.name, item.attributes.metadata.attempt = "main", attempt
+        item.writable_layer.used_bytes.value = 4096
+        if used is not None:
+            item.cpu.CopyFrom(used)
+    assert [(row.pod, row.container) for row in top.usages({}, {"id": stats}, containers=True)] == [("web", "main")]
+
+
 def test_rows_are_ordered_by_what_is_asked() -> None:
     rows = [
         top.Usage(namespace="n", pod=pod, container="", cpu=cpu, memory=memory)

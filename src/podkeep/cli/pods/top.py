@@ -109,7 +109,7 @@ def usages(
     *,
     containers: bool,
 ) -> list[Usage]:
-    """Return what was used between two looks, of each pod or each container; what is new has used nothing yet."""
+    """Return what was used between two looks, of each pod or each container that runs; what is new has used nothing."""
     rows = []
     for identity, stats in after.items():
         earlier = before.get(identity)
@@ -131,6 +131,9 @@ def usages(
             continue
         known = {item.attributes.id: item for item in earlier.linux.containers} if earlier is not None else {}
         for item in stats.linux.containers:
+            # What has ended has a writable layer and nothing else: rows of attempts that are over say nothing.
+            if not item.HasField("cpu"):
+                continue
             old = known.get(item.attributes.id)
             rows.append(
                 Usage(

@@ -47,7 +47,8 @@ class Checks:
             if probe.grpc is not None:
                 return await grpc_health.probe(target.host, probe.grpc.port, probe.grpc.service or "", timeout)
         except PodkeepError as error:
-            return Outcome(verdict=Verdict.UNKNOWN, text=str(error))
+            # Without the hint, which is for who runs a command: a pod's event is read by others, and on a node.
+            return Outcome(verdict=Verdict.UNKNOWN, text=error.message)
         return Outcome(verdict=Verdict.UNKNOWN, text=f"missing probe handler for {target.pod}:{target.container.name}")
 
     async def _exec(self, action: ExecAction, target: Target, timeout: int) -> Outcome:

@@ -403,6 +403,19 @@ def test_exec(tmp_path: Path) -> None:
     assert {request.timeout for request in requests} == {3}
 
 
+def test_what_a_command_line_should_do_is_in_no_event(tmp_path: Path) -> None:
+    """A runtime that is away for a moment is started again by the node, not by those who read events of a pod."""
+
+    async def work() -> Outcome:
+        async with CriClient(str(tmp_path / "none"), timeout=1) as client:
+            return await Checks(client).run(Probe(exec=ExecAction(command=("true",)), timeout_seconds=1), target())
+
+    outcome = run(work())
+    assert outcome.verdict is Verdict.UNKNOWN
+    assert outcome.text.startswith(f"no runtime answers on {tmp_path}")
+    assert "podkeep runtime" not in outcome.text
+
+
 def test_a_probe_without_a_handler() -> None:
     assert run(check(Probe(timeout_seconds=1))) == Outcome(
         verdict=Verdict.UNKNOWN, text="missing probe handler for p_default(u):c"

@@ -69,6 +69,8 @@ class PostStartFailed(StepFailed):
     def __init__(self, message: str, *, container: str, started: str) -> None:
         super().__init__(message, reason="FailedPostStartHook", waiting="PostStartHookError", container=container)
         self.started = started
+        # The container has run and ended: the back-off of its restarts is all that it waits for, as in a kubelet.
+        self.again = 0.0
 
     def event(self) -> Event:
         return Event(type="Warning", reason=self.reason, message="PostStartHook failed", container=self.container)

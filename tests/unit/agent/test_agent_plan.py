@@ -204,12 +204,17 @@ def test_back_offs_begin_anew_with_another_image_or_other_resources() -> None:
 
 
 def test_what_failed_on_the_way_to_a_container_is_soon_tried_again_however_often_it_failed() -> None:
-    """What was missing may be there by now: 10 to 15 seconds (kubelet, backOffPeriod), but for crashes and pulls."""
+    """What was missing may be there by now: 10 to 15 seconds (kubelet, backOffPeriod), but for crashes and pulls.
+
+    A container whose hook failed has run: when it runs again is the plan's to say, as after any crash.
+    """
     back_off = BackOff()
     failed = StepFailed("no sandbox", reason="FailedCreatePodSandBox")
     assert all(10 <= pause_after(failed, "start/", back_off) <= 15 for _ in range(6))
+    crash = StepFailed("no class", reason="Failed", waiting="RunContainerError", container="a")
+    assert [pause_after(crash, "start/a", back_off) for _ in range(3)] == [10, 20, 40]
     hook = PostStartFailed("exit 1", container="a", started="id")
-    assert [pause_after(hook, "start/a", back_off) for _ in range(3)] == [10, 20, 40]
+    assert [pause_after(hook, "start/a", back_off) for _ in range(3)] == [0, 0, 0]
     pull = PullFailed("none", waiting="ErrImagePull", detail="none", again=7.0)
     assert pause_after(pull, "start/a", back_off) == 7
 

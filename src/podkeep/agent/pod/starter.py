@@ -194,8 +194,9 @@ class Starter:
         if config.linux.security_context.namespace_options.userns_options.uids:
             await self._note_remap(created)  # before it runs: then the pod's start is measured
         await self._start(action, created)
-        await self._post_start(container, created, observed)
+        # Before the hook: one that always fails would leave an attempt behind each time.
         await self._forget(observed, action)
+        await self._post_start(container, created, observed)
 
     def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
         """Return for which pod images are pulled, with its credentials. A missing pull secret is reported once."""

@@ -83,8 +83,8 @@ _LOOK_AGAIN = 10.0
 """Seconds after which the pod is looked at without an event."""
 _TRY_AGAIN_S = 10.0
 """Seconds after which a step that failed is tried again; half of it more at most (kubelet: backOffPeriod, jitter)."""
-_CRASHED = frozenset({"RunContainerError", "PostStartHookError"})
-"""Failures of a container that was there: for a kubelet it has ended then, and waits for its back-off."""
+_CRASHED = "RunContainerError"
+"""Failure of a container that was there and is removed: for a kubelet it has ended then, and waits for its back-off."""
 _LOOK_IN_BACK_OFF = 1.0
 """Seconds between looks while a step waits because it failed before."""
 _HOLD_S = 0.5
@@ -772,7 +772,7 @@ def pause_after(failure: StepFailed, key: str, back_off: BackOff) -> float:
     """
     if failure.again is not None:
         return failure.again
-    if failure.waiting in _CRASHED:
+    if failure.waiting == _CRASHED:
         return back_off.failed(key)
     # Not longer each time: what was missing on the node (a profile, a network) may be there by now.
     return _TRY_AGAIN_S * (1 + random.random() / 2)

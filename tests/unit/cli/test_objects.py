@@ -294,6 +294,7 @@ UNHEALTHY = {
     "lastTimestamp": "2026-01-01T00:00:02Z",
     "involvedObject": {"fieldPath": "spec.containers{main}"},
 }
+HOOK = {**UNHEALTHY, "reason": "FailedPostStartHook", "message": "PostStartHook failed"}
 BACKOFF = {"type": "Warning", "reason": "BackOff", "message": "Back-off", "lastTimestamp": "2026-01-01T00:00:09Z"}
 OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": "2026-01-01T00:00:01Z"}
 
@@ -314,6 +315,18 @@ OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": 
             [],
             "Failed",
             "container main: OOMKilled, exit status 137",
+        ),
+        (
+            pod("Failed", **_container(state={"terminated": {"exitCode": 137, "reason": "Error"}})),
+            [HOOK],
+            "Failed",
+            "container main: exit status 137: FailedPostStartHook: PostStartHook failed",
+        ),
+        (
+            pod(ready=False, **_container(state={"terminated": {"exitCode": 137, "reason": "Error"}})),
+            [UNHEALTHY],
+            "Error",
+            "container main: exit status 137: Unhealthy: Liveness probe failed: refused",
         ),
         (pod("Pending", **_container(**WAITS)), [], "ImagePullBackOff", "container main: Back-off pulling image"),
         (

@@ -37,7 +37,7 @@ def verdict(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) ->
     if phase == "Succeeded":
         return Verdict(state="Completed")
     if phase == "Failed":
-        ended = next(_terminated(status), "")
+        ended = next(_terminated(status, happened), "")
         # The reason is the state, and not said twice.
         said = _joined(status.get("message") or status.get("reason")) or ended or "a container failed"
         return Verdict(state=str(status.get("reason") or "Failed"), why=said)
@@ -63,28 +63,32 @@ def _problems(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) ->
         reason = str(waiting.get("reason") or "")
         if reason and reason not in _BENIGN:
             last = (container.get("lastState") or {}).get("terminated")
-            ended = f"; before: {_joined(_ended(last), _failed_probe(container, last, events))}" if last else ""
+            ended = f"; before: {_joined(_ended(last), _cause(container, last, events))}" if last else ""
             text = _joined(waiting.get("message") or reason)
             yield Verdict(state=reason, why=f"container {container.get('name')}: {text}{ended}")
         terminated = (container.get("state") or {}).get("terminated") or {}
         if terminated.get("exitCode"):
             state = str(terminated.get("reason") or "Error")
-            yield Verdict(state=state, why=f"container {container.get('name')}: {_ended(terminated)}")
+            why = _joined(_ended(terminated), _cause(container, terminated, events))
+            yield Verdict(state=state, why=f"container {container.get('name')}: {why}")
 
 
-def _failed_probe(
-    container: Mapping[str, Any], terminated: Mapping[str, Any], events: Sequence[Mapping[str, Any]]
-) -> str:
-    """Return what a probe said for which a container may have been ended: its exit status alone says nothing."""
+def _cause(container: Mapping[str, Any], terminated: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:
+    """Return the failure of a probe or hook for which a container may have been ended: its exit status says nothing."""
     where, started = f"{{{container.get('name')}}}", str(terminated.get("startedAt") or "")
     return newest_warning(
         event
         for event in events
-        if event.get("reason") == "Unhealthy"
-        and str(event.get("message")).startswith(("Liveness", "Startup"))
+        if _ends_containers(event)
         and str((event.get("involvedObject") or {}).get("fieldPath")).endswith(where)
         and event_time(event) >= started
     )
+
+
+def _ends_containers(event: Mapping[str, Any]) -> bool:
+    if event.get("reason") == "FailedPostStartHook":
+        return True
+    return event.get("reason") == "Unhealthy" and str(event.get("message")).startswith(("Liveness", "Startup"))
 
 
 def _pending(status: Mapping[str, Any], warning: str) -> Verdict:
@@ -118,11 +122,11 @@ def _containers(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
         yield from status.get(key) or ()
 
 
-def _terminated(status: Mapping[str, Any]) -> Iterator[str]:
+def _terminated(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     for container in _containers(status):
         ended = (container.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
-            yield f"container {container.get('name')}: {_ended(ended)}"
+            yield f"container {container.get('name')}: {_joined(_ended(ended), _cause(container, ended, events))}"
 
 
 def _ended(terminated: Mapping[str, Any]) -> str:

@@ -100,8 +100,7 @@ class _Reader:
         where = _where(value, document, path)
         self.problems += [f"{where}: {error}" for error in errors.found]
 
-    @staticmethod
-    def _version(value: Mapping[str, Any], errors: FieldErrors) -> bool:
+    def _version(self, value: Mapping[str, Any], errors: FieldErrors) -> bool:
         version, kind = value.get("apiVersion"), value.get("kind")
         if not isinstance(kind, str) or not kind:
             errors.add("kind", "Required value")
@@ -110,7 +109,10 @@ class _Reader:
             errors.add("apiVersion", "Required value")
             return False
         if version != "v1" or kind not in {"Pod", "ConfigMap", "Secret", "List"}:
-            errors.add("kind", f"{kind} ({version}) is not supported by this version: use v1 Pod, ConfigMap or Secret")
+            # On a node it is a file of static pods: other objects are its API's.
+            instead = "" if self._node else ", or `podkeep node`, whose API has the others"
+            text = f"{kind} ({version}) is not supported by this version; use v1 Pod, ConfigMap or Secret{instead}"
+            errors.add("kind", text)
             return False
         return True
 

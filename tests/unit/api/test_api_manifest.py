@@ -114,7 +114,8 @@ def refused_name(name: str) -> str:
         ({"apiVersion": "v1"}, "kind: Required value"),
         (
             {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}},
-            "kind: Deployment (apps/v1) is not supported by this version: use v1 Pod, ConfigMap or Secret",
+            "kind: Deployment (apps/v1) is not supported by this version; use v1 Pod, ConfigMap or Secret, or "
+            "`podkeep node`, whose API has the others",
         ),
     ],
 )

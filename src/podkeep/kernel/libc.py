@@ -16,9 +16,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import struct
 from ctypes import POINTER, c_char, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong
 from enum import IntFlag
-from typing import Any
+from typing import Any, NamedTuple
 
 from podkeep.base.errors import KernelCallError
 
@@ -33,6 +34,7 @@ _NR_FSOPEN = 430
 _NR_FSCONFIG = 431
 _NR_FSMOUNT = 432
 _NR_MOUNT_SETATTR = 442
+_NR_STATMOUNT = 457
 _NR_LISTMOUNT = 458
 
 
@@ -64,6 +66,18 @@ class _Statx(ctypes.Structure):
     )
 
 
+_BASIC = struct.Struct("=4xIQIIIH2xQQQ8xqI4x16xqI4xqI4xIIII")
+"""All that stat(2) tells, as statx(2) has it; what is passed over are the mask, and the time of birth."""
+_SECOND_NS = 1_000_000_000
+
+
+class Look(NamedTuple):
+    """What the kernel knows of a file by itself; ``mounted``: something is mounted there, of which ``status`` is."""
+
+    status: os.stat_result
+    mounted: bool
+
+
 class _Passwd(ctypes.Structure):
     """``struct passwd`` of getpwnam(3), as far as it is read here; it is smaller than this everywhere."""
 
@@ -80,9 +94,12 @@ _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_NO_AUTOMOUNT = 0x800
 _AT_EMPTY_PATH = 0x1000
 _AT_STATX_DONT_SYNC = 0x4000
+_STATX_BASIC_STATS = 0x7FF
 _STATX_MNT_ID = 0x1000
 _STATX_MNT_ID_UNIQUE = 0x4000
 _STATX_ATTR_MOUNT_ROOT = 0x2000
+_AT_KNOWN = _AT_EMPTY_PATH | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
+"""Without DONT_SYNC a network file system asks its server, and waits as long as that does not answer."""
 
 
 class MountAttrArgument(ctypes.Structure):
@@ -92,9 +109,25 @@ class MountAttrArgument(ctypes.Structure):
 
 
 class _MountIdRequest(ctypes.Structure):
-    """``struct mnt_id_req`` of listmount(2)."""
+    """``struct mnt_id_req`` of listmount(2) and statmount(2)."""
 
-    _fields_ = (("size", c_uint), ("spare", c_uint), ("mount_id", c_uint64), ("after", c_uint64))
+    _fields_ = (("size", c_uint), ("spare", c_uint), ("mount_id", c_uint64), ("parameter", c_uint64))
+
+
+class _Statmount(ctypes.Structure):
+    """``struct statmount`` of statmount(2), as far as it is read here; the kernel fills in 512 bytes."""
+
+    _fields_ = (
+        ("size", c_uint),
+        ("options", c_uint),
+        ("mask", c_uint64),
+        ("device", c_uint * 2),
+        ("magic", c_uint64),
+        ("after", c_char * 480),
+    )
+
+
+_STATMOUNT_SB_BASIC = 1
 
 
 def _declare(name: str, *argtypes: Any, restype: Any = c_int) -> Any:
@@ -121,6 +154,7 @@ _fsopen = _declare_number(c_char_p, c_uint)
 _fsconfig = _declare_number(c_int, c_uint, c_char_p, c_char_p, c_int)
 _fsmount = _declare_number(c_int, c_uint, c_uint)
 _mount_setattr = _declare_number(c_int, c_char_p, c_uint, POINTER(MountAttrArgument), c_size_t)
+_statmount = _declare_number(POINTER(_MountIdRequest), POINTER(_Statmount), c_size_t, c_uint)
 _listmount = _declare_number(POINTER(_MountIdRequest), POINTER(c_uint64), c_size_t, c_uint)
 
 
@@ -220,7 +254,8 @@ def mount_id(fd: int) -> int:
 
     :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
     """
-    return _mount_id(fd, _STATX_MNT_ID, "Linux 5.8")
+    # It comes without being asked for. A FUSE that a user namespace has mounted refuses whoever asks for anything.
+    return _mount_id(fd, 0, _STATX_MNT_ID, "Linux 5.8")
 
 
 def mounts_below(fd: int, most: int) -> int:
@@ -228,18 +263,38 @@ def mounts_below(fd: int, most: int) -> int:
 
     :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
     """
-    unique = _mount_id(fd, _STATX_MNT_ID_UNIQUE, "Linux 6.8")
+    unique = _unique_mount_id(fd)
     request = _MountIdRequest(size=ctypes.sizeof(_MountIdRequest), mount_id=unique)
     ids = (c_uint64 * most)()
     return _checked(_listmount(_NR_LISTMOUNT, ctypes.byref(request), ids, most, 0), f"listmount(of fd={fd})", "")
 
 
-def _mount_id(fd: int, mask: int, since: str) -> int:
+def mount_magic(fd: int) -> int:
+    """Return the magic number of the file system that ``fd`` is on, as its mount has it (statmount(2)).
+
+    Unlike statfs(2) it asks nobody but the kernel.
+
+    :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
+    """
+    request = _MountIdRequest(
+        size=ctypes.sizeof(_MountIdRequest), mount_id=_unique_mount_id(fd), parameter=_STATMOUNT_SB_BASIC
+    )
+    result = _Statmount()
+    call = f"statmount(of fd={fd})"
+    _checked(_statmount(_NR_STATMOUNT, ctypes.byref(request), ctypes.byref(result), ctypes.sizeof(result), 0), call, "")
+    return int(result.magic)
+
+
+def _unique_mount_id(fd: int) -> int:
+    return _mount_id(fd, _STATX_MNT_ID_UNIQUE, _STATX_MNT_ID_UNIQUE, "Linux 6.8")
+
+
+def _mount_id(fd: int, asked: int, wanted: int, since: str) -> int:
     result = _Statx()
-    call = f"statx(fd={fd}, mask={mask:#x})"
-    _checked(_statx(fd, b"", _AT_EMPTY_PATH, mask, ctypes.byref(result)), call, "")
+    call = f"statx(fd={fd}, mask={wanted:#x})"
+    _checked(_statx(fd, b"", _AT_EMPTY_PATH | _AT_STATX_DONT_SYNC, asked, ctypes.byref(result)), call, "")
     # A kernel that does not know the field leaves its bit out of the answer, and no error comes.
-    if not result.mask & mask:
+    if not result.mask & wanted:
         raise KernelCallError(call, errno.ENOSYS, hint=f"{since} or later is needed")
     return int(result.mount_id)
 
@@ -249,16 +304,42 @@ def is_mount_root(dirfd: int, path: bytes) -> bool:
 
     Asks nobody but the kernel: a network file system that hangs does not matter.
 
+    :param path: empty: ``dirfd`` is of what is looked at.
     :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
     """
     result = _Statx()
     call = f"statx({dirfd}, {_text(path)}, STATX_ATTR_MOUNT_ROOT)"
-    # DONT_SYNC: without it a network file system asks its server, and waits as long as that does not answer.
-    at = _AT_SYMLINK_NOFOLLOW | _AT_NO_AUTOMOUNT | _AT_STATX_DONT_SYNC
-    _checked(_statx(dirfd, path, at, 0, ctypes.byref(result)), call, "")
+    _checked(_statx(dirfd, path, _AT_KNOWN | _AT_SYMLINK_NOFOLLOW, 0, ctypes.byref(result)), call, "")
     if not result.attributes_mask & _STATX_ATTR_MOUNT_ROOT:
         raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
     return bool(result.attributes & _STATX_ATTR_MOUNT_ROOT)
+
+
+def look(dirfd: int, path: bytes, *, follow: bool = False) -> Look:
+    """Return what the kernel knows of a file, as stat(2) tells it, without asking anybody else.
+
+    A server of FUSE or of a network file system need not answer, and signals do not end the wait for it. What they have
+    changed since may be unknown.
+
+    :param path: empty: ``dirfd`` is of what is looked at.
+    :param follow: a symbolic link.
+    :raises KernelCallError: if the kernel refuses, EACCES at a FUSE that a user namespace has mounted.
+    """
+    result = _Statx()
+    flags = _AT_KNOWN | (0 if follow else _AT_SYMLINK_NOFOLLOW)
+    if _statx(dirfd, path, flags, _STATX_BASIC_STATS, ctypes.byref(result)) == -1:
+        raise KernelCallError(f"statx({dirfd}, {_text(path)}, STATX_BASIC_STATS)", ctypes.get_errno())
+    (block_size, attributes, links, uid, gid, mode, inode, size, blocks, *rest) = _BASIC.unpack_from(result)
+    read, read_ns, changed, changed_ns, written, written_ns, number_major, number_minor, major, minor = rest
+    read_ns += read * _SECOND_NS
+    written_ns += written * _SECOND_NS
+    changed_ns += changed * _SECOND_NS
+    fields = (
+        *(mode, inode, os.makedev(major, minor), links, uid, gid, size, read, written, changed),
+        *(read_ns / _SECOND_NS, written_ns / _SECOND_NS, changed_ns / _SECOND_NS, read_ns, written_ns, changed_ns),
+        *(block_size, blocks, os.makedev(number_major, number_minor)),
+    )
+    return Look(os.stat_result(fields), attributes & _STATX_ATTR_MOUNT_ROOT != 0)
 
 
 def file_system_type(fd: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +14,12 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo, mounts
+from support import unanswering
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout, directory, symlink
 from support.mortal import Mortal
 from support.registry import Registry
-from support.timeout import TIMEOUT_S
 
 PRIVATE = api.PROPAGATION_PRIVATE
 TO_CONTAINER = api.PROPAGATION_HOST_TO_CONTAINER
@@ -203,33 +202,10 @@ def test_host_path_that_is_not_there(pods: Pods, volume: Path, kind: str) -> Non
     assert pods.containers() == []
 
 
-class Hanging:
-    """A FUSE mount whose file system answers nothing but the first question."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._fuse = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
-        mounts.mount("none", path, fstype="fuse", data=f"fd={self._fuse},rootmode=40000,user_id=0,group_id=0")
-        unique = self._question()[8:16]
-        init = struct.pack("=IIIIHHII36x", 7, 31, 0, 0, 0, 0, 4096, 1)  # linux/fuse.h: fuse_init_out
-        os.write(self._fuse, struct.pack("=Ii8s", 16 + len(init), 0, unique) + init)
-
-    def _question(self) -> bytes:
-        return os.read(self._fuse, 1 << 16)
-
-    async def asked(self) -> None:
-        """Return when somebody waits for an answer."""
-        await asyncio.wait_for(asyncio.to_thread(self._question), TIMEOUT_S)
-
-    def close(self) -> None:
-        mounts.unmount(self.path, lazy=True)
-        os.close(self._fuse)  # who waits gets an error
-
-
 def test_a_host_path_that_hangs_keeps_no_other_request_waiting(pods: Pods, open_directory: Path) -> None:
     path = open_directory / os.urandom(4).hex()
     path.mkdir()
-    sandbox, stub, hanging = pods.run(), pods._client.runtime, Hanging(path)
+    sandbox, stub, hanging = pods.run(), pods._client.runtime, unanswering.Hanging(path)
     request = pods.create_request(sandbox, mounts=[bind(path / "x", "/volume")])
 
     async def go() -> None:

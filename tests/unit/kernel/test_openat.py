@@ -13,9 +13,11 @@ import pytest
 
 from kernel.isolation import in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
-from podkeep.kernel.files import openat
+from podkeep.kernel import libc
+from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.removal import remove_entry, remove_tree
 from podkeep.kernel.mount import mounts
+from support import unanswering
 from support.exchange import exchanging
 from support.leases import leased
 from support.opening import never_opened
@@ -61,8 +63,50 @@ def test_a_walk_enters_other_mounts_only_if_told(tmp_path: Path) -> None:
     mounts.tmpfs(tmp_path / "tree/mounted", "mode=755")
     (tmp_path / "tree/mounted/file").touch()
     with openat.closing(openat.open_directory(tmp_path / "tree")) as root:
-        assert [found.path for found in openat.walk(root)] == ["mounted"]
+        assert [found.path for found in openat.walk(root)] == []
         assert [found.path for found in openat.walk(root, one_mount=False)] == ["mounted", "mounted/file"]
+
+
+@in_new_namespaces()
+def test_a_walk_asks_nothing_of_what_is_mounted_in_a_tree(tmp_path: Path) -> None:
+    """A container mounts it there (Bidirectional); the server of a FUSE need not answer, and may have ended."""
+    for name in ("hanging", "dead", "file"):
+        (tmp_path / "tree" / name).mkdir(parents=True)
+    hanging = unanswering.Hanging(tmp_path / "tree/hanging")
+    with unanswering.dead(tmp_path / "tree/dead"), openat.closing(openat.open_directory(tmp_path / "tree")) as root:
+        assert hanging.unasked(lambda: [found.path for found in openat.walk(root)]) == ["file"]
+
+
+def test_what_a_user_namespace_has_mounted_and_refuses_root_is_left_out(open_dir: Path, userns: int) -> None:
+    tree, device = open_dir / "tree", open_dir / "fuse"
+    (tree / "mounted").mkdir(parents=True)
+    (tree / "file").touch()
+    os.mknod(device, stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
+    device.chmod(0o666)
+    with unanswering.refusing(tree / "mounted", userns, device), openat.closing(openat.open_directory(tree)) as root:
+        with pytest.raises(PermissionError):
+            os.stat(tree / "mounted")
+        assert [found.path for found in openat.walk(root)] == ["file"]
+        assert tree_size.open_volume(tree / "mounted") is None
+
+
+def test_what_the_kernel_knows_of_a_file_is_what_stat_tells(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 5000)
+    os.link(tmp_path / "file", tmp_path / "same")
+    os.utime(tmp_path / "file", ns=(1_234_567_890_123_456_789, -1_234_567_890_123_456_789))
+    (tmp_path / "link").symlink_to("file")
+    os.mknod(tmp_path / "device", stat.S_IFCHR | 0o640, os.makedev(300, 70_000))
+    with openat.closing(openat.open_directory(tmp_path)) as root:
+        for name in ("file", "link", "device"):
+            wanted = os.stat(name, dir_fd=root, follow_symlinks=False)
+            found = libc.look(root, name.encode())
+            assert not found.mounted
+            for field in (field for field in dir(wanted) if field.startswith("st_")):
+                assert getattr(found.status, field) == pytest.approx(getattr(wanted, field), abs=1e-6), field
+        assert libc.look(root, b"link", follow=True).status.st_ino == (tmp_path / "file").stat().st_ino
+        assert libc.look(root, b"").status.st_ino == tmp_path.stat().st_ino
+        with pytest.raises(KernelCallError, match="No such file"):
+            libc.look(root, b"missing")
 
 
 @pytest.mark.parametrize(("name", "depth"), [("d", 1500), ("d" * 255, 450)])

@@ -20,6 +20,7 @@ from podkeep.kernel import libc
 from podkeep.kernel.files import openat, removal
 from podkeep.kernel.files.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
 from podkeep.kernel.mount import mounts
+from support import unanswering
 from support.filesystems import KINDS, make_subvolume
 
 
@@ -179,7 +180,7 @@ def test_a_directory_that_is_moved_away_meanwhile_leads_nowhere_else(tmp_path: P
         openat.closing(openat.open_directory(tmp_path / "tree")) as top,
         pytest.raises(FailedPrecondition, match="elsewhere/b was moved while it was being removed"),
     ):
-        removal._empty(top, libc.mount_id(top), moved())
+        removal._empty(top, moved())
     assert (tmp_path / "elsewhere/kept").exists()
 
 
@@ -213,6 +214,23 @@ def test_a_mount_that_no_table_shows_is_not_entered(tmp_path: Path) -> None:
         remove_entry(parent, tree.name)
     assert (data / "inner/precious").exists()
     assert libc.mount_id(parent) == libc.mount_id(os.open(data, os.O_PATH))
+
+
+@in_new_namespaces()
+def test_what_is_mounted_in_a_tree_is_asked_nothing_when_it_is_found(tmp_path: Path) -> None:
+    """Between the look for mounts and the removal a container of another pod may mount a FUSE that does not answer."""
+    (tmp_path / "tree/mounted").mkdir(parents=True)
+    hanging = unanswering.Hanging(tmp_path / "tree/mounted")
+
+    def refused() -> str:
+        with openat.closing(openat.open_directory(tmp_path)) as parent:
+            with pytest.raises(FailedPrecondition) as raised:
+                remove_entry(parent, "tree")
+            with openat.closing(openat.open_directory(tmp_path / "tree")) as above, pytest.raises(FailedPrecondition):
+                remove_entry(above, "mounted")
+        return raised.value.message
+
+    assert f"{tmp_path}/tree/mounted is a mount point" in hanging.unasked(refused)
 
 
 @in_new_namespaces()

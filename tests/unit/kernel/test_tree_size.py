@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from kernel.isolation import in_new_namespaces
 from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
+from support import unanswering
 from support.filesystems import KINDS, make_subvolume
 
 BLOCK = 4096
@@ -127,6 +128,36 @@ def test_other_file_systems_are_left_out(tmp_path: Path) -> None:
     assert after is not None
     assert after.used_bytes <= before.used_bytes
     assert after.inodes == before.inodes - 1, "not the directory; its file has another name"
+
+
+@pytest.mark.parametrize("what", ["directory", "tmpfs", "hanging", "dead", "bind", "link", "file", "nothing"])
+@in_new_namespaces()
+def test_only_what_the_node_made_for_a_volume_is_measured(tmp_path: Path, what: str) -> None:
+    """What a container has mounted over it (Bidirectional) is not even asked for its name."""
+    path = tmp_path / "volume"
+    if what == "file":
+        path.touch()
+    elif what == "link":
+        path.symlink_to(tmp_path)
+    elif what != "nothing":
+        path.mkdir()
+    if what == "tmpfs":
+        mounts.tmpfs(path)
+    if what == "bind":
+        mounts.bind(tmp_path, path)
+    with ExitStack() as closing:
+        if what == "hanging":
+            opened = unanswering.Hanging(path).unasked(lambda: tree_size.open_volume(path))
+        else:
+            if what == "dead":
+                closing.enter_context(unanswering.dead(path))
+            opened = tree_size.open_volume(path)
+        if opened is not None:
+            closing.callback(os.close, opened.fd)
+        assert (opened is not None) == (what in {"directory", "tmpfs"})
+        if opened is not None:
+            assert opened.apart == (what == "tmpfs")
+            assert tree_size.count(opened.fd) == tree_size.measure(str(path))
 
 
 @in_new_namespaces()

@@ -9,7 +9,8 @@ looked at. Therefore:
 - a file is looked at by a descriptor that opens nothing (``O_PATH``) before it is opened: a pipe would make us wait,
   and a device would do something;
 - an attribute is changed on what was opened, not on what has its name now;
-- walks and reads have an end, and nobody is waited for who has a lease on a file.
+- walks and reads have an end, and nobody is waited for who has a lease on a file;
+- what is mounted there is recognised without asking it for anything: the server of a FUSE need not answer.
 
 And the ways to a file of the machine that a request names: its links are followed, but by the kernel, and it is looked
 at before it is opened.
@@ -31,6 +32,7 @@ from pathlib import Path
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError, ResourceExhausted
+from podkeep.kernel import libc
 
 _NR_OPENAT2 = 437  # the same on every architecture (include/uapi/asm-generic/unistd.h)
 
@@ -419,18 +421,29 @@ class _Walk(msgspec.Struct):
     def _entries(self, fd: int, level: _Level) -> Iterator[Found]:
         with suppress(OSError) if self.tolerant else nullcontext(), os.scandir(fd) as entries:
             for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except OSError as error:
-                    if self.tolerant or error.errno in NOT_THERE:
-                        continue
-                    raise
+                status = self._status(fd, os.fsencode(entry.name))
+                if status is None:
+                    continue
                 self.entries += 1
                 if self.entries > self.max_entries:
                     raise ResourceExhausted(f"there are more than {self.max_entries} files and directories")
                 yield Found(fd, entry.name, status, self.above)
                 if stat.S_ISDIR(status.st_mode) and entry.name not in self.passed:
                     self._note(level, entry.name)
+
+    def _status(self, fd: int, name: bytes) -> os.stat_result | None:
+        """Return what an entry is; None: it is gone, or something else is mounted there, which is left out."""
+        one_mount = Resolve.NO_XDEV in self.rules
+        try:
+            found = libc.look(fd, name)
+        except KernelCallError as error:
+            if self.tolerant or error.errno in NOT_THERE:
+                return None
+            # A FUSE that a user namespace has mounted tells even root nothing.
+            if one_mount and error.errno == errno.EACCES and libc.is_mount_root(fd, name):
+                return None
+            raise
+        return None if one_mount and found.mounted else found.status
 
     def _note(self, level: _Level, name: str) -> None:
         weight = len(name) + _NAME_BYTES
@@ -458,8 +471,8 @@ def walk(
 ) -> Iterator[Found]:
     """Yield everything below the directory behind ``root``, and not ``root``; a directory before what is in it.
 
-    What vanishes meanwhile is left out, and so is what a link, or another mount with ``one_mount``, leads to. Memory
-    and open descriptors are bounded.
+    What vanishes meanwhile is left out, and so are what a link leads to and, with ``one_mount``, what is mounted below.
+    Memory and open descriptors are bounded.
 
     :param tolerant: also pass over what cannot be read.
     :param passed: names of directories, wherever they are, that are not looked into.

@@ -4,9 +4,9 @@ Neither Python's recursion limit nor the number of open files bounds the depth h
 one directory is open at a time, and the way back up is by ``..``, believed only where it leads to the directory that we
 came from. Nothing is renamed: the kernel refuses that between subvolumes (btrfs), into directories that hand a project
 on (XFS, ext4), and where a key is missing (fscrypt), all of which a container may have made. Symbolic links are
-removed, never followed. A mount, also one of the same file system (a bind mount), is recognised by its ID and never
-entered: what is behind it belongs to somebody else. Called by whoever removes a directory. :func:`unmount_below`
-unmounts what is in one.
+removed, never followed. A mount, also one of the same file system (a bind mount), is recognised by the kernel and never
+entered, nor asked for anything: what is behind it belongs to somebody else. Called by whoever removes a directory.
+:func:`unmount_below` unmounts what is in one.
 """
 
 from __future__ import annotations
@@ -175,16 +175,21 @@ def remove_entry(
     :raises OSError: if the file system refuses.
     """
     try:
-        if not stat.S_ISDIR(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
+        found = libc.look(parent, os.fsencode(name))
+        if found.mounted:
+            raise _refused(_inside(parent, name))
+        if not stat.S_ISDIR(found.status.st_mode):
             _insist(parent, name, partial(os.unlink, name, dir_fd=parent))
             return
-        # Of the parent and not of the entry: what is mounted right at the entry has another ID, and is refused.
-        mount = libc.mount_id(parent)
-        top = _open(parent, name, mount)
+        top = _open(parent, name)
     except FileNotFoundError:
         return
+    except KernelCallError as error:
+        if error.errno == errno.ENOENT:
+            return
+        raise
     try:
-        _empty(top, mount, _counted(most, stop))
+        _empty(top, _counted(most, stop))
     finally:
         os.close(top)
     _insist(parent, name, partial(os.rmdir, name, dir_fd=parent))
@@ -197,16 +202,20 @@ def _insist(directory: int, name: bytes | str, remove: Callable[[], None]) -> No
     except PermissionError as error:
         if error.errno != errno.EPERM:
             raise
-        _clear_flags(directory)
-        found = os.stat(name, dir_fd=directory, follow_symlinks=False)
         # The directory's own flags forbid to remove entries as well; EPERM does not say which of them it was.
-        if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode):  # nothing else can have them
-            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
-            try:
-                _clear_flags(fd)
-            finally:
-                os.close(fd)
+        _clear_flags(directory)
+        _clear_flags_of(directory, name)
         remove()
+
+
+def _clear_flags_of(directory: int, name: bytes | str) -> None:
+    with suppress(OSError):
+        seen = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        with openat.closing(seen):
+            # Nothing else can have flags. What is opened is what was looked at: a device does something when it is.
+            if stat.S_ISREG(mode := os.fstat(seen).st_mode) or stat.S_ISDIR(mode):
+                with openat.closing(openat.reopen(seen, os.O_RDONLY)) as fd:
+                    _clear_flags(fd)
 
 
 def _clear_flags(fd: int) -> None:
@@ -237,12 +246,12 @@ class _Above(msgspec.Struct, gc=False):
     names: list[str]
 
 
-def _empty(top: int, mount: int, allowed: Iterator[None]) -> None:
-    while not _emptied(top, mount, allowed):
+def _empty(top: int, allowed: Iterator[None]) -> None:
+    while not _emptied(top, allowed):
         pass
 
 
-def _emptied(top: int, mount: int, allowed: Iterator[None]) -> bool:
+def _emptied(top: int, allowed: Iterator[None]) -> bool:
     """Remove what is in a directory, the deepest first. False: it was too deep to remember the way up to the rest."""
     above: deque[_Above] = deque()
     current, names, waiting, whole = os.dup(top), list[str](), 0, True
@@ -251,7 +260,7 @@ def _emptied(top: int, mount: int, allowed: Iterator[None]) -> bool:
             names = names or _unlink_files(current, allowed)
             if names:
                 below, status = names.pop(), os.fstat(current)
-                inner = _open(current, below, mount)
+                inner = _open(current, below)
                 os.close(current)
                 current = inner
                 above.append(_Above(status.st_dev, status.st_ino, below, names))
@@ -267,7 +276,7 @@ def _emptied(top: int, mount: int, allowed: Iterator[None]) -> bool:
                 names = []
             elif above:
                 level = above.pop()
-                outer = _back(current, level, mount)
+                outer = _back(current, level)
                 os.close(current)
                 current, names, waiting = outer, level.names, waiting - len(level.names)
                 _insist(current, level.below, partial(os.rmdir, level.below, dir_fd=current))
@@ -277,9 +286,9 @@ def _emptied(top: int, mount: int, allowed: Iterator[None]) -> bool:
         os.close(current)
 
 
-def _back(directory: int, level: _Above, mount: int) -> int:
+def _back(directory: int, level: _Above) -> int:
     """Open the directory that we came down from; the caller closes it."""
-    fd = _open(directory, "..", mount)
+    fd = _open(directory, "..")
     found = os.fstat(fd)
     if (found.st_dev, found.st_ino) != (level.device, level.inode):
         os.close(fd)
@@ -305,12 +314,16 @@ def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
     return directories
 
 
-def _open(parent: int, name: bytes | str, mount: int) -> int:
-    """Open a directory that is on the mount with ID ``mount``; the caller closes it."""
-    fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+def _open(parent: int, name: bytes | str) -> int:
+    """Open a directory that is on the same mount as ``parent``; the caller closes it."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
     try:
-        if libc.mount_id(fd) != mount:
-            raise _refused(_path(fd, name))
+        fd = openat.openat2(parent, os.fsencode(name), flags, openat.Resolve.NO_XDEV)
+    except KernelCallError as error:
+        if error.errno == errno.EXDEV:
+            raise _refused(_inside(parent, name)) from error
+        raise OSError(error.errno, os.strerror(error.errno), os.fsdecode(name)) from error
+    try:
         if os.fstat(fd).st_ino == _SUBVOLUME_INODE:
             # Its owner may have made a subvolume read-only (btrfs property set DIRECTORY ro true).
             with suppress(OSError):
@@ -321,11 +334,15 @@ def _open(parent: int, name: bytes | str, mount: int) -> int:
     return fd
 
 
-def _path(fd: int, name: bytes | str) -> str:
+def _path(fd: int, name: str) -> str:
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
-        return os.fsdecode(name)
+        return name
+
+
+def _inside(directory: int, name: bytes | str) -> str:
+    return os.path.join(_path(directory, ""), os.fsdecode(name))
 
 
 def _refused(mount_point: str) -> FailedPrecondition:

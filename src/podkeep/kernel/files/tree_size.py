@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from podkeep.base.errors import KernelCallError, ResourceExhausted
+from podkeep.base.errors import KernelCallError, NotFound, ResourceExhausted
 from podkeep.kernel import libc
 from podkeep.kernel.files import openat
-from podkeep.kernel.files.openat import Found
+from podkeep.kernel.mount import mountinfo
 
 MAX_INODES = openat.MAX_ENTRIES
 """A larger tree is counted only this far."""
@@ -34,6 +36,29 @@ class TreeSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     too_deep: bool = False
 
 
+class Volume(NamedTuple):
+    """A descriptor of a directory that is measured; ``apart``: it is a file system in memory, of its own."""
+
+    fd: int
+    apart: bool
+
+
+def open_volume(path: Path) -> Volume | None:
+    """Open a directory that was made for a volume, or the file system in memory that was mounted there for it.
+
+    None: it is gone, or a container has mounted something over it (Bidirectional). That is asked for nothing: a FUSE
+    may never answer, or tell whatever it likes. The caller closes it.
+    """
+    try:
+        with openat.closing(os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)) as seen:
+            apart = libc.is_mount_root(seen, b"")
+            if apart and not mountinfo.is_in_memory(seen):
+                return None
+            return Volume(openat.reopen(seen, os.O_RDONLY | os.O_DIRECTORY), apart)
+    except (OSError, KernelCallError, NotFound):
+        return None
+
+
 def measure(root: str, *, stop: Callable[[], bool] = lambda: False, partly: bool = False) -> TreeSize | None:
     """Return the size of the tree at ``root``; None if it is gone, or ``stop`` said so meanwhile.
 
@@ -47,7 +72,7 @@ def measure(root: str, *, stop: Callable[[], bool] = lambda: False, partly: bool
     except OSError:
         return None
     with openat.closing(root_fd):
-        return _count(root_fd, stop, partly)
+        return count(root_fd, stop=stop, partly=partly)
 
 
 def measure_file(path: str) -> TreeSize | None:
@@ -59,9 +84,9 @@ def measure_file(path: str) -> TreeSize | None:
     return TreeSize(used_bytes=status.st_blocks * _BLOCK_BYTES, inodes=1)
 
 
-def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None:
-    status = os.fstat(root)
-    device, blocks, inodes = status.st_dev, status.st_blocks, 1
+def count(root: int, *, stop: Callable[[], bool] = lambda: False, partly: bool = False) -> TreeSize | None:
+    """Return the size of the tree at a descriptor, as :func:`measure` does."""
+    blocks, inodes = os.fstat(root).st_blocks, 1
     if stop() and not partly:
         return None
     linked: set[tuple[int, int]] = set()
@@ -73,10 +98,6 @@ def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None
     with suppress(ResourceExhausted):
         for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True, too_deep=too_deep):
             status = found.status
-            # The walk does not enter mounts, but it tells of the directory or file that something is mounted on. What
-            # has another device and is no mount is in a subvolume (btrfs), which everybody may make.
-            if status.st_dev != device and _is_mount_root(found):
-                continue
             if (found.is_directory or inodes % 1000 == 0) and stop():
                 if partly:
                     break
@@ -90,10 +111,3 @@ def _count(root: int, stop: Callable[[], bool], partly: bool) -> TreeSize | None
             blocks += status.st_blocks
             inodes += 1
     return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes, too_deep=bool(deep))
-
-
-def _is_mount_root(found: Found) -> bool:
-    try:
-        return libc.is_mount_root(found.directory, os.fsencode(found.name))
-    except KernelCallError:  # gone meanwhile
-        return True

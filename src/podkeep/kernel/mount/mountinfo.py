@@ -21,6 +21,8 @@ _AT_FDCWD = -100
 _ESCAPED = re.compile(rb"[ \t\n\\]")
 """What the kernel writes as a backslash and three octal digits."""
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
+_IN_MEMORY = {"tmpfs": 0x01021994, "hugetlbfs": 0x958458F6}
+"""File systems in memory, and their magic numbers (linux/magic.h)."""
 
 
 class MountEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,9 +134,26 @@ def holding(path: Path | str) -> MountEntry:
     except OSError as error:
         raise NotFound(f"{path}: {error.strerror}") from error
     try:
-        wanted = libc.mount_id(fd)
+        return _of(fd, str(path))
     finally:
         os.close(fd)
+
+
+def is_in_memory(fd: int) -> bool:
+    """Say whether what is behind a descriptor is on a tmpfs or hugetlbfs; nobody but the kernel is asked.
+
+    Without the table, if the kernel tells (Linux 6.8).
+
+    :raises NotFound: if it is on a mount of another mount namespace.
+    """
+    try:
+        return libc.mount_magic(fd) in _IN_MEMORY.values()
+    except KernelCallError:
+        return _of(fd, f"fd {fd}").fs_type in _IN_MEMORY
+
+
+def _of(fd: int, path: str) -> MountEntry:
+    wanted = libc.mount_id(fd)
     # By the mount's ID, not by paths: a mount may be covered by another one at the same path.
     start = b"%d " % wanted
     for line in lines(_table(None)):

@@ -62,6 +62,30 @@ def test_a_volume_beyond_its_limit_evicts_its_pod(node: RunningNode, image: str)
     node.running("other")
 
 
+@pytest.mark.parametrize("after", ["", "exec 3>&-; "], ids=["that does not answer", "whose server has ended"])
+def test_what_a_pod_mounts_over_its_volume_keeps_no_other_from_being_measured(
+    node: RunningNode, image: str, after: str
+) -> None:
+    """A FUSE in a Bidirectional volume, which the agent sees as well."""
+    volumes = [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}]
+    options = "fd=3,rootmode=40000,user_id=0,group_id=0,allow_other"
+    script = f"exec 3<>/dev/fuse; mount -t fuse -o {options} none /data && {after}echo mounted; {FOREVER}"
+    covering = shell(
+        image,
+        script,
+        securityContext={"privileged": True},
+        volumeMounts=[mount("/data", "data", mountPropagation="Bidirectional")],
+    )
+    node.apply(pod(covering, name="covering", volumes=volumes))
+    node.until(lambda: node.written("covering") == "mounted", "the mount over the volume")
+
+    full = "dd if=/dev/zero of=/data/file bs=64k count=64; " + FOREVER
+    node.apply(pod(shell(image, full, volumeMounts=[mount("/data", "data")]), name="full", volumes=volumes))
+
+    assert node.phase("full", "Failed")["status"]["reason"] == "Evicted"
+    node.running("covering")
+
+
 @pytest.mark.parametrize("place", ["/etc/hosts", "/dev/termination-log", "/etc/resolv.conf", "/etc/hostname"])
 def test_what_is_written_to_a_file_of_the_node_counts_against_the_limit(
     node: RunningNode, image: str, place: str

@@ -123,7 +123,7 @@ class EvictionManager:
                 ended = []
                 try:
                     ended = await self.look()
-                except PodkeepError as error:
+                except (PodkeepError, OSError) as error:
                     log.warning("eviction manager: %s", error)
                 if not ended:
                     await asyncio.sleep(INTERVAL_S)

@@ -32,7 +32,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup import cgroup_stats, systemd
 from podkeep.kernel.cgroup.cgroups import detect
-from podkeep.kernel.files import tree_size
+from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.kernel.process import totals
 
@@ -163,9 +163,9 @@ class Statistics:
         found = {}
         for volume in pod.spec.volumes:
             for plugin in _PLUGINS:
-                path = directory.volume(plugin, volume.name)
-                if path.is_dir():
-                    found[volume.name] = counting.volume(path)
+                use = counting.volume(directory.volume(plugin, volume.name))
+                if use is not None:
+                    found[volume.name] = use
         return found
 
 
@@ -178,11 +178,16 @@ class _Counting(NamedTuple):
     def stop(self) -> bool:
         return self.ending.is_set() or time.monotonic() > self.late
 
-    def volume(self, path: Path) -> DiskUse:
-        if os.path.ismount(path):  # a file system of its own knows what is on it
-            info = os.statvfs(path)
-            return DiskUse((info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree)
-        return self.tree(path)
+    def volume(self, path: Path) -> DiskUse | None:
+        volume = tree_size.open_volume(path)
+        if volume is None:
+            return None
+        with openat.closing(volume.fd):
+            if volume.apart:  # it knows what is on it
+                info = os.fstatvfs(volume.fd)
+                return DiskUse((info.f_blocks - info.f_bfree) * info.f_frsize, info.f_files - info.f_ffree)
+            found = tree_size.count(volume.fd, stop=self.stop, partly=True)
+        return DiskUse() if found is None else _use(found)
 
     def other(self, directory: PodDir) -> DiskUse:
         return _use(directory.size_beside_volumes(self.stop))

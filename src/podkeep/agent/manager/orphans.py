@@ -48,7 +48,7 @@ class Orphans:
         while True:
             try:
                 await self.look()
-            except PodkeepError as error:
+            except (PodkeepError, OSError) as error:
                 log.debug("orphaned pods are not known now: %s", error)
             await asyncio.sleep(LOOK_S)
 

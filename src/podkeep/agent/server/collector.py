@@ -226,7 +226,11 @@ def file_system(path: Path) -> FileSystem:
     """
     while not path.exists() and path != path.parent:
         path = path.parent
-    found = os.statvfs(path)
+    return file_system_of(os.statvfs(path))
+
+
+def file_system_of(found: os.statvfs_result) -> FileSystem:
+    """Return what the kernel says of a file system."""
     return FileSystem(
         moment=time.time_ns(),
         available=found.f_bavail * found.f_frsize,

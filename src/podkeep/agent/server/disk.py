@@ -15,11 +15,10 @@ from pathlib import Path
 
 from podkeep.agent.convert.names import log_directory
 from podkeep.agent.poddirs import PodDir, PodDirs
-from podkeep.agent.server.collector import file_system
+from podkeep.agent.server.collector import file_system_of
 from podkeep.agent.server.stats import PodDisk, Size, VolumeUsage
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
-from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.kernel.files import openat, tree_size
 
@@ -74,14 +73,17 @@ def _volumes(pod: Pod, directory: PodDir, stop: Callable[[], bool]) -> list[Volu
         volume = by_name.get(path.name)
         if volume is None:
             continue
-        with suppress(OSError, PodkeepError):
-            size = tree_size.measure(str(path), stop=stop, partly=True)
+        opened = tree_size.open_volume(path)
+        if opened is None:
+            continue
+        with openat.closing(opened.fd):
+            size = tree_size.count(opened.fd, stop=stop, partly=True)
             if size is not None:
                 found.append(
                     VolumeUsage(
                         name=volume.name,
                         size=Size(used_bytes=size.used_bytes, inodes=size.inodes),
-                        file_system=file_system(path),
+                        file_system=file_system_of(os.fstatvfs(opened.fd)),
                         claim=_claim(volume),
                         in_memory=_in_memory(volume),
                     )

@@ -14,8 +14,11 @@ import pytest
 
 from podkeep.agent.volumes import ownership
 from podkeep.agent.volumes.ownership import Owners
+from podkeep.kernel.files import openat
 from podkeep.kernel.namespace.idmap import block
+from support import unanswering
 from support.exchange import exchanging
+from unit.kernel.isolation import in_new_namespaces
 
 FIRST = 100000
 MAPPED = Owners(id_map=block(FIRST, 65536))
@@ -128,3 +131,35 @@ def test_what_a_pod_made_unchangeable_keeps_nobody_from_the_volume(
     (said,) = caplog.messages
     assert "2 files or directories of a volume keep their owners" in said
     assert "Operation not permitted" in said
+
+
+@OWNERS
+def test_more_than_a_walk_takes_keeps_nobody_from_the_volume(
+    tmp_path: Path, owners: Owners, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Directories inside each other, and so many of them beside each other: one pod with the volume may make them."""
+    monkeypatch.setattr(openat, "MAX_DEPTH", 3)
+    root = tmp_path / "root"
+    for name in ("a/b/c/d/e", "z"):
+        (root / name).mkdir(parents=True)
+    ownership.give(root, owners, writable=True)
+    monkeypatch.setattr(openat, "_MAX_WAITING", 100)
+    ownership.give(root, owners, writable=True)
+    uid, gid = owners.root if owners.id_map is not None else (0, 0)
+    for name in ("a/b/c/d", "z"):
+        status = (root / name).stat()
+        assert (status.st_uid, status.st_gid) == (uid, gid if owners.group is None else owners.group), name
+    deep, wide = caplog.messages
+    assert "too many directories inside each other" in deep
+    assert "too many directories beside each other" in wide
+
+
+@in_new_namespaces()
+def test_what_a_pod_has_mounted_in_a_volume_keeps_nobody_from_it(tmp_path: Path) -> None:
+    """A FUSE that a container mounts in a Bidirectional volume may not answer, and stays when its server has ended."""
+    for name in ("hanging", "dead", "own"):
+        (tmp_path / name).mkdir()
+    hanging = unanswering.Hanging(tmp_path / "hanging")
+    with unanswering.dead(tmp_path / "dead"):
+        hanging.unasked(lambda: ownership.give(tmp_path, Owners(group=7), writable=True))
+    assert [(tmp_path / name).stat().st_gid for name in ("hanging", "dead", "own")] == [0, 0, 7]

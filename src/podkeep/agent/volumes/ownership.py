@@ -15,9 +15,10 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from podkeep.base.errors import KernelCallError
+from podkeep.base.errors import KernelCallError, ResourceExhausted
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.openat import Found
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
@@ -100,18 +101,21 @@ def give_tree(root: int, owners: Owners, *, writable: bool) -> None:
     it. Symbolic links are owned, not followed; mounts are not entered.
 
     What cannot be changed keeps its owners, and is told in the log: another pod with the volume may have made it
-    immutable (chattr(1)), or read-only (a subvolume of btrfs), and would keep others from the volume.
+    immutable (chattr(1)), or read-only (a subvolume of btrfs), and would keep others from the volume. So does what is
+    more, or deeper, than a walk takes.
 
-    :raises ResourceExhausted: if there is more than a walk takes.
     :raises KernelCallError: if something cannot be opened.
     :raises OSError: if the kernel refuses.
     """
     kept = _Kept()
     with kept.noted("."):
         _give(root, owners, writable)
-    for found in openat.walk(root):
-        with kept.noted(found.path):
-            _give_entry(found, owners, writable)
+    try:
+        for found in openat.walk(root, too_deep=partial(kept.note, "there are too many directories inside each other")):
+            with kept.noted(found.path):
+                _give_entry(found, owners, writable)
+    except ResourceExhausted as error:
+        kept.note(error.message)
     if kept.number:
         log.warning("%d files or directories of a volume keep their owners: %s", kept.number, kept.first)
 
@@ -130,8 +134,11 @@ class _Kept:
         except OSError as error:
             if error.errno not in _UNCHANGEABLE:
                 raise
-            self.number += 1
-            self.first = self.first or f"{path[:200]!r}: {error.strerror}"
+            self.note(f"{path[:200]!r}: {error.strerror}")
+
+    def note(self, why: str) -> None:
+        self.number += 1
+        self.first = self.first or why
 
 
 def _give_entry(found: Found, owners: Owners, writable: bool) -> None:

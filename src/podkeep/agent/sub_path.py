@@ -5,7 +5,9 @@ opened by the kernel in one call that never leaves the volume, and what was open
 
 A pin has of its volume's mounts what ``mountPropagation`` asks for: with HostToContainer it is a slave, with
 Bidirectional a peer of the mount that the volume is on. Only a peer has to be let go of before it is unmounted, or what
-is mounted below it would be unmounted in the volume as well: :func:`let_go`.
+is mounted below it would be unmounted in the volume as well: :func:`let_go`. Nor can a peer be got at any more when
+something is mounted right at the subPath, in the volume and thereby here: so it is in a file system of its own, and let
+go of with all that is in that.
 """
 
 from __future__ import annotations
@@ -26,16 +28,19 @@ _LOOK = os.O_PATH
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY
 
 
+_BIDIRECTIONAL = "Bidirectional"
 _PROPAGATION = {
     None: Propagation.PRIVATE,
     "None": Propagation.PRIVATE,
     "HostToContainer": Propagation.SLAVE,
-    "Bidirectional": Propagation.UNCHANGED,
+    _BIDIRECTIONAL: Propagation.UNCHANGED,
 }
+_PEER = "peer"
+"""Name of a pin that is a peer, in its own file system at ``target``."""
 
 
 def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = None, user: int | None = None) -> Path:
-    """Mount ``sub_path`` of ``volume`` at ``target`` and return ``target``; directories that are missing are made.
+    """Mount ``sub_path`` of ``volume`` at ``target`` or in it, and return where; missing directories are made.
 
     Symbolic links are followed as long as they stay inside the volume. A second call with the same target keeps the
     first mount if the path still leads to the same file. If it does not, what it leads to now takes its place: a
@@ -46,6 +51,7 @@ def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = 
     :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
     :raises KernelCallError: if the kernel refuses the mount.
     """
+    place = target / _PEER if propagation == _BIDIRECTIONAL else target
     root = os.open(volume, os.O_PATH | os.O_CLOEXEC)
     try:
         try:
@@ -53,14 +59,16 @@ def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = 
         except KernelCallError as error:
             raise _refused(volume, sub_path, error) from error
         try:
-            if not _is_pinned(fd, target):
+            if not _is_pinned(fd, place):
                 _let_one_go(target)
-                _mount(fd, target, _PROPAGATION[propagation])
+                if place != target:
+                    _make_apart(target)
+                _mount(fd, place, _PROPAGATION[propagation])
         finally:
             os.close(fd)
     finally:
         os.close(root)
-    return target
+    return place
 
 
 def _is_pinned(fd: int, target: Path) -> bool:
@@ -143,6 +151,13 @@ def _mount(fd: int, target: Path, propagation: Propagation) -> None:
         mounts.attach(copy, target)
     finally:
         os.close(copy)
+
+
+def _make_apart(target: Path) -> None:
+    """Mount a file system at ``target`` that passes no mounts on; they go with it in one step."""
+    target.mkdir(mode=0o750, parents=True)
+    mounts.tmpfs(target, "size=64k,mode=0750")
+    mounts.set_propagation(target, Propagation.PRIVATE)
 
 
 def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPrecondition:

@@ -19,8 +19,9 @@ from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.kernel.files.removal import unmount_below
-from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from support.exchange import exchanging
+from unit.kernel.isolation import in_new_namespaces
 
 SOCKET = "/run/podkeep/podkeep.sock"
 IDENTITY = PodIdentity(namespace="n", name="web")
@@ -252,6 +253,34 @@ def test_removal_unmounts_nothing_elsewhere_whatever_links_a_volume_has(tmp_path
             dirs.remove(uid)
         assert dirs.all() == []
         assert (elsewhere / "mount" / "file").exists()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "pinned again"])
+@in_new_namespaces()
+def test_what_is_mounted_right_at_a_sub_path_stays_when_its_pod_lets_go(tmp_path: Path, again: bool) -> None:
+    """With Bidirectional it is mounted at the pin as well, and hides that from whoever looks by its path."""
+    dirs, uid, volume = PodDirs(tmp_path / "root", SOCKET), PodUID("u"), tmp_path / "volume"
+    made(dirs, "u")
+    for name in ("one/early", "other"):
+        (volume / name).mkdir(parents=True)
+    (volume / "link").symlink_to("one")
+    mounts.bind(volume, volume)
+    mounts.set_propagation(volume, mounts.Propagation.SHARED)
+    mounts.tmpfs(volume / "one/early")
+    target = dirs.directory(uid).sub_path("v", "c", 0)
+    sub_path.pin(volume, "link", target, propagation="Bidirectional")
+    mounts.tmpfs(volume / "one")
+    before = len(mountinfo.under(volume))
+    if again:
+        (volume / "link").unlink()
+        (volume / "link").symlink_to("other")
+        pinned = sub_path.pin(volume, "link", target, propagation="Bidirectional")
+        (volume / "other/file").touch()
+        assert (pinned / "file").exists()
+    else:
+        dirs.remove(uid)
+        assert dirs.all() == []
+    assert len(mountinfo.under(volume)) == before == 3
 
 
 def test_the_size_beside_volumes_is_that_of_hosts_and_files_of_containers(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,8 @@ from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.daemon.daemon import THREADS_OF_ONE
 from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD
-from support.cri import HOUR_S, Pods, pod, wait_for
+from support import unanswering
+from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.streams import SpdyCommand
@@ -112,6 +114,32 @@ def stopped(pid: int) -> Iterator[None]:
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
+
+
+def test_a_directory_that_is_not_made_keeps_no_other_pod_waiting(pods: Pods, open_directory: Path) -> None:
+    """A mount point in a volume that does not answer: root of the pod makes it, in a process of the runtime."""
+    volume, inner = (open_directory / os.urandom(4).hex() for _ in range(2))
+    for path in (volume, inner):
+        path.mkdir()
+    hanging = unanswering.Holding(volume, unanswering.MKDIR)
+    own = namespaces(user=BLOCK)
+    sandbox = pods.run(pod("hanging", options=own))
+    request = pods.create_request(sandbox, mounts=[bind(volume, "/volume"), bind(inner, "/volume/inner")])
+
+    async def go() -> None:
+        creating = asyncio.ensure_future(pods._client.runtime.CreateContainer(request))
+        try:
+            await hanging.held()
+            config = pod("other", options=namespaces(user=OTHER_BLOCK))
+            made = await pods._client.runtime.RunPodSandbox(api.RunPodSandboxRequest(config=config))
+            pods.adopt(made.pod_sandbox_id, config)
+            assert not creating.done()
+        finally:
+            hanging.close()
+        await asyncio.gather(creating, return_exceptions=True)
+
+    pods.wait(go())
+    assert pods.containers() == []
 
 
 def test_steps_that_hang_for_one_pod_leave_threads_for_others(daemon: Daemon, pods: Pods) -> None:

@@ -110,7 +110,7 @@ class NamespaceRequest:
 class NamespaceHelper:
     """The client of the helper process, which it starts, restarts if it died, and ends.
 
-    Thread-safe; requests are answered one after the other.
+    Thread-safe; requests are answered one after the other. What may hang has a helper process of its own.
     """
 
     def __init__(self) -> None:
@@ -209,8 +209,9 @@ class NamespaceHelper:
         :raises Unavailable: if the helper does not answer.
         """
         packet = json.dumps({"make": name, "directory": is_directory}).encode()
-        with self._lock:
-            answer, _ = self._exchange_or_restart(packet, (userns, directory))
+        # The directory may be on a network file system, or a FUSE, that does not answer: nobody else waits for it.
+        with NamespaceHelper() as own:
+            answer, _ = own._exchange_or_restart(packet, (userns, directory))
         nshelper.raise_error(answer)
 
     def close(self) -> None:

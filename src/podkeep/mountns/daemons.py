@@ -18,12 +18,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
 from podkeep.base.errors import KernelCallError, NotFound
+from podkeep.kernel import libc
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import lines, read_text
 
 PROC = Path("/proc")
+_AT_FDCWD = -100
 KUBELET = "kubelet"
 RUNTIME = "podkeep runtime"
 AGENT = "podkeep run"
@@ -81,7 +83,7 @@ def find(proc: Path = PROC) -> list[Daemon]:
             name = comm if comm in _OTHERS else podkeep_daemon(_arguments(directory))
             if name:
                 found.append(_daemon(directory, name, pid))
-        except OSError:
+        except (OSError, KernelCallError):
             continue  # it ended while we looked
     return found
 
@@ -166,7 +168,8 @@ def _mount_namespace(directory: Path) -> int:
 
 def _root_of(directory: Path) -> tuple[int, int]:
     """Return what the root directory of a process is, in whichever mount namespace."""
-    root = (directory / "root").stat()
+    # Of what the kernel knows: a container may have its root on a FUSE, whose server need not answer.
+    root = libc.look(_AT_FDCWD, os.fsencode(directory / "root"), follow=True).status
     return root.st_dev, root.st_ino
 
 

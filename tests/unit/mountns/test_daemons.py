@@ -18,8 +18,9 @@ import pytest
 
 from podkeep.mountns import daemons
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME
-from support import setuid
+from support import setuid, unanswering
 from support.processes import write_script
+from unit.kernel.isolation import in_new_namespaces
 
 _IN_OPEN = 0x20
 """``linux/inotify.h``."""
@@ -235,3 +236,17 @@ def test_what_a_namespace_reaches(processes: ExitStack) -> None:
     assert not daemons.reaches(below, above)
     assert not daemons.reaches(above)
     assert not daemons.reaches(2**22 + 1), "there is no such process"
+
+
+@in_new_namespaces()
+def test_a_process_whose_root_does_not_answer_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """A container with the machine's network and processes whose root is a FUSE, as fuse-overlayfs makes one."""
+    (tmp_path / "root").mkdir()
+    hanging = unanswering.Holding(tmp_path / "root", unanswering.GETATTR)
+    program = "import os, sys; os.chroot(sys.argv[1]); print(flush=True); input()"
+    argv = [sys.executable, "-c", program, tmp_path / "root"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"\n"
+        assert process.pid not in {daemon.pid for daemon in hanging.unasked(daemons.find)}
+        process.communicate(b"\n")

@@ -34,6 +34,19 @@ def test_what_cannot_be_checkpointed(pods: Pods, tmp_path: Path) -> None:
         assert "location" in error_of(lambda: checkpoint(pods, container, wrong), InvalidArgument)  # noqa: B023
 
 
+def test_of_requests_that_come_together_one_at_a_time_is_carried_out(pods: Pods, tmp_path: Path) -> None:
+    """They share the directory that the OCI runtime and CRIU work in, whatever the places of their archives."""
+    container = pods.launch(pods.run())
+    calls = [
+        ("CheckpointContainer", api.CheckpointContainerRequest(container_id=container, location=f"{tmp_path}/{number}"))
+        for number in range(50)
+    ]
+    errors = pods.call_all(calls)
+    assert {type(error) for error in errors} <= {Unimplemented, FailedPrecondition}, errors
+    assert any(isinstance(error, Unimplemented) for error in errors)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_container_runs_on_after_its_checkpoint(mortal: Mortal, tmp_path: Path) -> None:
     """With a CRIU that knows this kernel there is an archive, with another one an error; never a container less."""
     mortal.daemon.config.write_text(

@@ -97,9 +97,6 @@ class Checkpoints:
         container = self._state.running_container(text)
         if not os.path.isabs(location) or "\0" in location or os.path.basename(location) in {"", ".", ".."}:
             raise InvalidArgument(f"location: {location[:200]!r} is not the absolute path of a file")
-        # One at a time for each container: they share its working directory (CheckpointMaker.make) and its freezer.
-        if self._busy.get(container.id, location) != location:
-            raise FailedPrecondition(f"container {container.id} is being checkpointed to {self._busy[container.id]}")
         sandbox = self._state.sandbox(container.sandbox_id)
         plan = CheckpointPlan(
             container=container, sandbox=sandbox, location=Path(location), timeout=timeout or DEFAULT_TIMEOUT_S
@@ -107,11 +104,16 @@ class Checkpoints:
         await self._running.do((container.id, location), lambda: self._make(plan, self._sandboxes.driver(sandbox)))
 
     async def _make(self, plan: CheckpointPlan, driver: Driver) -> None:
-        self._busy[plan.container.id] = str(plan.location)
+        container = plan.container.id
+        # One at a time for each container: they share its working directory (CheckpointMaker.make) and its freezer.
+        # Looked at here and noted at once: of two requests that come together neither would see the other before.
+        if container in self._busy:
+            raise FailedPrecondition(f"container {container} is being checkpointed to {self._busy[container]}")
+        self._busy[container] = str(plan.location)
         try:
             await asyncio.to_thread(self._maker.make, plan, driver)
         finally:
-            del self._busy[plan.container.id]
+            del self._busy[container]
 
 
 @dataclass(frozen=True, kw_only=True)

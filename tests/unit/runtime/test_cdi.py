@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from podkeep.runtime.oci.cdi.spec import (
     Spec,
 )
 from podkeep.runtime.oci.mounts import StagedMount
+from support.exchange import exchanging
 
 WHOLE = """
 cdiVersion: "1.1.0"
@@ -315,6 +317,20 @@ def test_a_file_that_others_than_root_can_write(tmp_path: Path, owner: int, mode
     path.chmod(mode)
     with pytest.raises(NotFound, match="others than root can write it"):
         Registry((str(tmp_path),)).edits(["v/c=x"])
+
+
+@pytest.mark.slow
+def test_what_is_judged_is_what_is_read(tmp_path: Path) -> None:
+    """A user who may write to the directory exchanges a file of root's for one of their own while it is looked at."""
+    specs, other = tmp_path / "specs", tmp_path / "other.json"
+    specs.mkdir()
+    write(specs / "a.json", "1")
+    write(other, "2")
+    os.chown(other, 1000, 1000)
+    with exchanging(specs / "a.json", other):
+        for _ in range(3000):
+            with suppress(NotFound):
+                assert Registry((str(specs),)).edits(["v/c=x"]).env == ("A=1",)
 
 
 # what edits do

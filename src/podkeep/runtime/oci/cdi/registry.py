@@ -11,9 +11,9 @@ import stat
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.kernel.files import openat
 from podkeep.runtime.oci.cdi.spec import Edits, Spec, parse, resolve
 
 log = logging.getLogger(__name__)
@@ -69,23 +69,32 @@ class Registry:
 
     def _entry(self, path: str) -> tuple[tuple[int, ...], Spec | InvalidArgument] | None:
         try:
-            status = os.stat(path)
-            # ctime as well: a file that is replaced in place, or whose owner or mode changes, may keep its mtime.
-            key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
-            known = self._read.get(path)
-            if known is not None and known[0] == key:
-                return known
+            # Opened once: what is judged is what is read, whatever is put at the path meanwhile.
+            file = openat.open_named_regular(path)
+            if file is None:
+                return None
+            with openat.closing(file):
+                return self._read_file(file, path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            return (), InvalidArgument(f"CDI spec {path}: {error.strerror}")
+
+    def _read_file(self, file: int, path: str) -> tuple[tuple[int, ...], Spec | InvalidArgument]:
+        status = os.fstat(file)
+        # ctime as well: a file that is replaced in place, or whose owner or mode changes, may keep its mtime.
+        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
+        known = self._read.get(path)
+        if known is not None and known[0] == key:
+            return known
+        try:
             if status.st_uid != 0 or status.st_mode & stat.S_IWOTH:
                 raise InvalidArgument(
                     f"CDI spec {path}: others than root can write it, and its hooks would run as root"
                 )
             if status.st_size > MAX_SPEC_BYTES:
                 raise InvalidArgument(f"CDI spec {path}: {status.st_size} bytes are more than {MAX_SPEC_BYTES}")
-            return key, parse(Path(path).read_bytes(), path)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            return (), InvalidArgument(f"CDI spec {path}: {error.strerror}")
+            return key, parse(openat.read_bytes(file, MAX_SPEC_BYTES), path)
         except InvalidArgument as error:
             # Once for each version of a file: the error is kept under the same key.
             log.warning("%s", error)
@@ -98,5 +107,4 @@ def _spec_files(directory: str) -> list[str]:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
-    paths = [os.path.join(directory, name) for name in names if name.endswith((".json", ".yaml"))]
-    return [path for path in paths if os.path.isfile(path)]
+    return [os.path.join(directory, name) for name in names if name.endswith((".json", ".yaml"))]

@@ -69,8 +69,8 @@ from podkeep.kernel.process import lsm
 
 log = logging.getLogger(__name__)
 
-_THREADS, _THREADS_OF_ONE = 32, 4
-"""For blocking steps; and of them for one pod, whose volumes may hang."""
+_THREADS, _THREADS_OF_ONE = 512, 4
+"""For blocking steps; and of them for one pod, whose volumes may hang. As many as all pods of a node need then."""
 INVALID_STATIC_POD = "InvalidStaticPod"
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""

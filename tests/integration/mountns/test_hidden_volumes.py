@@ -123,6 +123,28 @@ def test_a_sub_path_passes_mounts_on(node: Node, image: str, propagation: str, e
             mounts.unmount(path)
 
 
+@pytest.mark.parametrize("who", ["host", "container"])
+def test_what_is_mounted_right_at_a_sub_path_outlives_its_pod(node: Node, image: str, who: str) -> None:
+    """It covers what the container's mount was made of, on the node as well."""
+    path = node.volume / "sub"
+    path.mkdir()
+    volumes = [{"name": "host", "hostPath": {"path": str(node.volume)}}]
+    mount = at("/volume", "host", subPath="sub", mountPropagation="Bidirectional")
+    try:
+        with Agent(node.daemon, node.pods, pod_manifest("web", image, mounts=[mount], volumes=volumes)) as agent:
+            if who == "host":
+                mounts.tmpfs(path)
+                (path / FILE).write_text("later\n")
+            else:
+                container = agent.containers()["web"]
+                node.pods.read(container, f"mount -t tmpfs later /volume && cd /volume && echo later >{FILE}")
+            assert read_in(node.runtime, path / FILE) == "later\n"
+        assert read_in(node.runtime, path / FILE) == "later\n"
+    finally:
+        run_in(node.runtime, "umount", path)
+        mounts.unmount(path)
+
+
 @pytest.mark.requirement("M28")
 def test_an_agent_after_one_that_was_killed(node: Node, image: str) -> None:
     """It sees the volumes, once each, and whoever removes the pod unmounts them."""

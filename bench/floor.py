@@ -105,7 +105,7 @@ def _one(
         with samples.timed("conmon and crun create"):
             created = driver.launch(container, bundle, directory, Stdio(log=None)).create()
         with samples.timed("crun start"):
-            driver.start(container)
+            driver.start(container, created.process)
         procfs.kill(created.process, signal.SIGKILL)
         procfs.wait(created.monitor, 10)
         driver.delete(container)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Iterator
@@ -61,14 +62,24 @@ def inside(fds: dict[NamespaceKind, int], *paths: str) -> list[str]:
 
 
 def descriptors_of(helper: NamespaceHelper) -> list[str]:
-    # After a refusal the helper holds nothing any more; after a success it closes its copies when it has answered.
-    with pytest.raises(KernelCallError, match="sethostname"):
-        helper.create(pod(hostname="x" * 65))
+    # After a refusal the helper holds nothing any more; after a success it closes its copies when it has answered. The
+    # second time it has forked the child for a pod's mounts by then.
+    for _ in range(2):
+        with pytest.raises(KernelCallError, match="sethostname"):
+            helper.create(pod(hostname="x" * 65))
     return sorted(os.listdir(f"/proc/{helper.pid}/fd"))
 
 
-def children_of(pid: int) -> str:
-    return Path(f"/proc/{pid}/task/{pid}/children").read_text()
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def spare_of(helper: NamespaceHelper) -> int:
+    """Return the child that waits for mounts to lock."""
+    assert helper.pid is not None
+    descriptors_of(helper)  # so that it is there, and no other one
+    (spare,) = children_of(helper.pid)
+    return spare
 
 
 @pytest.mark.requirement("U30")
@@ -218,7 +229,7 @@ def test_two_hundred_creates_leak_nothing(helper: NamespaceHelper) -> None:
             os.close(fd)
     assert sorted(os.listdir("/proc/self/fd")) == own
     assert descriptors_of(helper) == theirs
-    assert children_of(helper.pid) == ""
+    assert len(children_of(helper.pid)) == 1  # that for a pod's mounts
 
 
 def test_close_ends_the_process_and_is_final() -> None:
@@ -333,6 +344,59 @@ def test_flags_of_a_locked_mount_cannot_be_taken_off(helper: NamespaceHelper, tm
         (tmp_path / "copy/new").touch()
     for fd in (userns, *trees, *locked, *outside):
         os.close(fd)
+
+
+def test_a_child_for_mounts_is_forked_for_pods_only(helper: NamespaceHelper) -> None:
+    """Not for who only asks whether there are user namespaces, nor for pods with the machine's users."""
+    assert helper.pid is not None
+    for _ in range(2):
+        os.close(helper.user_namespace(block(65536, 65536)))
+        with created(helper, NamespaceRequest(kinds=frozenset({NET, IPC, UTS}))):
+            assert children_of(helper.pid) == []
+    assert spare_of(helper) == spare_of(helper)
+
+
+@in_new_namespaces()
+def test_mounts_are_locked_by_the_child_that_waits_for_them(helper: NamespaceHelper, tmp_path: Path) -> None:
+    """Once: the next mounts, of another pod, are locked by another child. One that was killed is not missed."""
+    tmp_path.chmod(0o755)
+    before = spare_of(helper)
+    for first_id, killed in ((65536, False), (131072, False), (196608, True)):
+        if killed:
+            os.kill(before, signal.SIGKILL)
+        userns = helper.user_namespace(block(first_id, 65536))
+        tree = detached(tmp_path)
+        (locked,) = helper.lock_mounts(userns, [tree])
+
+        def as_pod(userns: int = userns, locked: int = locked) -> int:
+            libc.setns(userns, CloneFlag.NEWUSER)
+            libc.unshare(CloneFlag.NEWNS)
+            mounts.attach(locked, tmp_path)
+            with pytest.raises(KernelCallError) as caught:
+                mounts.mount_setattr(tmp_path, clear=MountAttr.RDONLY)
+            return caught.value.errno
+
+        assert in_child(as_pod) == errno.EPERM
+        for fd in (userns, tree, locked):
+            os.close(fd)
+        after = spare_of(helper)
+        assert after != before
+        assert not Path(f"/proc/{before}").exists()
+        before = after
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_child_that_waits_ends_with_the_helper(killed: bool) -> None:
+    helper = NamespaceHelper()
+    helper.start()
+    assert helper.pid is not None
+    pidfd = os.pidfd_open(spare_of(helper))
+    if killed:
+        os.kill(helper.pid, signal.SIGKILL)
+    helper.close()
+    ended = select.select([pidfd], [], [], 10)[0]
+    os.close(pidfd)
+    assert ended == [pidfd]
 
 
 @in_new_namespaces()

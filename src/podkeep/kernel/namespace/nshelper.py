@@ -26,6 +26,10 @@ mount namespace is copied into a less privileged one, and at no other occasion (
 mount namespaces"). A locked flag stays with every copy. So a child puts the mounts into a mount namespace that has
 nothing else in it, copies that as a process of the user namespace, and takes the copies out.
 
+Nearly all of the time that this takes is for the fork, and for copies of pages that the child writes to. So once a pod
+got a user namespace, and after each lock, the child for the next one is forked in advance (:func:`_make_spare`). It
+has no descriptor of any pod, and ends with its one request.
+
     helper                          child
       | fork ------------------------> |
       |                                | unshare(NEWUSER)
@@ -55,7 +59,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from podkeep.base.errors import InvalidArgument, KernelCallError, PodkeepError
 from podkeep.kernel import libc
@@ -84,8 +88,21 @@ _IFREQ_FLAGS = struct.Struct("16sH22x")
 
 Message = dict[str, Any]
 
+Action = Callable[[socket.socket], list[int]]
+"""What a child does, given its end of the socket to the helper: it returns the descriptors that it answers with."""
+
+
+class _Child(NamedTuple):
+    """``channel`` is the helper's end of a socket, of which nobody else has a copy for long."""
+
+    pid: int
+    channel: socket.socket
+
+
 _ending: list[int] = []
 """Children that have answered. The end of one that mounted something takes milliseconds, and nobody waits for it."""
+_spares: list[_Child] = []
+"""The child that locks the next mounts, or nothing."""
 
 
 def main(fd: int) -> None:
@@ -100,20 +117,30 @@ def main(fd: int) -> None:
     while True:
         packet, given, _, _ = socket.recv_fds(owner, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         if not packet:
-            return
+            break
+        request = json.loads(packet)
         try:
-            answer, fds = _answer(json.loads(packet), given)
+            answer, fds = _answer(request, given)
         finally:
             _close_all(given)
         try:
             socket.send_fds(owner, [json.dumps(answer).encode()], fds)
         except (BrokenPipeError, ConnectionResetError):
-            return
+            break
         finally:
             _close_all(fds)
-            # Only once the answer is sent: the end of a child with mounts takes milliseconds.
-            while _ending:
-                os.waitpid(_ending.pop(), 0)
+        # Only once the answer is sent: a fork, and the end of a child with mounts, take milliseconds.
+        if _is_before_lock(request):
+            _make_spare()
+        _wait_for_ends()
+    while _spares:
+        _end(_spares.pop())
+    _wait_for_ends()
+
+
+def _wait_for_ends() -> None:
+    while _ending:
+        os.waitpid(_ending.pop(), 0)
 
 
 def _close_all(fds: Iterable[int]) -> None:
@@ -127,7 +154,7 @@ def _answer(request: Message, given: Sequence[int]) -> tuple[Message, list[int]]
             return {"locked": request["lock"]}, _lock(request["lock"], given)
         if "make" in request:
             userns, directory = given
-            _have_done(lambda: _made(userns, directory, request["make"], is_directory=request["directory"]), 0)
+            _have_done(lambda _: _made(userns, directory, request["make"], is_directory=request["directory"]), 0)
             return {"made": request["make"]}, []
         kinds = [kind for kind in KIND_FLAGS if kind in request["kinds"]]
         return {"kinds": kinds}, _create(request, kinds)
@@ -216,9 +243,46 @@ def _open_namespaces(pid: int, kinds: list[str]) -> list[int]:
 def _lock(count: int, given: Sequence[int]) -> list[int]:
     if len(given) != count + 1:
         raise InvalidArgument(f"a request to lock {count} mounts came with {len(given)} descriptors")
-    userns, *trees = given
+    if _spares:
+        spare = _spares.pop()
+        try:
+            socket.send_fds(spare.channel, [b"{}"], given)
+        except OSError:
+            # It was killed, or did not get its mount namespace. One that is forked now can say what is wrong.
+            _end(spare)
+        else:
+            return _result(spare, count)
     place = _empty_mount_namespace()
-    return _have_done(lambda: _locked_copies(place, userns, trees), count)
+
+    def lock(_: socket.socket) -> list[int]:
+        _enter_copy(place)
+        return _locked_copies(given)
+
+    return _have_done(lock, count)
+
+
+def _is_before_lock(request: Message) -> bool:
+    """Say whether mounts are going to be locked soon: for a pod's container. A probe asks for nothing but USER."""
+    return "lock" in request or ("USER" in request.get("kinds", ()) and len(request["kinds"]) > 1)
+
+
+def _make_spare() -> None:
+    """Fork the child that locks the next mounts, unless there is one; it ends when the helper does."""
+    if _spares:
+        return
+    # Nobody has asked for it: if it cannot be had then either, who has mounts locked gets the error.
+    with contextlib.suppress(OSError, PodkeepError):
+        _spares.append(_begin(functools.partial(_wait_for_mounts, _empty_mount_namespace())))
+
+
+def _wait_for_mounts(place: int, helper: socket.socket) -> list[int]:
+    """Do the part of the child that was forked in advance."""
+    _enter_copy(place)
+    _rehearse()
+    packet, given, _, _ = socket.recv_fds(helper, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+    if not packet:
+        os._exit(0)  # the helper has ended
+    return _locked_copies(given)
 
 
 @functools.cache
@@ -230,7 +294,7 @@ def _empty_mount_namespace() -> int:
     return _have_done(_make_empty_mount_namespace, 1)[0]
 
 
-def _make_empty_mount_namespace() -> list[int]:
+def _make_empty_mount_namespace(_: socket.socket) -> list[int]:
     libc.unshare(CloneFlag.NEWNS)
     namespace = os.open("/proc/self/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
     # Before anything is mounted: it would be mounted in the machine's namespace as well.
@@ -244,15 +308,22 @@ def _make_empty_mount_namespace() -> list[int]:
     return [namespace]
 
 
-def _locked_copies(place: int, userns: int, trees: Sequence[int]) -> list[int]:
-    """Return copies of detached mounts whose flags nobody in ``userns`` can take off; uses up the mounts."""
+def _enter_copy(place: int) -> None:
+    """Enter a copy of the mount namespace ``place``, of this process's own: what is mounted there ends with it."""
     # Opened first: there is no /proc in the mount namespace that is entered next.
     process = os.open("/proc/self", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     libc.setns(place, CloneFlag.NEWNS)
-    # Of this process's own: what is mounted here ends with it.
     libc.unshare(CloneFlag.NEWNS)
     # Held until this process ends, for which nobody waits: left earlier, it would have to be waited for.
     os.open("ns/mnt", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)
+
+
+def _locked_copies(given: Sequence[int]) -> list[int]:
+    """Return copies of detached mounts whose flags nobody can take off who is in a user namespace; uses up the mounts.
+
+    :param given: descriptors of the user namespace, and of the mounts.
+    """
+    userns, *trees = given
     names = [_mount_point(number, tree) for number, tree in enumerate(trees)]
     for name, tree in zip(names, trees, strict=True):
         mounts.attach(tree, name)
@@ -290,6 +361,15 @@ def make_empty(directory: int, name: str, *, is_directory: bool) -> None:
         raise KernelCallError(call, error.errno or 0) from error
 
 
+def _rehearse() -> None:
+    """Do what :func:`_locked_copies` does, only so that the pages it writes to are copied in advance."""
+    tree = mounts.open_tree(".", clone=True)
+    name = _mount_point(MAX_FDS, tree)
+    mounts.attach(tree, name)
+    _become_root()
+    _close_all([tree, mounts.open_tree(name, clone=True, recursive=True)])
+
+
 def _mount_point(number: int, tree: int) -> str:
     """Return a path at which ``tree`` can be mounted; what an earlier request made is used again."""
     # Asked of the kernel alone: a FUSE that does not answer would keep all pods waiting for this process.
@@ -301,18 +381,33 @@ def _mount_point(number: int, tree: int) -> str:
     return f"file-{number}"
 
 
-def _have_done(action: Callable[[], list[int]], count: int) -> list[int]:
+def _have_done(action: Action, count: int) -> list[int]:
     """Have a child do something and return the ``count`` descriptors that it answered with."""
+    return _result(_begin(action), count)
+
+
+def _begin(action: Action) -> _Child:
+    """Fork a child that does something."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:
         ours.close()
         _do(theirs, action)
     theirs.close()
+    return _Child(pid, ours)
+
+
+def _end(child: _Child) -> None:
+    child.channel.close()
+    _ending.append(child.pid)
+
+
+def _result(child: _Child, count: int) -> list[int]:
+    """Return the ``count`` descriptors that a child answers with, which then ends."""
     try:
-        packet, fds, _, _ = socket.recv_fds(ours, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
+        packet, fds, _, _ = socket.recv_fds(child.channel, MAX_PACKET_BYTES, MAX_FDS, socket.MSG_CMSG_CLOEXEC)
         try:
-            raise_error(_child_message(packet, pid))
+            raise_error(_child_message(packet, child.pid))
             if len(fds) != count:
                 hint = "raise the limit of open files (LimitNOFILE=)"
                 raise KernelCallError(f"recvmsg({count} descriptors)", errno.EMFILE, hint=hint)
@@ -321,18 +416,17 @@ def _have_done(action: Callable[[], list[int]], count: int) -> list[int]:
             raise
         return fds
     finally:
-        ours.close()
-        _ending.append(pid)
+        _end(child)
 
 
-def _do(helper: socket.socket, action: Callable[[], list[int]]) -> NoReturn:
+def _do(helper: socket.socket, action: Action) -> NoReturn:
     """Do the child's part and exit, as :func:`_child`."""
     status = 1
     try:
         fds: list[int] = []
         result: Message = {}
         try:
-            fds = action()
+            fds = action(helper)
         except PodkeepError as error:
             result = _error_message(error)
         except OSError as error:

@@ -70,7 +70,7 @@ def test_every_answer_about_endpoints_says_what_replaces_them(tmp_path: Path) ->
             assert answer.warnings == said, (method, place)
         assert (await api.call("GET", CMS)).warnings == []
 
-    _run(tmp_path, test)
+    run(tmp_path, test)
 
 
 def test_a_dry_run_stores_nothing(tmp_path: Path) -> None:
@@ -626,7 +626,7 @@ def test_large_requests_and_what_answers_them_are_kept_within_bounds(tmp_path: P
         assert (await api.call("DELETE", f"{CMS}/a", headers=ann)).status == 200
         assert limits.kept.users == {}
 
-    _run(tmp_path, test, limits)
+    run(tmp_path, test, limits)
 
 
 def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from podkeep.api.fields import first_of
 from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
 from podkeep.apiserver.auth.rules import Rule, rule
@@ -32,7 +33,12 @@ _MAX_USERS = 1_000
 all are given up, and looked up again."""
 _MAX_GROUPS, _MAX_CHARACTERS = 50, 4_096
 """Groups of a user who is kept, and characters of all names: a service account has three groups, and what tokens of
-others say may be as long as a request's head."""
+others say may be as long as a request's head. Who is bound to many roles that are not there is not kept either."""
+MAX_BYTES = 1 << 20
+"""Of the rules of one user in one namespace, encoded: no role counts after so much. They may be thirty times that in
+memory, and each request is held against all of them."""
+_MAX_KEPT_BYTES = 4 * MAX_BYTES
+"""Of the rules that are kept for all users, encoded."""
 
 
 class RoleRef(NamedTuple):
@@ -45,10 +51,16 @@ class RoleRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A role that a user has. ``source`` says by which binding, as kube-apiserver writes it."""
+    """A role that a user has by a binding, which names the user or a group of theirs."""
 
     role: RoleRef
-    source: str
+    binding: str
+    subject: Mapping[str, Any]
+
+    @property
+    def source(self) -> str:
+        """The binding, as kube-apiserver writes it. Each subject's would have the names of binding and role whole."""
+        return _described(self.binding, self.role, self.subject)
 
 
 class _Subject(NamedTuple):
@@ -60,9 +72,9 @@ class _Subject(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Granted:
-    """The rules that a user has in one namespace, each with its source, and roles that were not found."""
+    """The rules that a user has in one namespace, by what grants them, and what is wrong with other roles."""
 
-    rules: tuple[tuple[str, tuple[Rule, ...]], ...]
+    rules: tuple[tuple[Grant, tuple[Rule, ...]], ...]
     errors: tuple[str, ...]
 
 
@@ -90,6 +102,13 @@ def aggregated_rules(role: Mapping[str, Any], roles: Sequence[Mapping[str, Any]]
     return list({msgspec.json.encode(value): value for rules in own for value in rules}.values())
 
 
+class _Rules(NamedTuple):
+    """The rules of a role, and how many bytes they are, encoded."""
+
+    rules: tuple[Rule, ...]
+    size: int
+
+
 @dataclass
 class _Index:
     """Bindings by subject, and roles' rules."""
@@ -98,7 +117,9 @@ class _Index:
     """By the name of the binding, with the place of the subject in it."""
     subjects: dict[tuple[str, str], list[_Subject]] = field(default_factory=dict)
     """Of a binding, by its namespace and name."""
-    rules: dict[RoleRef, tuple[Rule, ...]] = field(default_factory=dict)
+    rules: dict[RoleRef, _Rules] = field(default_factory=dict)
+    kept: int = 0
+    """The size of these rules, or more."""
     users: dict[tuple[str, tuple[str, ...], str], _Granted] = field(default_factory=dict)
 
     def bind(self, binding: Mapping[str, Any], namespace: str) -> None:
@@ -111,7 +132,7 @@ class _Index:
                 continue
             grants = self.grants.setdefault(subject, {})
             if name not in grants:
-                grants[name] = place, Grant(role, _described(name, role, value))
+                grants[name] = place, Grant(role, name, value)
                 self.subjects.setdefault((namespace, name), []).append(subject)
 
     def unbind(self, namespace: str, name: str) -> None:
@@ -162,9 +183,9 @@ class Rbac:
         errors: list[str] = []
         for namespace in namespaces:
             granted = self._granted(user, namespace)
-            for source, rules in granted.rules:
+            for grant, rules in granted.rules:
                 if any(rule.allows(attributes) for rule in rules):
-                    return Decision(allowed=True, reason=f"RBAC: allowed by {source}")
+                    return Decision(allowed=True, reason=f"RBAC: allowed by {grant.source}")
             errors.extend(granted.errors)
         return Decision(allowed=False, reason=f"RBAC: {aggregated(errors)}" if errors else "")
 
@@ -183,26 +204,36 @@ class Rbac:
 
         :raises StatusError: 404, if there is none.
         """
-        return _rules(self._index.current(), self._lister, role)
+        return _rules(self._index.current(), self._lister, role).rules
 
     def _granted(self, user: User, namespace: str) -> _Granted:
         index = self._index.current()
         key = user.name, user.groups, namespace
         if (known := index.users.get(key)) is not None:
             return known
-        rules: list[tuple[str, tuple[Rule, ...]]] = []
+        rules: list[tuple[Grant, tuple[Rule, ...]]] = []
         errors: list[str] = []
         first: dict[RoleRef, Grant] = {}
         for grant in index.granted(user, namespace):
             first.setdefault(grant.role, grant)
         # The first binding to a role is the reason; others give nothing more, and there may be any number of them.
+        size = 0
         for grant in first.values():
+            if size > MAX_BYTES:
+                errors.append(
+                    f"more than {MAX_BYTES} bytes of rules; those of {grant.source} and later ones do not count"
+                )
+                break
             try:
-                rules.append((grant.source, _rules(index, self._lister, grant.role)))
+                found_rules, more = _rules(index, self._lister, grant.role)
             except StatusError as error:
                 errors.append(error.message)
-        found = _Granted(tuple(rules), tuple(errors))
-        if len(user.groups) <= _MAX_GROUPS and len(user.name) + sum(map(len, user.groups)) <= _MAX_CHARACTERS:
+                continue
+            rules.append((grant, found_rules))
+            size += more
+        found = _Granted(tuple(rules), tuple(first_of(errors)))
+        characters = sum(map(len, (user.name, *user.groups, *found.errors)))
+        if len(user.groups) <= _MAX_GROUPS and characters <= _MAX_CHARACTERS:
             if len(index.users) >= _MAX_USERS:
                 index.users.clear()
             index.users[key] = found
@@ -220,9 +251,13 @@ def _built(lister: Lister) -> _Index:
 def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
     ours = {change for change in changes if change[0].startswith(GROUP)}
     for resource, namespace, name in ours:
-        if resource in (ROLES, CLUSTER_ROLES):
-            # A cluster role may be part of others.
+        if resource == ROLES:
+            index.rules.pop(RoleRef("Role", namespace, name), None)
+            continue
+        if resource == CLUSTER_ROLES:
+            # It may be part of others.
             index.rules.clear()
+            index.kept = 0
             continue
         index.unbind(namespace, name)
         if binding := lister.get(resource, namespace, name):
@@ -231,17 +266,24 @@ def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
         index.users.clear()
 
 
-def _rules(index: _Index, lister: Lister, role: RoleRef) -> tuple[Rule, ...]:
+def _rules(index: _Index, lister: Lister, role: RoleRef) -> _Rules:
     if role.kind == "ClusterRole":
         # One entry for the bindings of all namespaces.
         role = role._replace(namespace="")
     if (known := index.rules.get(role)) is not None:
         return known
-    index.rules[role] = found = tuple(map(rule, _written_rules(lister, role)))
+    written = _written_rules(lister, role)
+    found = _Rules(tuple(map(rule, written)), len(msgspec.json.encode(written)))
+    index.kept += found.size
+    if index.kept > _MAX_KEPT_BYTES:
+        index.rules.clear()
+        index.users.clear()
+        index.kept = found.size
+    index.rules[role] = found
     return found
 
 
-def _written_rules(lister: Lister, role: RoleRef) -> Iterable[Mapping[str, Any]]:
+def _written_rules(lister: Lister, role: RoleRef) -> Sequence[Mapping[str, Any]]:
     if role.kind == "Role":
         found = lister.get(ROLES, role.namespace, role.name) if role.namespace else None
     elif role.kind == "ClusterRole":

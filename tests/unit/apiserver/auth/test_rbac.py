@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
 
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
-from podkeep.apiserver.auth.rbac import Rbac, RoleRef, aggregated_rules
+from podkeep.apiserver.auth.rbac import MAX_BYTES, Rbac, RoleRef, aggregated_rules
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.union import AnyAuthorizer
 from podkeep.apiserver.auth.user import User
@@ -209,6 +210,36 @@ def test_a_role_that_is_bound_again_and_again_is_one_role() -> None:
         True,
         'RBAC: allowed by RoleBinding "b0/ns1" of Role "local" to User "ann"',
     )
+
+
+def test_bindings_with_long_names_are_kept_once() -> None:
+    """Each subject had a text with the names of the binding and its role: 1 MB in the store was gigabytes in memory."""
+    name = "r" * 100_000
+    users = [user(f"u{number}") for number in range(1_000)]
+    objects = Objects(role(name, READ_PODS, namespace="ns1"), binding("b", f"Role/{name}", *users, namespace="ns1"))
+    tracemalloc.start()
+    try:
+        rbac = Rbac(objects)
+        assert rbac.authorize(User(name="u7"), get("pods", "ns1")).allowed
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+
+def test_rules_without_end_do_not_count() -> None:
+    """Each request of theirs was held against all of them, and they were kept for ever."""
+    rules = [{"verbs": ["get"], "apiGroups": ["x" * 1_000], "resources": [f"r{number}"]} for number in range(600)]
+    roles = [role(f"r{number}", *rules, namespace="ns1") for number in range(4)]
+    bindings = [binding(f"b{number}", f"Role/r{number}", user("bob"), namespace="ns1") for number in range(4)]
+    own = role("own", READ_SECRETS), binding("own", "ClusterRole/own", user("bob"))
+    last = role("z", READ_PODS, namespace="ns1"), binding("z", "Role/z", user("bob"), namespace="ns1")
+    rbac = Rbac(Objects(*roles, *bindings, *own, *last))
+    bob = User(name="bob")
+    found, problem = rbac.rules_for(bob, "ns1")
+    assert len(found) == 1 + 2 * 600
+    assert problem.startswith(f'more than {MAX_BYTES} bytes of rules; those of RoleBinding "b2/ns1" of Role')
+    assert rbac.authorize(bob, get("secrets", "ns1")).allowed  # what counts everywhere has its own bound
+    assert not rbac.authorize(bob, get("pods", "ns1")).allowed
 
 
 def test_a_role_that_is_not_there_has_no_rules() -> None:

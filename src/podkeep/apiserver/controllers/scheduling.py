@@ -384,10 +384,13 @@ def _affinity_holds(pod: PodNeeds, labels: Mapping[str, str], places: Sequence[P
     def all_match(other: PodNeeds) -> bool:
         return all(term.matches(other) for term in pod.affinity)
 
-    if all(any(map(all_match, _near(term.topology_key, labels, places))) for term in pod.affinity):
+    # Each pod is looked at once: the terms, all of which it has to match, are many.
+    near = [place.node.labels for place in places if any(map(all_match, place.usage.pods.values()))]
+    keys = {term.topology_key for term in pod.affinity}
+    if all(any(other.get(key) == labels[key] for other in near) for key in keys):
         return True
     # The first of pods that want to be together has none to be with.
-    return all_match(pod) and not any(map(all_match, (one for other in places for one in other.usage.pods.values())))
+    return all_match(pod) and not near
 
 
 def _near(key: str, labels: Mapping[str, str], places: Sequence[Place]) -> Iterator[PodNeeds]:

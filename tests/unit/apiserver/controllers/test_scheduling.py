@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -274,6 +275,28 @@ def test_affinity_between_pods(value: dict[str, Any], expected: str) -> None:
     assert decided(value, place(node("n1", labels={"zone": "a"})), place(node("n2", labels={"zone": "a"}), busy)) == (
         expected
     )
+
+
+class Counted(dict[str, str]):
+    """Labels that count how often they are looked at."""
+
+    looked = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.looked += 1
+        return super().get(key, default)
+
+
+def test_affinity_looks_once_at_each_pod_for_each_term() -> None:
+    """It did so for each term again: a pod with a hundred terms kept the API waiting for seconds."""
+    labels = Counted(DB)
+    busy = replace(needs(pod("db"), classes=True), labels=labels)
+    terms = near("podAffinity", "db")["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] * 50
+    value = pod(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}})
+    where = place(node())
+    where.usage.add("db", busy)
+    assert decided(value, where) == "n1"
+    assert labels.looked == 50
 
 
 def test_pods_that_run_keep_others_away() -> None:

@@ -73,6 +73,28 @@ def keep_field(fields: dict[str, Any], before: Mapping[str, Any], name: str) -> 
         fields.pop(name, None)
 
 
+def drop_repeated_owners(value: Object, when: str = "") -> list[str]:
+    """Drop owners that an object names again, and return what is to be said of them (``dedupOwnerReferences``).
+
+    :param when: they were found, if not in what the client sent.
+    """
+    kept: dict[frozenset[tuple[str, Any]], Mapping[str, Any]] = {}
+    repeated = []
+    for owner in metadata(value).get("ownerReferences", ()):
+        fields = frozenset(owner.items())
+        if fields in kept:
+            repeated.append(owner.get("uid", ""))
+        kept.setdefault(fields, owner)
+    if not repeated:
+        return []
+    value["metadata"]["ownerReferences"] = list(kept.values())
+    return [
+        f".metadata.ownerReferences contains duplicate entries{when}; API server dedups owner references in 1.20+, and"
+        " may reject such requests as early as 1.24; please fix your requests; duplicate UID(s) observed:"
+        f" {', '.join(repeated)}"
+    ]
+
+
 def validate(value: Object, *, namespaced: bool, name_rule: Callable[[str], str], errors: FieldErrors) -> None:
     """Note what is wrong with the metadata of any object."""
     fields = metadata(value)

@@ -57,6 +57,7 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _ABSENT = {"uid": ("",), "resourceVersion": ("", "0")}
 _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
+_AFTER_ADMISSION = " after mutating admission happens"
 
 
 def _allow(name: str) -> None:
@@ -172,6 +173,7 @@ class Registry:
         """
         created = copy(value)
         self._place(target, created)
+        request.warnings.extend(objects.drop_repeated_owners(created))
         if metadata(created).get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         target.resource.strategy.default(created)
@@ -219,6 +221,7 @@ class Registry:
     def _admit_creation(self, target: Target, value: Object, request: Request) -> None:
         attributes = self._attributes(Operation.CREATE, target, value, None, request)
         self._admission.mutate(attributes)
+        request.warnings.extend(objects.drop_repeated_owners(value, _AFTER_ADMISSION))
         values.require_few(value)
         strategy = target.resource.strategy
         objects.initialize(value, uid=str(uuid.uuid4()), now=self._time())
@@ -253,6 +256,7 @@ class Registry:
                 return await self.create(target, new, request), True
             stored, old = self._newest(target)
             self._place(target, new)
+            request.warnings.extend(objects.drop_repeated_owners(new))
             target.resource.strategy.default(new)
             return await self._replace(target, stored, old, self._tracked(target, old, new, request), request), False
 
@@ -365,6 +369,7 @@ class Registry:
         objects.keep_identity(new, old)
         attributes = self._attributes(Operation.UPDATE, target, new, old, request)
         self._admission.mutate(attributes)
+        request.warnings.extend(objects.drop_repeated_owners(new, _AFTER_ADMISSION))
         values.require_no_more(new, old)
         strategy = target.resource.strategy
         errors = FieldErrors()

@@ -309,6 +309,29 @@ def test_updates_are_checked_against_what_they_were_computed_from(tmp_path: Path
     run(tmp_path, steps)
 
 
+def test_an_owner_that_is_named_twice_is_kept_once(tmp_path: Path) -> None:
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        one, two = ({"apiVersion": "v1", "kind": "Node", "name": name, "uid": f"u-{name}"} for name in ("one", "two"))
+        told = Request(field_manager="me")
+        value: Object = {"metadata": {"name": "a", "ownerReferences": [two, one, two]}}
+        created = await registry.create(at(CONFIG_MAPS), value, told)
+        assert created["metadata"]["ownerReferences"] == [two, one]
+        updated, _ = await registry.update(at(CONFIG_MAPS), value, told)
+        assert updated["metadata"]["ownerReferences"] == [two, one]
+        again = [{"op": "add", "path": "/metadata/ownerReferences/-", "value": one}]
+        patched = await registry.patch(at(CONFIG_MAPS), again, PatchType.JSON, told)
+        assert patched["metadata"]["ownerReferences"] == [two, one]
+        rest = (
+            "; API server dedups owner references in 1.20+, and may reject such requests as early as 1.24; please fix"
+            " your requests; duplicate UID(s) observed: u-"
+        )
+        start = ".metadata.ownerReferences contains duplicate entries"
+        after = f"{start} after mutating admission happens"
+        assert told.warnings == [f"{start}{rest}two", f"{start}{rest}two", f"{after}{rest}one"]
+
+    run(tmp_path, steps)
+
+
 def test_a_patch_does_not_rename(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         await registry.create(at(CONFIG_MAPS), config_map(), ME)

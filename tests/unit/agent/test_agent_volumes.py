@@ -190,7 +190,7 @@ def test_host_paths_are_what_they_are_said_to_be(tmp_path: Path) -> None:
         return host_path.check(HostPathVolumeSource(path=str(tmp_path / name), type=kind))  # type: ignore[arg-type]
 
     assert check("file", "File") == tmp_path / "file"
-    assert check("none", "") == tmp_path / "none"
+    assert check("file", "") == tmp_path / "file"
     assert check("made/deep", "DirectoryOrCreate").is_dir()
     assert check("made/file", "FileOrCreate").is_file()
     for name, kind, why in (
@@ -205,6 +205,16 @@ def test_host_paths_are_what_they_are_said_to_be(tmp_path: Path) -> None:
             check(name, kind)
         assert caught.value.message == f"hostPath type check failed: {tmp_path / name} {why}"
     assert host_path.check(HostPathVolumeSource(path="/dev/null", type="CharDevice")) == Path("/dev/null")
+
+
+def test_a_host_path_without_a_type_is_made_if_it_is_missing(tmp_path: Path) -> None:
+    """Manifests rely on it: containerd and CRI-O make a directory of it. A link to nothing is left alone."""
+    made = host_path.check(HostPathVolumeSource(path=str(tmp_path / "data/web")))
+    assert (made, stat.S_IMODE(made.stat().st_mode)) == (tmp_path / "data/web", 0o755)
+    (tmp_path / "link").symlink_to("nothing")
+    with pytest.raises(FailedPrecondition, match="is in the way"):
+        host_path.check(HostPathVolumeSource(path=str(tmp_path / "link")))
+    assert not (tmp_path / "nothing").exists()
 
 
 @pytest.mark.parametrize(

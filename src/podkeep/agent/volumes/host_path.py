@@ -30,13 +30,16 @@ _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
 def check(source: HostPathVolumeSource) -> Path:
     """Return the path of a hostPath volume, made first if its type says so.
 
-    With an empty type nothing is checked here; a path that is missing is then the runtime's to report.
+    With an empty type nothing is checked, and what is missing becomes a directory: a kubelet leaves that to its
+    runtime, and containerd and CRI-O make it.
 
     :raises FailedPrecondition: if there is something else at the path, or nothing (Kubernetes: hostPath type check).
     :raises OSError: if the path cannot be made.
     """
     path = Path(source.path)
     if not source.type:
+        if not path.exists():
+            _create(path, directory=True)
         return path
     if source.type.endswith("OrCreate") and not path.exists():
         _create(path, directory=source.type == "DirectoryOrCreate")

@@ -125,6 +125,8 @@ class EvictionManager:
                     ended = await self.look()
                 except (PodkeepError, OSError) as error:
                     log.warning("eviction manager: %s", error)
+                except Exception:  # the supervisor of its task: one error must not leave the node without evictions
+                    log.exception("the eviction manager failed unexpectedly")
                 if not ended:
                     await asyncio.sleep(INTERVAL_S)
         finally:

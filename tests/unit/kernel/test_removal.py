@@ -18,8 +18,8 @@ from kernel.tables import tables_read
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel import libc
 from podkeep.kernel.files import openat, removal
-from podkeep.kernel.files.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree
-from podkeep.kernel.mount import mounts
+from podkeep.kernel.files.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entry, remove_tree, unmount_below
+from podkeep.kernel.mount import mountinfo, mounts
 from support import unanswering
 from support.filesystems import KINDS, make_subvolume
 
@@ -231,6 +231,24 @@ def test_what_is_mounted_in_a_tree_is_asked_nothing_when_it_is_found(tmp_path: P
         return raised.value.message
 
     assert f"{tmp_path}/tree/mounted is a mount point" in hanging.unasked(refused)
+
+
+@in_new_namespaces()
+def test_what_is_mounted_deeper_than_a_path_can_be_long_is_unmounted(tmp_path: Path) -> None:
+    """A container gets there step by step, and mounts it right where it is."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    os.chdir(tree)
+    for _ in range(30):
+        os.mkdir("d" * 250)
+        os.chdir("d" * 250)
+    mounts.tmpfs(Path())
+    os.chdir("/")
+    assert len(mountinfo.under(tree)) == 1
+    unmount_below(tree)
+    assert mountinfo.under(tree) == []
+    remove_tree(tree)
+    assert list(tmp_path.iterdir()) == []
 
 
 @in_new_namespaces()

@@ -172,15 +172,30 @@ def resolved(path: Path | str) -> str:
 def open_resolved(path: Path | str) -> int:
     """Open (``O_PATH``) a path in which there was no link when it was resolved; the caller closes it.
 
-    :raises FailedPrecondition: if there is one now.
+    It may be longer than paths can be: a container mounts something as deep as it likes, and the table of mounts says
+    where.
+
+    :raises FailedPrecondition: if there is a link in it now.
     :raises KernelCallError: if it cannot be opened.
     """
+    rules, rest, above = Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS, os.fsencode(path), _CWD
     try:
-        return openat2(_CWD, os.fsencode(path), os.O_PATH, Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS)
+        while len(rest) > _FAR:
+            # A name has 255 bytes at most, so there is a slash.
+            end = rest.rindex(b"/", 0, _FAR)
+            below = openat2(above, rest[:end], os.O_PATH, rules)
+            rest = rest[end + 1 :]
+            if above != _CWD:
+                os.close(above)
+            above = below
+        return openat2(above, rest, os.O_PATH, rules)
     except KernelCallError as error:
         if error.errno == errno.ELOOP:
             raise FailedPrecondition(f"{path}: a symbolic link has been put there meanwhile") from error
         raise
+    finally:
+        if above != _CWD:
+            os.close(above)
 
 
 def make_directories(path: Path, *, mode: int) -> None:

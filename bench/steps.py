@@ -60,7 +60,7 @@ STEPS = (
         call="CreateContainer",
         until="container.locked",
         what="locked mounts",
-        waits="with a user namespace a fork of the helper",
+        waits="with a user namespace a child of the helper",
     ),
     Step(call="CreateContainer", until="container.bundle", what="configuration written", waits="nothing"),
     Step(

@@ -9,6 +9,7 @@ import pytest
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.kinds.services import service_families, services
+from podkeep.apiserver.kinds.workloads import disruption_budgets
 from support import kinds
 
 SERVED = Served()
@@ -84,6 +85,22 @@ def test_a_pod_with_very_many_terms_of_affinity(kind: str) -> None:
     spec = {"containers": [{"name": "a", "image": "b"}], "affinity": affinity}
     where = f"spec.affinity.{kind}.requiredDuringSchedulingIgnoredDuringExecution"
     assert _problems("", "pods", {"spec": spec}) == [f"{where}: Too many: 101: must have at most 100 items"]
+
+
+def _selecting(labels: int, expressions: int) -> dict[str, Any]:
+    terms = [{"key": "a", "operator": "DoesNotExist"}] * expressions
+    return {"spec": {"selector": {"matchLabels": dict.fromkeys(NAMES[:labels], "a"), "matchExpressions": terms}}}
+
+
+def test_a_budget_with_a_very_long_selector() -> None:
+    """Each change of a pod was held against the thousands of conditions of each budget of its namespace."""
+    expected = ["spec.selector: Too many: 101: must have at most 100 items"]
+    assert _problems("policy", "poddisruptionbudgets", _selecting(50, 51)) == expected
+    assert _problems("policy", "poddisruptionbudgets", _selecting(50, 50)) == []
+    for new, told in ((200, []), (102, []), (201, ["spec.selector: Too many: 201: must have at most 200 items"])):
+        errors = FieldErrors()
+        disruption_budgets.validate_update(_selecting(0, new), _selecting(100, 100), errors)
+        assert list(map(str, errors.found)) == told
 
 
 class _Listed(list[str]):

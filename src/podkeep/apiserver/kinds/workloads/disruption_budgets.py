@@ -13,6 +13,8 @@ from podkeep.apiserver.kinds.workloads import workload_rules
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.schema.table import Kind
 
+MAX_REQUIREMENTS = 100
+"""Labels and expressions of a selector: each change of a pod is held against all of those of its namespace."""
 _POLICIES = ("AlwaysAllow", "IfHealthyBudget")
 _NUMBERS = ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods")
 
@@ -23,16 +25,23 @@ def _begin_status(value: Object, _: Object | None = None) -> None:
 
 def validate_create(value: Object, errors: FieldErrors) -> None:
     """Note what is wrong with a new budget."""
-    _validate(value.get("spec", {}), errors, any_value=False)
+    _validate(value.get("spec", {}), errors, any_value=False, most=MAX_REQUIREMENTS)
 
 
 def validate_update(new: Object, old: Object, errors: FieldErrors) -> None:
     """Note what an update makes wrong."""
-    any_value = not field_rules.is_selector(at(old, "spec", "selector"))
-    _validate(new.get("spec", {}), errors, any_value=any_value)
+    before = at(old, "spec", "selector")
+    # One that was stored with more stays, and may become less.
+    most = max(MAX_REQUIREMENTS, _requirements(before))
+    _validate(new.get("spec", {}), errors, any_value=not field_rules.is_selector(before), most=most)
 
 
-def _validate(spec: Mapping[str, Any], errors: FieldErrors, *, any_value: bool) -> None:
+def _requirements(selector: Mapping[str, Any] | None) -> int:
+    given = selector or {}
+    return len(given.get("matchLabels", ())) + len(given.get("matchExpressions", ()))
+
+
+def _validate(spec: Mapping[str, Any], errors: FieldErrors, *, any_value: bool, most: int) -> None:
     if "minAvailable" in spec and "maxUnavailable" in spec:
         shown = {
             "MinAvailable": spec["minAvailable"],
@@ -46,6 +55,7 @@ def _validate(spec: Mapping[str, Any], errors: FieldErrors, *, any_value: bool) 
             field_rules.number_or_percent(f"spec.{name}", spec[name], errors)
             field_rules.at_most_100_percent(f"spec.{name}", spec[name], errors)
     field_rules.label_selector(spec.get("selector"), "spec.selector", errors, any_value=any_value)
+    field_rules.too_many("spec.selector", _requirements(spec.get("selector")), most, errors)
     policy = spec.get("unhealthyPodEvictionPolicy")
     if policy is not None and policy not in _POLICIES:
         field_rules.not_supported("spec.unhealthyPodEvictionPolicy", policy, _POLICIES, errors)

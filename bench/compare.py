@@ -176,7 +176,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--peer-etcd", type=Path, metavar="PATH", help="api: the etcd that it stores in")
     parser.add_argument("--json", type=Path, metavar="FILE", help="api, node, userns: every value, for programs")
-    parser.add_argument("--turns", type=int, default=3, help="userns: how often many pods start at once (default 3)")
+    parser.add_argument("--turns", type=int, default=4, help="userns: how often many pods start at once (default 4)")
     parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)
     return parser
 

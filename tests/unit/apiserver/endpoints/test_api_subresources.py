@@ -99,6 +99,8 @@ def test_a_pod_is_bound_once(tmp_path: Path) -> None:
 def test_a_pod_that_waits_is_evicted_whatever_its_budget_says(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         await _created(api, PODS, _pod())
+        old = {"apiVersion": "policy/v1beta1", "kind": "Eviction", "metadata": {"name": "p"}}
+        assert (await api.call("POST", f"{PODS}/p/eviction?dryRun=All", old)).status == 201
         evicted = await api.call("POST", f"{PODS}/p/eviction", {"metadata": {"name": "p"}})
         assert (evicted.status, evicted.value["status"]) == (201, "Success")
         assert (await api.call("GET", f"{PODS}/p")).status == 404

@@ -93,7 +93,7 @@ def daemons(open_directory: Path, registry: Registry, driver: str) -> Iterator[d
     made = {}
     try:
         for variant in VARIANTS:
-            base = open_directory / f"rootfs-{variant}-{driver}"
+            base = open_directory / f"rootfs-{os.urandom(3).hex()}"
             made[variant] = daemon_of(base, registry, variant, driver).start()
         yield made
     finally:

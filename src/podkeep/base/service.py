@@ -7,6 +7,7 @@ serving: failures are logged.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
@@ -41,6 +42,14 @@ def stopping() -> None:
 def alive() -> None:
     """Say that the daemon is not stuck; to be called every :func:`watchdog_seconds`."""
     _notify("WATCHDOG=1")
+
+
+async def feed_watchdog() -> None:
+    """Call :func:`alive` as often as the manager wants to hear it, so that it ends an event loop that turns no more."""
+    pause = watchdog_seconds()
+    while pause is not None:
+        alive()
+        await asyncio.sleep(pause)
 
 
 def watchdog_seconds() -> float | None:

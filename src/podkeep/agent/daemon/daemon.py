@@ -359,6 +359,7 @@ class _Agent:
         )
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
         for work in (
+            service.feed_watchdog(),
             self._events.run(),
             self._statuses.run(),
             self.recorder.run(),

@@ -111,6 +111,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         gc.enable()
         on_ready(sockets.words)
         service.ready(sockets.words)
+        tasks.start(service.feed_watchdog())
         await stop.wait()
         log.info("stopping")
         service.stopping()

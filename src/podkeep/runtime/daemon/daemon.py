@@ -341,7 +341,7 @@ class _Daemon:
 
     def _begin_background(self, containers: Containers) -> Tasks:
         background = Tasks("a background task of the daemon")
-        background.start(_feed_watchdog())
+        background.start(service.feed_watchdog())
         self._networks.watch()
         background.start(self._networks.check_all())
         background.start(asyncio.to_thread(self._leftovers.remove_all))
@@ -475,14 +475,6 @@ def _open_metrics(config: Config, state: State) -> tuple[Counting, MetricsEndpoi
 
     metrics = Metrics(state)
     return metrics, MetricsEndpoint(metrics.registry, endpoint)
-
-
-async def _feed_watchdog() -> None:
-    """Tell the service manager, if it wants to know, that the event loop turns."""
-    pause = service.watchdog_seconds()
-    while pause is not None:
-        service.alive()
-        await asyncio.sleep(pause)
 
 
 async def _first(waiting: Awaitable[Any], seconds: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import select
 import socket
 import struct
 import threading
@@ -61,7 +62,13 @@ class Hanging:
 
     async def asked(self) -> None:
         """Return when somebody waits for an answer."""
-        await asyncio.wait_for(asyncio.to_thread(self.question), TIMEOUT_S)
+        # Not with a thread that reads: it would keep the device open, and who waits, when this gives up.
+        asked, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(self._fuse, asked.set)
+        try:
+            await asyncio.wait_for(asked.wait(), TIMEOUT_S)
+        finally:
+            loop.remove_reader(self._fuse)
 
     def unasked(self, work: Callable[[], Result]) -> Result:
         """Return what ``work`` returns, which must ask nothing; if it does, it gets an error after a while."""
@@ -87,16 +94,30 @@ class Holding(Hanging):
         super().__init__(path, ",allow_other")
         self._kind = kind
         self._held = threading.Event()
-        threading.Thread(target=self._serve, daemon=True).start()
+        self._closing = os.eventfd(0)
+        os.set_blocking(self._fuse, False)
+        self._server = threading.Thread(target=self._serve, daemon=True)
+        self._server.start()
 
     async def held(self) -> None:
         """Return when somebody waits for the answer."""
         assert await asyncio.to_thread(self._held.wait, TIMEOUT_S), "nobody asked"
 
+    def close(self) -> None:
+        if self._fuse >= 0:
+            # A thread that reads keeps the device open, and who waits goes on waiting.
+            os.eventfd_write(self._closing, 1)
+            self._server.join()
+            os.close(self._closing)
+        super().close()
+
     def _serve(self) -> None:
-        with suppress(OSError):  # it was closed, or unmounted
-            while True:
-                question = self.question()
+        with suppress(OSError):  # it was unmounted
+            while self._closing not in select.select([self._fuse, self._closing], [], [])[0]:
+                try:
+                    question = self.question()
+                except BlockingIOError:  # who asked was killed meanwhile
+                    continue
                 (kind,) = struct.unpack_from("=I", question, 4)
                 if kind == self._kind:
                     self._held.set()

@@ -24,6 +24,7 @@ from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from support.timeout import TIMEOUT_S
 
 USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
 PID, MNT = NamespaceKind.PID, NamespaceKind.MNT
@@ -363,7 +364,11 @@ def test_mounts_are_locked_by_the_child_that_waits_for_them(helper: NamespaceHel
     before = spare_of(helper)
     for first_id, killed in ((65536, False), (131072, False), (196608, True)):
         if killed:
+            pidfd = os.pidfd_open(before)
             os.kill(before, signal.SIGKILL)
+            # Its mount namespace goes before its socket: until all has gone, it could still be asked.
+            assert select.select([pidfd], [], [], TIMEOUT_S)[0]
+            os.close(pidfd)
         userns = helper.user_namespace(block(first_id, 65536))
         tree = detached(tmp_path)
         (locked,) = helper.lock_mounts(userns, [tree])

@@ -7,6 +7,7 @@ found by its labels.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,6 +57,8 @@ from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, Podkeep
 from podkeep.base.failpoints import reach
 from podkeep.base.registries.docker_config import Keyring
 from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 _NO_HOST_PATH = ('""', "HostPath is empty")
@@ -194,9 +197,16 @@ class Starter:
         if config.linux.security_context.namespace_options.userns_options.uids:
             await self._note_remap(created)  # before it runs: then the pod's start is measured
         await self._start(action, created)
-        # Before the hook: one that always fails would leave an attempt behind each time.
+        try:
+            await self._post_start(container, created, observed)
+        except PostStartFailed:
+            # A hook that always fails would leave an attempt behind each time.
+            try:
+                await self._forget(observed, action)
+            except PodkeepError as error:
+                log.warning("older attempts of container %s are not removed: %s", container.name, error)
+            raise
         await self._forget(observed, action)
-        await self._post_start(container, created, observed)
 
     def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
         """Return for which pod images are pulled, with its credentials. A missing pull secret is reported once."""

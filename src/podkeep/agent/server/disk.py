@@ -19,6 +19,7 @@ from podkeep.agent.server.collector import file_system_of
 from podkeep.agent.server.stats import PodDisk, Size, VolumeUsage
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
+from podkeep.base.errors import PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.kernel.files import openat, tree_size
 
@@ -76,7 +77,8 @@ def _volumes(pod: Pod, directory: PodDir, stop: Callable[[], bool]) -> list[Volu
         opened = tree_size.open_volume(path)
         if opened is None:
             continue
-        with openat.closing(opened.fd):
+        # What the file system refuses of one volume leaves the others, and the other pods, theirs.
+        with openat.closing(opened.fd), suppress(OSError, PodkeepError):
             size = tree_size.count(opened.fd, stop=stop, partly=True)
             if size is not None:
                 found.append(

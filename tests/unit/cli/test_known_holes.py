@@ -140,6 +140,9 @@ def test_debian_and_ubuntu_say_which_kernel_theirs_is_made_from() -> None:
     assert names("6.1.0-40-none", version.format(173)) == {"kernel CVE-2026-46300", "kernel CVE-2026-43500"}
     assert "kernel CVE-2026-46300" not in names("6.1.0-40-none", version.format(174))
     assert "kernel CVE-2024-1086" not in names("6.5.0-40-none", "#40", "Ubuntu 6.8.0-40.40-generic 6.8.12\n")
+    assert "kernel CVE-2024-1086" not in names("6.5.0-45-none", "#45", "Ubuntu 6.8.0-45.45~22.04.1-generic 6.8.12\n")
+    item = known_holes.of_kernel("6.8.0-1014-aws", "#14", "Ubuntu 6.5.0-1014.14~22.04.1-aws 6.5.13\n")[0]
+    assert item.detail.startswith("6.5.13: ")
     item = {item.name: item for item in known_holes.of_kernel("6.7.1", "#1 SMP", "")}["kernel CVE-2024-1086"]
     assert "apt changelog linux-image-6.7.1" in item.fix
 

@@ -83,7 +83,7 @@ class Resources:
         body = view.one(view.seen(stored.value))
         # What is sent as it is stored is no copy, and takes no room.
         if body is not stored.value:
-            call.request.at_end.enter_context(call.room.taken(len(body)))
+            call.take_room(len(body))
         return call.respond(body, content_type=view.form.content_type)
 
     async def list(self, call: Call, target: Target) -> Response:

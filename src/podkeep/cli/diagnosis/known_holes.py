@@ -33,7 +33,7 @@ _SAID = re.compile(r"^(?P<name>[a-z]+) version (?P<version>\S+)", re.MULTILINE)
 _NUMBERS = re.compile(r"(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?P<rest>.*)")
 _CANDIDATE = re.compile(r"[-~.+]?(rc|alpha|beta|dev)")
 _DEBIAN_KERNEL = re.compile(r"\bDebian (?P<package>(?P<release>\d+\.\d+\.\d+)-\S+)")
-_UBUNTU_KERNEL = re.compile(r"Ubuntu (?P<package>\S+?-[0-9.]+)-\S+ (?P<release>\S+)\s*")
+_UBUNTU_KERNEL = re.compile(r"Ubuntu (?P<package>\S+?-[0-9.~]+)-\S+ (?P<release>\S+)\s*")
 _ENTRY = re.compile(r"^[a-z0-9][a-z0-9+.-]* \((?P<version>[^)\s]+)\)", re.MULTILINE)
 """First line of an entry of a changelog (deb-changelog(5)); the newest entry is the first."""
 _PACKAGE = re.compile(r"(?P<name>[a-z0-9][a-z0-9+.-]*)(?::[a-z0-9-]+)?: ")

@@ -616,6 +616,7 @@ def test_large_requests_and_what_answers_them_are_kept_within_bounds(tmp_path: P
                 ("POST", CMS, _cm("b", data={"x": _LARGE}), "application/json"),
                 ("PUT", f"{CMS}/a", large, "application/json"),
                 ("PATCH", f"{CMS}/a", {"data": {"y": "1"}}, MERGE),
+                ("PUT", f"{CMS}/a", _cm("a"), "application/json"),
                 ("DELETE", f"{CMS}/a", None, "application/json"),
                 ("POST", f"{reviews}?fieldValidation=Strict", unknown, "application/json"),
             ):

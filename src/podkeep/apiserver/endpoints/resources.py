@@ -128,6 +128,7 @@ class Resources:
         """Replace an object by that of the body."""
         view = self._view(call, target.resource)
         body, media_type = await call.body()
+        self._take_room(call, target)
         asked = options.write_options(call.query, "UpdateOptions")
         value = decode_object(body, media_type, target.resource.kind, asked.validation, call.warnings)
         _check_name(value, target)

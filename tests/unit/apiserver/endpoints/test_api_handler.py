@@ -604,11 +604,13 @@ def test_large_requests_and_what_answers_them_are_kept_within_bounds(tmp_path: P
     reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     unknown = {"spec": {"resourceAttributes": {"verb": "get"}, "x" * OWN_BYTES: 1}}
     large = _cm("a", data={"x": _LARGE})
+    node = {"metadata": {"name": "n", "annotations": {"x": "x" * OWN_BYTES}}}
 
     async def test(api: Api) -> None:
         await _allow(api, "ann")
         ann = {"impersonate-user": "ann"}
         assert (await api.call("POST", CMS, large, headers=ann)).status == 201
+        assert (await api.call("POST", "/api/v1/nodes", node, headers=ann)).status == 201
         assert (await api.call("POST", f"{reviews}?fieldValidation=Strict", unknown, headers=ann)).status == 400
         assert limits.kept.users == {}
         with limits.kept.taken("ann", len(_LARGE)):
@@ -616,7 +618,7 @@ def test_large_requests_and_what_answers_them_are_kept_within_bounds(tmp_path: P
                 ("POST", CMS, _cm("b", data={"x": _LARGE}), "application/json"),
                 ("PUT", f"{CMS}/a", large, "application/json"),
                 ("PATCH", f"{CMS}/a", {"data": {"y": "1"}}, MERGE),
-                ("PUT", f"{CMS}/a", _cm("a"), "application/json"),
+                ("PUT", "/api/v1/nodes/n/status", {"metadata": {"name": "n"}}, "application/json"),
                 ("DELETE", f"{CMS}/a", None, "application/json"),
                 ("POST", f"{reviews}?fieldValidation=Strict", unknown, "application/json"),
             ):

@@ -93,8 +93,8 @@ class Handler:
             answer, known = await self._answer(call)
             code = answer.status if isinstance(answer, Response) else 101
         except StatusError as error:
-            code = error.code
             answer = call.refusal(error)
+            code = answer.status  # another one, if there is no room for what is wrong
             known = self._is_known(call.info)
         except (Refused, ClientGone) as error:
             code = error.status if isinstance(error, Refused) else 499

@@ -12,6 +12,7 @@ import pytest
 
 from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.handler import Handler
+from podkeep.apiserver.requests.limits import OWN_BYTES, InFlight, Slots
 from support.api_calls import Api
 
 
@@ -36,6 +37,27 @@ def test_each_request_is_a_line_without_its_body(tmp_path: Path) -> None:
     assert first["responseStatus"]["code"] == 201
     assert (second["user"]["username"], second["impersonatedUser"]["username"]) == ("kubernetes-admin", "ann")
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_the_code_of_a_refusal_for_which_there_is_no_room_is_that_of_its_answer(tmp_path: Path) -> None:
+    path, limits = tmp_path / "audit.log", InFlight()
+    limits.kept = Slots(2 * OWN_BYTES)
+    unknown = {"spec": {"resourceAttributes": {"verb": "get"}, "x" * (OWN_BYTES - 200): 1}}
+    reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews?fieldValidation=Strict"
+
+    async def test() -> None:
+        async with Api(tmp_path, limits=limits) as api:
+            audit = AuditLog(path)
+            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            await api.make_roles()
+            ann = {"impersonate-user": "ann", "impersonate-group": "system:authenticated"}
+            with limits.kept.taken("ann", OWN_BYTES):
+                assert (await api.call("POST", reviews, unknown, headers=ann)).status == 429
+            assert 'code="429"' in api.metrics.text().decode()
+            audit.close()
+
+    asyncio.run(test())
+    assert json.loads(path.read_text())["responseStatus"]["code"] == 429
 
 
 def test_a_long_log_goes_on_in_another_file(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Handler:
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._version = health.version(__version__)
-        self._is_audit_failing = False
+        self._audit_warned = float("-inf")
 
     async def __call__(self, request: Request) -> Response | Upgrade:
         """Answer a request.
@@ -114,12 +114,12 @@ class Handler:
         try:
             audit.write(call, code, received)
         except OSError as error:
-            # Said once: clients ask as often as they like.
-            level = logging.DEBUG if self._is_audit_failing else logging.WARNING
-            log.log(level, "requests are not in the audit log: %s", error)
-            self._is_audit_failing = True
-        else:
-            self._is_audit_failing = False
+            # Clients ask as often as they like, and a disk that is nearly full takes short lines in between.
+            now = time.monotonic()
+            is_due = now - self._audit_warned >= _AUDIT_WARNING_S
+            log.log(logging.WARNING if is_due else logging.DEBUG, "requests are not in the audit log: %s", error)
+            if is_due:
+                self._audit_warned = now
 
     def _is_known(self, info: RequestInfo) -> bool:
         return bool(
@@ -268,4 +268,6 @@ _NO_CUSTOM_RESOURCES: Mapping[str, object] = {
     "items": [],
 }
 _NO_QUERY = Query("")
+_AUDIT_WARNING_S = 60.0
+"""Between two warnings that requests are not in the audit log."""
 _NO_INFO = RequestInfo(path="", verb="", resource_request=False)

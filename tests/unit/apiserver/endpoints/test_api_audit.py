@@ -93,6 +93,24 @@ def test_a_disk_that_is_full_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
     ]
 
 
+def test_a_disk_that_takes_every_other_line_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Short lines fit on a disk that is nearly full, long ones do not: who sends both in turn filled the log."""
+
+    async def test() -> None:
+        async with Api(tmp_path) as api:
+            audits = [AuditLog(Path("/dev/full")), AuditLog(tmp_path / "audit.log")]
+            api.handler = Handler(api.handler._parts)
+            for audit in audits * 3:
+                api.handler._parts = replace(api.handler._parts, audit=audit)
+                assert (await api.call("GET", "/version")).status == 200
+            for audit in audits:
+                audit.close()
+
+    asyncio.run(test())
+    assert len((tmp_path / "audit.log").read_text().splitlines()) == 3
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1
+
+
 def test_a_line_that_the_disk_does_not_take_whole_is_not_begun(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -72,11 +72,13 @@ class SecretTokens:
         claims = self._signed.verify(token)
         if claims is None:
             return None
+        if claims.sub != (name := service_account_name(claims.namespace, claims.account)):
+            raise InvalidToken("sub claim is invalid")
         common = common_audiences(self._audiences, self._audiences, audiences)
         self._require_kept(claims, token)
         self._require_account(claims)
         groups = service_account_groups(claims.namespace)
-        return TokenUser(User(name=claims.sub, uid=claims.uid, groups=groups), common)
+        return TokenUser(User(name=name, uid=claims.uid, groups=groups), common)
 
     def _require_kept(self, claims: Claims, token: str) -> None:
         """Require that the Secret has the token, so that it ends with it.

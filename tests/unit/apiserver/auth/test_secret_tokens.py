@@ -182,6 +182,21 @@ def test_a_token_that_is_marked_is_not_taken() -> None:
         world.tokens.authenticate(token)
 
 
+def test_a_token_with_another_subject_is_not_taken() -> None:
+    """The user is the service account that was looked up, and nobody else."""
+    claims = {
+        "iss": "kubernetes/serviceaccount",
+        "kubernetes.io/serviceaccount/namespace": "ns",
+        "kubernetes.io/serviceaccount/secret.name": "s",
+        "kubernetes.io/serviceaccount/service-account.name": "robot",
+        "kubernetes.io/serviceaccount/service-account.uid": "u-sa",
+        "sub": "system:admin",
+    }
+    token = jwt.encode(claims, KEY)
+    with pytest.raises(InvalidToken, match="sub claim is invalid"):
+        World(account(), secret({"token": encoded(token)})).tokens.authenticate(token)
+
+
 def test_a_token_is_for_the_api_alone() -> None:
     world = World(account(), secret())
     token = world.filled()

@@ -13,7 +13,13 @@ from typing import Any
 from podkeep.apiserver.auth.secret_tokens import TOKEN_KEY
 from podkeep.apiserver.auth.user import AUTHENTICATED, User
 from podkeep.apiserver.controllers.controller import Change, Delete, Item, Patch, Plan, Write, revised
-from podkeep.apiserver.kinds.cluster.configuration import ACCOUNT_NAME, ACCOUNT_UID, SERVICE_ACCOUNT_TOKEN
+from podkeep.apiserver.kinds.cluster.configuration import (
+    ACCOUNT_NAME,
+    ACCOUNT_UID,
+    MAX_BYTES,
+    SERVICE_ACCOUNT_TOKEN,
+    decoded_size,
+)
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
 
@@ -70,8 +76,9 @@ class TokenSecrets:
             missing["namespace"] = _encoded(namespace)
         if not data.get(TOKEN_KEY):
             missing[TOKEN_KEY] = _encoded(self._issue(account, name))
-        # What is immutable stays without.
-        if missing and not secret.get("immutable"):
+        # What is immutable stays without, and what has no room for it: the API would refuse each attempt.
+        fits = decoded_size((data | missing).values()) <= MAX_BYTES
+        if missing and fits and not secret.get("immutable"):
             annotations = {ACCOUNT_NAME: wanted, ACCOUNT_UID: account["metadata"]["uid"]}
             patch = revised(secret, {"metadata": {"annotations": annotations}, "data": missing})
             yield Patch(resource=SECRETS, namespace=namespace, name=name, patch=patch)

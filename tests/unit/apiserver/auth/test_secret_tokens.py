@@ -17,6 +17,7 @@ from podkeep.apiserver.auth.secret_tokens import SecretTokens
 from podkeep.apiserver.auth.user import User
 from podkeep.apiserver.controllers.controller import Change, Delete, Patch, Plan
 from podkeep.apiserver.controllers.token_secrets import TokenSecrets
+from podkeep.apiserver.kinds.cluster.configuration import MAX_BYTES
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from support.objects import Objects, place
 
@@ -123,6 +124,13 @@ def test_a_secret_goes_with_its_service_account(objects: list[dict[str, Any]]) -
 )
 def test_other_secrets_are_left_alone(found: dict[str, Any]) -> None:
     assert list(World(account(), found).plan().writes) == []
+
+
+def test_a_secret_without_room_for_a_token_is_left_alone() -> None:
+    """Every attempt was refused by the API, and made again."""
+    full = {"x": encoded("x" * (MAX_BYTES - len(ROOT_CA)))}
+    assert list(World(account(), secret(full)).plan().writes) == []
+    assert list(World(account(), secret({"x": encoded("x" * (MAX_BYTES - 1000))})).plan().writes)
 
 
 def change(value: dict[str, Any], kind: EventType) -> Change:

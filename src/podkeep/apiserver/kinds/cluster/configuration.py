@@ -28,7 +28,7 @@ ACCOUNT_UID = "kubernetes.io/service-account.uid"
 _IMMUTABLE = "field is immutable when `immutable` is set"
 
 
-def _size(values: Iterable[str]) -> int:
+def decoded_size(values: Iterable[str]) -> int:
     """Return the bytes that canonical base64 texts stand for."""
     # Not decoded for it: what is stored is padded base64 without line ends (schema/decode.py).
     return sum(len(value) // 4 * 3 - value[-2:].count("=") for value in values)
@@ -56,7 +56,7 @@ def _validate_config_map(value: Object, errors: FieldErrors) -> None:
     for key in data.keys() & binary.keys():
         errors.invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
     _keys(binary, "binaryData", errors)
-    if sum(len(text.encode()) for text in data.values()) + _size(binary.values()) > MAX_BYTES:
+    if sum(len(text.encode()) for text in data.values()) + decoded_size(binary.values()) > MAX_BYTES:
         errors.add("[]", f"Too long: may not be more than {MAX_BYTES} bytes")
 
 
@@ -77,7 +77,7 @@ def _default_secret(value: Object) -> None:
 def _validate_secret(value: Object, errors: FieldErrors) -> None:
     data: Mapping[str, str] = value.get("data", {})
     _keys(data, "data", errors)
-    if _size(data.values()) > MAX_BYTES:
+    if decoded_size(data.values()) > MAX_BYTES:
         errors.add("data", f"Too long: may not be more than {MAX_BYTES} bytes")
     kind = value.get("type", "")
     if kind == SERVICE_ACCOUNT_TOKEN:

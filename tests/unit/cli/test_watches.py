@@ -126,6 +126,13 @@ def test_objects_go_on_and_none_is_shown_twice(runner: Any) -> None:
     assert versions == ["5", "", "8", "9"]
 
 
+def test_columns_that_come_with_a_bookmark_are_those_of_what_follows(runner: Any) -> None:
+    """The API tells the columns once, with the first event of a watch: every object was an empty line."""
+    later = {**table("a", 7), "columnDefinitions": None}
+    lines, _ = runner(get.command, ["pods"], table("", 5), [told("BOOKMARK", table("", 6)), told("ADDED", later)])
+    assert [line.split() for line in lines] == [["NAME", "REVISION"], ["a", "7"]]
+
+
 def test_one_object_begins_with_what_it_is(runner: Any) -> None:
     lines, versions = runner(get.command, ["pod/a"], table("a", 5), [told("ADDED", table("a", 5))])
     assert [line.split() for line in lines] == [["NAME", "REVISION"], ["a", "5"]]

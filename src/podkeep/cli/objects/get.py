@@ -155,7 +155,8 @@ class _Form:
                 query["fieldSelector"], version = f"metadata.name={meant.names[0]}", ANEW
             shown = Shown()
             _unseen(table, shown)
-            await self._follow(printer, resource.path(namespace, query=query), version, shown)
+            columns = table.get("columnDefinitions")
+            await self._follow(printer, resource.path(namespace, query=query), version, shown, columns)
         return any_
 
     async def _table(self, resource: Resource, namespace: str, name: str, query: dict[str, str]) -> dict[str, Any]:
@@ -186,8 +187,11 @@ class _Form:
         self._count += bool(rows)
         return bool(rows)
 
-    async def _follow(self, printer: tables.Printer, path: str, version: str, shown: Shown) -> None:
-        """Show what changes after a version, until that is broken off."""
+    async def _follow(self, printer: tables.Printer, path: str, version: str, shown: Shown, columns: Any) -> None:
+        """Show what changes after a version, until that is broken off.
+
+        :param columns: definitions of events without their own: the API sends them once a watch, maybe in a bookmark.
+        """
         from podkeep.client.errors import ApiError
 
         while True:
@@ -197,6 +201,7 @@ class _Form:
                         version = table["metadata"]["resourceVersion"]
                         if kind == "BOOKMARK":
                             continue
+                        table["columnDefinitions"] = table.get("columnDefinitions") or columns
                         self._print(printer, _unseen(table, shown))
                         if kind == "DELETED":
                             for row in table["rows"]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import selectors
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -15,7 +17,8 @@ from click.testing import CliRunner
 
 from podkeep.base.errors import PodkeepError
 from podkeep.cli.core.invocation import Invocation
-from podkeep.cli.objects import events, get
+from podkeep.cli.objects import events, following, get
+from podkeep.cli.objects.following import Pace
 
 GONE = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
 NO_MORE = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no more"}
@@ -69,8 +72,37 @@ class _Answering(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+class _Waiting(selectors.DefaultSelector):
+    """Waits for nothing, and counts the seconds that it would have waited."""
+
+    seconds = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.seconds += timeout or 0.0
+        return super().select(0)
+
+
+def test_watches_that_end_at_once_are_kept_apart() -> None:
+    selector = _Waiting()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.seconds  # type: ignore[method-assign]
+    begun = []
+
+    async def follow() -> None:
+        pace = Pace()
+        for lasts in (0.0, 0.25, 5.0, 0.0):
+            await pace.begin()
+            begun.append(round(loop.time(), 1))
+            await asyncio.sleep(lasts)
+
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(follow())
+    assert begun == [0.0, 1.0, 2.0, 7.0]
+
+
 @pytest.fixture
-def runner(tmp_path: Path) -> Iterator[Any]:
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setattr(following, "APART_S", 0.0)
     servers = []
 
     def run(command: Any, arguments: list[str], *script: Any, ends: str = "no more") -> tuple[list[str], list[str]]:

@@ -12,7 +12,7 @@ import click
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds
-from podkeep.cli.objects.following import ANEW, Shown
+from podkeep.cli.objects.following import ANEW, Pace, Shown
 from podkeep.cli.objects.get import check_watch, echo_object
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 from podkeep.cli.pods import verdicts
@@ -80,7 +80,9 @@ async def _follow(client: Client, namespace: str, fields: str, wanted: set[str],
     for event in listed.get("items") or ():
         shown.is_new(event["metadata"])
     version = listed["metadata"]["resourceVersion"]
+    pace = Pace()
     while True:
+        await pace.begin()
         try:
             async with aclosing(client.watch(EVENTS, namespace, fields=fields, version=version)) as changes:
                 async for change in changes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
@@ -9,9 +10,26 @@ from typing import TYPE_CHECKING, Any
 ANEW = ""
 """The version of a watch that begins with what is there."""
 
+APART_S = 1.0
+"""Between the beginnings of two watches, at least."""
+
 if TYPE_CHECKING:
     from podkeep.client.client import Client
     from podkeep.client.resources import Resource
+
+
+class Pace:
+    """Keeps watches apart that follow each other: who ends each at once is not asked as fast as it answers."""
+
+    def __init__(self) -> None:
+        self._next = float("-inf")
+
+    async def begin(self) -> None:
+        """Wait until the next watch may begin."""
+        clock = asyncio.get_running_loop().time
+        if (wait := self._next - clock()) > 0:
+            await asyncio.sleep(wait)
+        self._next = clock() + APART_S
 
 
 class Shown:
@@ -42,7 +60,9 @@ async def states(
     from podkeep.client.errors import ApiError
 
     fields = f"metadata.name={name}"
+    pace = Pace()
     while True:
+        await pace.begin()
         listed = await client.list(resource, namespace, fields=fields)
         items = listed.get("items") or []
         yield items[0] if items else None

@@ -14,7 +14,7 @@ from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds, tables
-from podkeep.cli.objects.following import ANEW, Shown
+from podkeep.cli.objects.following import ANEW, Pace, Shown
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 
 if TYPE_CHECKING:
@@ -194,7 +194,9 @@ class _Form:
         """
         from podkeep.client.errors import ApiError
 
+        pace = Pace()
         while True:
+            await pace.begin()
             try:
                 async with aclosing(self._events(f"{path}&resourceVersion={version}")) as events:
                     async for kind, table in events:

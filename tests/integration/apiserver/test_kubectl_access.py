@@ -71,8 +71,11 @@ def test_a_secret_has_a_token_of_its_service_account(api: ApiDaemon) -> None:
     command += ['jsonpath={.metadata.name} {.data.token}{"\\n"}']
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watching:
         assert watching.stdout is not None
-        token = next(words[1] for words in map(str.split, watching.stdout) if words[0] == "robot" and len(words) > 1)
-        watching.terminate()
+        lines = map(str.split, watching.stdout)
+        try:
+            token = next(words[1] for words in lines if words[0] == "robot" and len(words) > 1)
+        finally:
+            watching.terminate()
     assert "BEGIN CERTIFICATE" in api.kubectl(
         "get", "secret", "robot", "-o", 'go-template={{index .data "ca.crt" | base64decode}}'
     )

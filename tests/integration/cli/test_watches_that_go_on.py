@@ -29,8 +29,10 @@ def watching(api: ApiDaemon, *arguments: str) -> Iterator[IO[str]]:
     command = [sys.executable, "-m", "podkeep", *arguments, "-w", "--kubeconfig", str(api.kubeconfig)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        yield process.stdout
-        process.terminate()
+        try:
+            yield process.stdout
+        finally:
+            process.terminate()
 
 
 def test_one_object_that_was_written_long_ago(api: ApiDaemon) -> None:

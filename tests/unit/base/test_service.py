@@ -35,6 +35,15 @@ def test_each_word_arrives(manager: socket.socket) -> None:
     assert manager.recv(4096) == b"STOPPING=1"
 
 
+def test_a_manager_that_takes_nothing_keeps_nobody_waiting(
+    manager: socket.socket, caplog: pytest.LogCaptureFixture
+) -> None:
+    while not caplog.records:
+        service.alive()
+    assert "the service manager was not told 'WATCHDOG=1'" in caplog.text
+    assert manager.recv(4096) == b"WATCHDOG=1"
+
+
 @pytest.mark.parametrize("address", [None, "", "relative", "/nowhere/at/all"])
 def test_without_a_manager_nothing_happens(
     address: str | None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture

@@ -7,7 +7,6 @@ serving: failures are logged.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import socket
@@ -47,6 +46,9 @@ def alive() -> None:
 
 async def feed_watchdog() -> None:
     """Call :func:`alive` as often as the manager wants to hear it, so that it ends an event loop that turns no more."""
+    # Here, since the supervisor of a node needs this module and no event loop: it is 4 MiB.
+    import asyncio
+
     pause = watchdog_seconds()
     while pause is not None:
         alive()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 import struct
+import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -22,6 +24,7 @@ from podkeep.kernel.files.removal import SMALL_DEPTH, SMALL_ENTRIES, remove_entr
 from podkeep.kernel.mount import mountinfo, mounts
 from support import unanswering
 from support.filesystems import KINDS, make_subvolume
+from support.loopdev import MIB, loop_device
 
 
 def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
@@ -231,6 +234,46 @@ def test_what_is_mounted_in_a_tree_is_asked_nothing_when_it_is_found(tmp_path: P
         return raised.value.message
 
     assert f"{tmp_path}/tree/mounted is a mount point" in hanging.unasked(refused)
+
+
+@in_new_namespaces()
+def test_what_is_mounted_is_asked_nothing_where_listings_do_not_say_what_is_a_directory(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    with loop_device(tmp_path, size=8 * MIB) as device:
+        subprocess.run(["mkfs.ext4", "-q", "-O", "^filetype", device.path], check=True, capture_output=True)
+        mounts.mount(device.path, tmp_path / "disk", fstype="ext4")
+        try:
+            tree = tmp_path / "disk/tree"
+            (tree / "mounted").mkdir(parents=True)
+            (tree / "file").touch()
+            hanging = unanswering.Hanging(tree / "mounted")
+
+            def refused() -> None:
+                said = pytest.raises(FailedPrecondition, match="tree/mounted is a mount point")
+                with openat.closing(openat.open_directory(tmp_path / "disk")) as parent, said:
+                    remove_entry(parent, "tree")
+
+            hanging.unasked(refused)
+            assert not (tree / "file").exists()
+            (tree / "mounted/inner").mkdir()
+            remove_tree(tree)
+            assert not tree.exists()
+        finally:
+            mounts.unmount(tmp_path / "disk")
+
+
+def test_a_mount_that_refuses_root_is_not_removed(open_dir: Path, userns: int) -> None:
+    tree, device = open_dir / "tree", open_dir / "fuse"
+    (tree / "mounted").mkdir(parents=True)
+    os.mknod(device, stat.S_IFCHR | 0o666, os.stat("/dev/fuse").st_rdev)
+    device.chmod(0o666)
+    said = pytest.raises(FailedPrecondition, match="tree/mounted is a mount point")
+    with (
+        unanswering.refusing(tree / "mounted", userns, device),
+        openat.closing(os.open(tree, os.O_PATH)) as parent,
+        said,
+    ):
+        remove_entry(parent, "mounted")
 
 
 @in_new_namespaces()

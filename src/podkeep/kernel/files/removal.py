@@ -165,7 +165,8 @@ def remove_entry(
 ) -> None:
     """Remove ``name`` in the directory behind descriptor ``parent``, whatever it is; a missing one is no error.
 
-    For processes without ``/proc``: mounts are found only when it is their turn.
+    For processes without ``/proc``: mounts are found only when it is their turn. Without it, an entry's own flags
+    (chattr(1)) stay, and forbid its removal; only a container sets them.
 
     :param most: how many entries to remove at most, because somebody may go on making more. None: no limit.
     :param stop: asked for each entry whether to leave the rest.
@@ -187,7 +188,10 @@ def remove_entry(
     except KernelCallError as error:
         if error.errno == errno.ENOENT:
             return
-        raise
+        # A user namespace has mounted a FUSE there, which refuses even root that question.
+        if error.errno == errno.EACCES and libc.is_mount_root(parent, os.fsencode(name)):
+            raise _refused(_inside(parent, name)) from error
+        raise OSError(error.errno, os.strerror(error.errno), os.fsdecode(name)) from error
     try:
         _empty(top, _counted(most, stop))
     finally:
@@ -305,12 +309,13 @@ def _unlink_files(directory: int, allowed: Iterator[None]) -> list[str]:
     with os.scandir(directory) as entries:
         for entry in entries:
             next(allowed)
-            if entry.is_dir(follow_symlinks=False):
+            # Not asked what it is: where the listing does not say, that would ask what is mounted there.
+            try:
+                _insist(directory, entry.name, partial(os.unlink, entry.name, dir_fd=directory))
+            except IsADirectoryError:
                 directories.append(entry.name)
                 if len(directories) == _AT_ONCE:
                     break
-            else:
-                _insist(directory, entry.name, partial(os.unlink, entry.name, dir_fd=directory))
     return directories
 
 

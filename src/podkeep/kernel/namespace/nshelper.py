@@ -1,4 +1,4 @@
-"""The namespace helper process: makes the namespaces of a pod and locks mounts for it, one forked child per request.
+"""The namespace helper process: makes the namespaces of a pod and locks mounts for it, each request in a child.
 
 Owns: the only ``fork`` in podkeep. Only a process with a single thread can make a user namespace, and forking a process
 that runs gRPC is unsafe; so this process has one thread and imports nothing but the standard library, ``libc``,

@@ -15,6 +15,7 @@ from podkeep.apiserver.meta import values
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.base.text import quantity
+from podkeep.base.text.printable import aggregated
 
 ANNOTATION = "kubernetes.io/limit-ranger"
 """What the plugin has set in a pod."""
@@ -56,8 +57,8 @@ class LimitRanger:
                 if is_pod
                 else _claim_problems(attributes.value, limit_range)
             )
-            if texts := list(dict.fromkeys(islice(found, _MAX_PROBLEMS))):
-                raise refused(attributes, texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]")
+            if text := aggregated(islice(found, _MAX_PROBLEMS)):
+                raise refused(attributes, text)
 
     def _ranges(self, attributes: Attributes) -> Iterator[list[Mapping[str, Any]]]:
         for limit_range in self._lister.list("limitranges", attributes.target.namespace):

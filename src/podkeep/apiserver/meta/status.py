@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from podkeep.api.fields import FieldError
+from podkeep.base.text.printable import aggregated
 
 _CAUSES = {
     "Not found": "FieldValueNotFound",
@@ -91,9 +92,7 @@ def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
 def invalid(kind: str, group: str, name: str, errors: Sequence[FieldError]) -> StatusError:
     """Validation found errors; each becomes a cause. What is found twice is told once."""
     causes = [{"reason": cause(error), "message": error.problem, "field": error.path} for error in errors]
-    texts = list(dict.fromkeys(map(str, errors)))
-    shown = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
-    message = f'{qualified(kind, group)} "{name}" is invalid: {shown}'
+    message = f'{qualified(kind, group)} "{name}" is invalid: {aggregated(map(str, errors))}'
     return StatusError(422, "Invalid", message, name=name, group=group, kind=kind, causes=causes)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from sys import intern
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -231,3 +232,35 @@ def with_conditions(
         if (new := with_condition(found, condition, now)) is not None:
             found, changed = new, True
     return found if changed else None
+
+
+class PodsOfNodes:
+    """Which pods each node has, for controllers that look at pods when a node changes.
+
+    Each of them has its own: it sees the changes of pods at its time.
+    """
+
+    def __init__(self) -> None:
+        self._pods: dict[str, dict[Key, None]] = {}
+        self._nodes: dict[Key, str] = {}
+
+    def note(self, change: Change) -> tuple[str, str]:
+        """Take in the change of a pod, and return the node that it was bound to and the one that it is; empty: none."""
+        key = change.key
+        node = "" if change.is_deletion else change.value.get("spec", {}).get("nodeName", "")
+        before = self._nodes.pop(key, "")
+        if before and before != node:
+            self._pods[before].pop(key, None)
+            if not self._pods[before]:
+                del self._pods[before]
+        if node:
+            self._nodes[key] = intern(node)
+            self._pods.setdefault(node, {})[key] = None
+        return before, node
+
+    def pods(self, node: str) -> list[Key]:
+        return list(self._pods.get(node, ()))
+
+    def node(self, pod: Key) -> str:
+        """Return the node of a pod; empty if it has none, or is gone."""
+        return self._nodes.get(pod, "")

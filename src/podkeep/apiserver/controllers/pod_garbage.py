@@ -16,11 +16,11 @@ from podkeep.apiserver.controllers.controller import (
     Item,
     Patch,
     Plan,
+    PodsOfNodes,
     revised,
     service_account,
     with_condition,
 )
-from podkeep.apiserver.controllers.pods_of_nodes import PodsOfNodes
 from podkeep.apiserver.controllers.scheduling import is_terminal
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import has_condition

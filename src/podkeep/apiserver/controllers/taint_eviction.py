@@ -17,12 +17,12 @@ from podkeep.apiserver.controllers.controller import (
     Item,
     Patch,
     Plan,
+    PodsOfNodes,
     Write,
     revised,
     service_account,
     with_condition,
 )
-from podkeep.apiserver.controllers.pods_of_nodes import PodsOfNodes
 from podkeep.apiserver.controllers.recorder import Told, event
 from podkeep.apiserver.controllers.scheduling import NO_EXECUTE, Taint, is_toleration_of
 from podkeep.apiserver.meta.lister import Lister

@@ -26,6 +26,7 @@ from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup
 from support.cri import Pods
 from support.daemon import Daemon
+from support.processes import write_script
 
 SHARE_FILE = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
 BIG, SMALL = "4096", "64"
@@ -52,8 +53,7 @@ class ClassTypes:
     def make(cls, directory: Path) -> ClassTypes:
         """Write the hook into ``directory``."""
         types = cls(hook=directory / "hook", calls=directory / "calls")
-        types.hook.write_text(_HOOK.format(calls=types.calls))
-        types.hook.chmod(0o755)
+        write_script(types.hook, _HOOK.format(calls=types.calls))
         types.calls.touch()
         return types
 

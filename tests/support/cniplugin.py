@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from support.processes import write_script
+
 _PROGRAM = Path(__file__).with_name("programs") / "cniplugin.py"
 
 
@@ -32,8 +34,7 @@ class Plugin:
         (plugin.directory / "calls").touch()
         plugin.order()
         (plugin.directory / "versions").write_text(json.dumps(versions))
-        plugin.path.write_text(f"#!{sys.executable} -IS\n{_PROGRAM.read_text()}")
-        plugin.path.chmod(0o755)
+        write_script(plugin.path, f"#!{sys.executable} -IS\n{_PROGRAM.read_text()}")
         return plugin
 
     @property

@@ -17,6 +17,7 @@ from podkeep.kernel.mount import mountinfo, mounts
 from support import remounting
 from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
+from support.processes import write_script
 from support.registry import Registry
 
 WHERE = pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
@@ -76,9 +77,7 @@ def test_everything_a_device_brings(cdi_daemon: Daemon, cdi: Pods, user: tuple[i
     library = base / "library"
     (library / "below").mkdir(parents=True, exist_ok=True)
     (library / "driver.so").write_text("driver\n")
-    hook = base / "hook.sh"
-    hook.write_text(HOOK.format(state=base / "state", output=base / "output"))
-    hook.chmod(0o755)
+    hook = write_script(base / "hook.sh", HOOK.format(state=base / "state", output=base / "output"))
     everywhere = {
         "env": ["VENDOR=yes", "PATH=/usr/bin:/bin:/vendor"],
         "hooks": [

@@ -18,6 +18,7 @@ from podkeep.kernel.process import procfs
 from podkeep.runtime.model.layout import container_cgroup
 from support.cri import Pods, error_of, pod, wait_for
 from support.mortal import Mortal
+from support.processes import write_script
 
 WEIGHT = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
 DEMO = "vendor.example/demo"
@@ -59,9 +60,7 @@ class Node:
     def __init__(self, mortal: Mortal) -> None:
         self.mortal, self.daemon = mortal, mortal.daemon
         self._extra = self.daemon.extra
-        self.hook = self.daemon.base / "hook"
-        self.hook.write_text(HOOK)
-        self.hook.chmod(0o755)
+        self.hook = write_script(self.daemon.base / "hook", HOOK)
         self.configure()
 
     def configure(self, **changes: Any) -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.processes import write_script
+
 PROGRAMS = Path(__file__).with_name("programs")
 
 
@@ -19,8 +21,7 @@ def test_conmon_executes_and_opens_nothing_of_who_got_the_process_id_of_a_killed
     """conmon is kept waiting by a pipe in the place of its log; it is told to go on by the end of the daemon."""
     taken, file = tmp_path / "taken", tmp_path / "file"
     text = f"#!/bin/sh\ntouch {taken}\n"
-    file.write_text(text)
-    file.chmod(0o755)
+    write_script(file, text)
     subprocess.run(["mkfifo", tmp_path / "0.log"], check=True)
     machine = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable]
     daemon = [sys.executable, PROGRAMS / "launching.py", tmp_path, runtime, terminal]

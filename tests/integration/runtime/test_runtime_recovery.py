@@ -26,6 +26,7 @@ from support import processes
 from support.cri import SLEEP, Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.processes import write_script
 
 SHARED_PID = namespaces(pid=api.POD)
 
@@ -118,9 +119,7 @@ case " $* " in *" probe-"*) ;; *" create "*) kill -STOP $$;; esac
 
 
 def test_the_oci_runtime_that_was_at_work_is_ended_before_its_work_is_undone(mortal: Mortal) -> None:
-    daemon, stops = mortal.daemon, mortal.daemon.base / "stops"
-    stops.write_text(_STOPS)
-    stops.chmod(0o755)
+    daemon, stops = mortal.daemon, write_script(mortal.daemon.base / "stops", _STOPS)
     daemon.extra += f'[runtime.handlers.crun]\npath = "{stops}"\n'
     daemon.write()
     pods, before = mortal.start(), daemon.resources()

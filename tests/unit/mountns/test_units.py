@@ -14,6 +14,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.mountns import execstart, units
 from podkeep.mountns.execstart import Entry, Part
 from podkeep.mountns.namespace_ref import DEFAULT_PIN, KUBENS_PIN
+from support.processes import write_script
 
 PODKEEP = ["/bin/true", "--config", "/etc/a b.toml"]
 
@@ -194,9 +195,7 @@ HELPER = units.helper(DEFAULT_PIN)
 
 
 def helped(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
-    program = tmp_path / "nsenterCmns"
-    program.write_text(HELPER)
-    program.chmod(0o755)
+    program = write_script(tmp_path / "nsenterCmns", HELPER)
     # Not every user may look into the directory of the tests.
     install = f"mkdir /run/bin && cp {program} /run/bin && PATH=/run/bin:$PATH"
     return on_a_host(f"{install}; start() {{ ({START}) >/dev/null 2>&1; }}\n{script}")

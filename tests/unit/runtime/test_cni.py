@@ -297,10 +297,8 @@ echo $! >"$0.child"
 def test_what_a_plugin_starts_is_killed_with_it_and_not_waited_for(tmp_path: Path, hangs: bool) -> None:
     """The child keeps the plugin's output open."""
     net = Net(tmp_path, timeout=1 if hangs else 60)
-    program = net.bin / "shell"
     result = '{"ips": [{"address": "203.0.113.9/24"}]}'
-    program.write_text(SHELL_PLUGIN.format(rest="wait" if hangs else f"echo '{result}'"))
-    program.chmod(0o755)
+    program = write_script(net.bin / "shell", SHELL_PLUGIN.format(rest="wait" if hangs else f"echo '{result}'"))
     net.write({"type": "shell"})
     planned = net.cni.plan(net.pod.config)
     if hangs:

@@ -320,8 +320,7 @@ def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp
     bundle, program = tmp_path / "bundle", tmp_path / "runtime"
     bundle.mkdir()
     script = '#!/bin/sh\nwhile [ "$1" != --console-socket ]; do shift; done\n'
-    program.write_text(f'{script}echo "$(realpath "$2") $TMPDIR" > {tmp_path}/where\necho refused >&2\nexit 1\n')
-    program.chmod(0o755)
+    write_script(program, f'{script}echo "$(realpath "$2") $TMPDIR" > {tmp_path}/where\necho refused >&2\nexit 1\n')
     launch = handler(str(program), tmp_path).launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None, tty=True))
     with pytest.raises(Internal, match="refused"):
         launch.create()

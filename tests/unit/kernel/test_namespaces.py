@@ -16,14 +16,17 @@ from pathlib import Path
 import pytest
 
 from kernel.isolation import in_child, in_new_namespaces
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
 from podkeep.kernel import libc
+from podkeep.kernel.files import openat
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from support import unanswering
+from support.cri import wait_for
 from support.timeout import TIMEOUT_S
 
 USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
@@ -388,6 +391,56 @@ def test_mounts_are_locked_by_the_child_that_waits_for_them(helper: NamespaceHel
         assert after != before
         assert not Path(f"/proc/{before}").exists()
         before = after
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killable", [False, True])
+@in_new_namespaces()
+def test_a_mount_point_that_is_not_made_leaves_one_process_at_most(
+    helper: NamespaceHelper, tmp_path: Path, killable: bool
+) -> None:
+    """No signal ends the wait for a server of FUSE that has read the question; one that has not is given up."""
+    for name in ("hanging", "answering"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "answering").chmod(0o777)
+    userns, other = (helper.user_namespace(block(first, 65536)) for first in (65536, 131072))
+    path = tmp_path / "hanging"
+    hanging = unanswering.Hanging(path, ",allow_other") if killable else unanswering.Holding(path, unanswering.MKDIR)
+
+    def make(userns: int, directory: str, name: str) -> None:
+        with openat.closing(os.open(tmp_path / directory, os.O_PATH)) as fd:
+            helper.make_empty(userns, fd, name, is_directory=True)
+
+    def made() -> bool:
+        try:
+            make(userns, "answering", "own")
+        except Unavailable:
+            return False
+        return True
+
+    try:
+        with pytest.raises(Unavailable, match="did not answer"):
+            make(userns, "hanging", "inner")
+        if not killable:
+            for _ in range(2):
+                with pytest.raises(Unavailable, match="still waits"):
+                    make(userns, "hanging", "inner")
+            make(other, "answering", "other")
+            hanging.close()
+        wait_for(made, "the end of the process that waited")
+    finally:
+        hanging.close()
+        os.close(userns)
+        os.close(other)
+
+
+def test_nothing_is_made_once_the_helper_is_closed(tmp_path: Path) -> None:
+    with NamespaceHelper() as helper:
+        userns = helper.user_namespace(block(65536, 65536))
+    refused = pytest.raises(FailedPrecondition, match="closed")
+    with openat.closing(userns), openat.closing(openat.open_directory(tmp_path)) as directory, refused:
+        helper.make_empty(userns, directory, "inner", is_directory=True)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -10,6 +10,8 @@ import errno
 import fcntl
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
@@ -107,6 +109,25 @@ class NamespaceRequest:
             self.idmap.validate()
 
 
+class _Late(NamedTuple):
+    """What may be left of a helper that was ended: a child that no signal reaches, as its system call has no answer.
+
+    ``whose`` is the identity of the user namespace that it is in, ``channel`` our end of the helper's socket.
+    """
+
+    whose: tuple[int, int]
+    channel: socket.socket
+
+    def is_over(self) -> bool:
+        """Say whether helper and child have ended, and forget them then: the child has a copy of the helper's end."""
+        poll = select.poll()
+        poll.register(self.channel, 0)  # POLLHUP is told in any case
+        over = bool(poll.poll(0))
+        if over:
+            self.channel.close()
+        return over
+
+
 class NamespaceHelper:
     """The client of the helper process, which it starts, restarts if it died, and ends.
 
@@ -118,6 +139,7 @@ class NamespaceHelper:
         self._process: subprocess.Popen[bytes] | None = None
         self._socket: socket.socket | None = None
         self._closed = False
+        self._late: list[_Late] = []
 
     @property
     def pid(self) -> int | None:
@@ -205,13 +227,30 @@ class NamespaceHelper:
         """Make an empty directory, or else a file, as the root of ``userns``, unless something has its name.
 
         :param directory: a descriptor of where.
+        :raises FailedPrecondition: after :meth:`close`.
         :raises KernelCallError: if the kernel refuses.
-        :raises Unavailable: if the helper does not answer.
+        :raises Unavailable: if the helper does not answer, or a process of an earlier call for ``userns`` still waits.
         """
         packet = json.dumps({"make": name, "directory": is_directory}).encode()
+        whose = identity(userns)
+        with self._lock:
+            if self._closed:
+                raise FailedPrecondition("the namespace helper was closed")
+            self._late = [late for late in self._late if not late.is_over()]
+            # Each would hold the directory and the user namespace, and a pod is tried again and again.
+            if any(late.whose == whose for late in self._late):
+                hint = "a volume of the pod does not answer"
+                raise Unavailable("a process that makes a mount point for this pod still waits", hint=hint)
         # The directory may be on a network file system, or a FUSE, that does not answer: nobody else waits for it.
         with NamespaceHelper() as own:
-            answer, _ = own._exchange_or_restart(packet, (userns, directory))
+            late = _Late(whose, own._ensure_started().dup())
+            try:
+                answer, _ = own._exchange_or_restart(packet, (userns, directory))
+            finally:
+                own.close()
+                if not late.is_over():
+                    with self._lock:
+                        self._late.append(late)
         nshelper.raise_error(answer)
 
     def close(self) -> None:
@@ -219,6 +258,8 @@ class NamespaceHelper:
         with self._lock:
             self._closed = True
             self._stop()
+            while self._late:
+                self._late.pop().channel.close()
 
     def __enter__(self) -> NamespaceHelper:
         self.start()
@@ -271,7 +312,8 @@ class NamespaceHelper:
                 # It ends by itself once its socket is closed.
                 process.wait(timeout=2)
             except subprocess.TimeoutExpired:
-                process.kill()
+                # And its children, which are in the session that it was started in.
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
 
 

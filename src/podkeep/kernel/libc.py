@@ -37,6 +37,9 @@ _NR_MOUNT_SETATTR = 442
 _NR_STATMOUNT = 457
 _NR_LISTMOUNT = 458
 
+AT_FDCWD = -100
+"""In place of a descriptor: paths start at the working directory."""
+
 
 class CloneFlag(IntFlag):
     """Namespace bits of clone(2), unshare(2) and setns(2)."""

@@ -25,7 +25,6 @@ from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import lines, read_text
 
 PROC = Path("/proc")
-_AT_FDCWD = -100
 KUBELET = "kubelet"
 RUNTIME = "podkeep runtime"
 AGENT = "podkeep run"
@@ -169,7 +168,7 @@ def _mount_namespace(directory: Path) -> int:
 def _root_of(directory: Path) -> tuple[int, int]:
     """Return what the root directory of a process is, in whichever mount namespace."""
     # Of what the kernel knows: a container may have its root on a FUSE, whose server need not answer.
-    root = libc.look(_AT_FDCWD, os.fsencode(directory / "root"), follow=True).status
+    root = libc.look(libc.AT_FDCWD, os.fsencode(directory / "root"), follow=True).status
     return root.st_dev, root.st_ino
 
 

@@ -64,8 +64,6 @@ _NAME_BYTES = 64
 """What a name takes beside its own length."""
 _FAR = 2000
 """Bytes of a path after which what is below is looked for from there, because paths end at 4096."""
-_CWD = -100
-"""``AT_FDCWD``."""
 _LIST = os.O_RDONLY | os.O_DIRECTORY
 
 
@@ -178,14 +176,14 @@ def open_resolved(path: Path | str) -> int:
     :raises FailedPrecondition: if there is a link in it now.
     :raises KernelCallError: if it cannot be opened.
     """
-    rules, rest, above = Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS, os.fsencode(path), _CWD
+    rules, rest, above = Resolve.NO_SYMLINKS | Resolve.NO_MAGICLINKS, os.fsencode(path), libc.AT_FDCWD
     try:
         while len(rest) > _FAR:
             # A name has 255 bytes at most, so there is a slash.
             end = rest.rindex(b"/", 0, _FAR)
             below = openat2(above, rest[:end], os.O_PATH, rules)
             rest = rest[end + 1 :]
-            if above != _CWD:
+            if above != libc.AT_FDCWD:
                 os.close(above)
             above = below
         return openat2(above, rest, os.O_PATH, rules)
@@ -194,7 +192,7 @@ def open_resolved(path: Path | str) -> int:
             raise FailedPrecondition(f"{path}: a symbolic link has been put there meanwhile") from error
         raise
     finally:
-        if above != _CWD:
+        if above != libc.AT_FDCWD:
             os.close(above)
 
 

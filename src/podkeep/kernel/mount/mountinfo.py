@@ -17,7 +17,6 @@ from podkeep.base.errors import Internal, KernelCallError, NotFound
 from podkeep.kernel import libc
 from podkeep.kernel.tables import lines
 
-_AT_FDCWD = -100
 _ESCAPED = re.compile(rb"[ \t\n\\]")
 """What the kernel writes as a backslash and three octal digits."""
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -99,7 +98,7 @@ def is_mount_point(path: Path | str) -> bool:
     Without the table, if the kernel tells: with many pods that is long, and each of them asks several times.
     """
     try:
-        return libc.is_mount_root(_AT_FDCWD, os.fsencode(path))
+        return libc.is_mount_root(libc.AT_FDCWD, os.fsencode(path))
     except KernelCallError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             return False

@@ -20,8 +20,6 @@ from podkeep.kernel import libc
 if TYPE_CHECKING:
     from pathlib import Path  # which the namespace helper has no other use for: a tenth of its memory
 
-AT_FDCWD = -100
-
 
 class AtFlag(IntFlag):
     """``AT_*`` flags of open_tree(2) and mount_setattr(2)."""
@@ -145,7 +143,7 @@ def open_tree(source: Path | str | int, *, clone: bool, recursive: bool = False)
         flags |= AtFlag.RECURSIVE
     if isinstance(source, int):
         return libc.open_tree(source, b"", flags | AtFlag.EMPTY_PATH, _hint_object(source))
-    return libc.open_tree(AT_FDCWD, os.fsencode(source), flags)
+    return libc.open_tree(libc.AT_FDCWD, os.fsencode(source), flags)
 
 
 def move_mount(mount_fd: int, target: Path | str | int, *, beneath: bool = False) -> None:
@@ -161,7 +159,7 @@ def move_mount(mount_fd: int, target: Path | str | int, *, beneath: bool = False
         libc.move_mount(mount_fd, b"", target, b"", flags | MoveMountFlag.TO_EMPTY_PATH, hint)
     else:
         flags |= MoveMountFlag.TO_SYMLINKS
-        libc.move_mount(mount_fd, b"", AT_FDCWD, os.fsencode(target), flags)
+        libc.move_mount(mount_fd, b"", libc.AT_FDCWD, os.fsencode(target), flags)
 
 
 def mount_setattr(
@@ -193,7 +191,7 @@ def mount_setattr(
 
 
 def _at(path: Path | str) -> tuple[int, bytes, AtFlag]:
-    return AT_FDCWD, os.fsencode(path), AtFlag.NONE
+    return libc.AT_FDCWD, os.fsencode(path), AtFlag.NONE
 
 
 def clone_tree(

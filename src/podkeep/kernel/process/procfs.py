@@ -26,7 +26,6 @@ _COMMAND_LINE_BYTES = 64 << 10
 """Of a command line that are looked at; those of conmon and an OCI runtime have less than 4 KiB."""
 _OWN_NAMESPACES = ("pid", "user", "mnt")
 MAX_DESCRIPTORS = 1024
-_AT_FDCWD = -100
 _MAX_PASSES = 100
 """How often it is looked for processes that others start while they are stopped."""
 _STATE, _PARENT, _SESSION, _START_TIME = 0, 1, 3, 19
@@ -184,7 +183,7 @@ def is_machines(directory: Path, namespaces: Iterable[str]) -> bool:
         return False
     try:
         # Of what the kernel knows: the program may be on a FUSE of a container, whose server need not answer.
-        program = libc.look(_AT_FDCWD, os.fsencode(directory / "exe"), follow=True).status
+        program = libc.look(libc.AT_FDCWD, os.fsencode(directory / "exe"), follow=True).status
     except KernelCallError as error:
         raise OSError(error.errno, os.strerror(error.errno), str(directory / "exe")) from error
     return not program.st_mode & stat.S_ISUID

@@ -443,6 +443,17 @@ def test_nothing_is_made_once_the_helper_is_closed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_helper_ends_though_another_descriptor_of_its_socket_is_open() -> None:
+    helper = NamespaceHelper()
+    helper.start()
+    process, channel = helper._process, helper._socket
+    assert process is not None
+    assert channel is not None
+    with channel.dup():
+        helper.close()
+    assert process.returncode == 0
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_child_that_waits_ends_with_the_helper(killed: bool) -> None:
     helper = NamespaceHelper()

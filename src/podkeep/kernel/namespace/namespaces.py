@@ -248,8 +248,10 @@ class NamespaceHelper:
                 answer, _ = own._exchange_or_restart(packet, (userns, directory))
             finally:
                 own.close()
-                if not late.is_over():
-                    with self._lock:
+                with self._lock:
+                    if self._closed:
+                        late.channel.close()
+                    elif not late.is_over():
                         self._late.append(late)
         nshelper.raise_error(answer)
 
@@ -304,6 +306,8 @@ class NamespaceHelper:
 
     def _stop(self) -> None:
         if self._socket is not None:
+            # For all descriptors of this end: while one is open, as that of a _Late, closing another ends no helper.
+            self._socket.shutdown(socket.SHUT_WR)
             self._socket.close()
             self._socket = None
         if self._process is not None:

@@ -21,7 +21,7 @@ _WATCHDOG_PID = "WATCHDOG_PID"
 
 def ready(status: str) -> None:
     """Say that the daemon serves, and in words what."""
-    _notify(f"READY=1\nSTATUS={_line(status)}")
+    _notify(f"READY=1\nSTATUS={_line(status)}", waits=True)
 
 
 def status(text: str) -> None:
@@ -31,7 +31,7 @@ def status(text: str) -> None:
 
 def reloading() -> None:
     """Say that the configuration is being read again; :func:`ready` says that it is done."""
-    _notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
+    _notify(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}", waits=True)
 
 
 def stopping() -> None:
@@ -40,8 +40,7 @@ def stopping() -> None:
 
 def alive() -> None:
     """Say that the daemon is not stuck; to be called every :func:`watchdog_seconds`."""
-    # A manager that takes nothing must not be what keeps the event loop from turning.
-    _notify("WATCHDOG=1", socket.MSG_DONTWAIT)
+    _notify("WATCHDOG=1")
 
 
 async def feed_watchdog() -> None:
@@ -77,7 +76,11 @@ def _line(text: str) -> str:
     return text.replace("\n", " ")
 
 
-def _notify(message: str, flags: int = 0) -> None:
+def _notify(message: str, *, waits: bool = False) -> None:
+    """Send a message; with ``waits``, one that the manager acts on and that is not said again, when it has room for it.
+
+    For the others, a manager that takes nothing must not be what keeps the event loop from turning.
+    """
     address = os.environ.get(_SOCKET, "")
     if not address.startswith(("/", "@")):
         return
@@ -87,6 +90,6 @@ def _notify(message: str, flags: int = 0) -> None:
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
             channel.connect(address)
-            channel.send(message.encode(), flags)
+            channel.send(message.encode(), 0 if waits else socket.MSG_DONTWAIT)
     except OSError as error:
         log.warning("the service manager was not told %r: %s", message.partition("\n")[0], error)

@@ -40,6 +40,8 @@ def test_a_manager_that_takes_nothing_keeps_nobody_waiting(
 ) -> None:
     while not caplog.records:
         service.alive()
+    service.status("busy")
+    service.stopping()
     assert "the service manager was not told 'WATCHDOG=1'" in caplog.text
     assert manager.recv(4096) == b"WATCHDOG=1"
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from podkeep.api.fields import first_of
 from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
 from podkeep.apiserver.auth.rules import Rule, rule
@@ -33,7 +32,9 @@ _MAX_USERS = 1_000
 all are given up, and looked up again."""
 _MAX_GROUPS, _MAX_CHARACTERS = 50, 4_096
 """Groups of a user who is kept, and characters of all names: a service account has three groups, and what tokens of
-others say may be as long as a request's head. Who is bound to many roles that are not there is not kept either."""
+others say may be as long as a request's head."""
+_MAX_ERROR_CHARACTERS = 1_024
+"""Of what is told of roles that are not there, and of the last of them: so that such a user can be kept."""
 MAX_BYTES = 1 << 20
 """Of the rules of one user in one namespace, encoded: no role counts after so much. They may be thirty times that in
 memory, and each request is held against all of them."""
@@ -227,11 +228,13 @@ class Rbac:
             try:
                 found_rules, more = _rules(index, self._lister, grant.role)
             except StatusError as error:
-                errors.append(error.message)
+                # Any number of bindings may name roles that are not there, each with a long name.
+                if sum(map(len, errors)) < _MAX_ERROR_CHARACTERS:
+                    errors.append(error.message[:_MAX_ERROR_CHARACTERS])
                 continue
             rules.append((grant, found_rules))
             size += more
-        found = _Granted(tuple(rules), tuple(first_of(errors)))
+        found = _Granted(tuple(rules), tuple(errors))
         characters = sum(map(len, (user.name, *user.groups, *found.errors)))
         if len(user.groups) <= _MAX_GROUPS and characters <= _MAX_CHARACTERS:
             if len(index.users) >= _MAX_USERS:

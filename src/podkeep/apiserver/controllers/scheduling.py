@@ -384,13 +384,16 @@ def _affinity_holds(pod: PodNeeds, labels: Mapping[str, str], places: Sequence[P
     def all_match(other: PodNeeds) -> bool:
         return all(term.matches(other) for term in pod.affinity)
 
+    def matched(places: Iterable[Place]) -> Iterator[Place]:
+        return (place for place in places if any(map(all_match, place.usage.pods.values())))
+
     # Each pod is looked at once: the terms, all of which it has to match, are many.
-    near = [place.node.labels for place in places if any(map(all_match, place.usage.pods.values()))]
     keys = {term.topology_key for term in pod.affinity}
-    if all(any(other.get(key) == labels[key] for other in near) for key in keys):
+    near = list(matched(place for place in places if any(place.node.labels.get(key) == labels[key] for key in keys)))
+    if all(any(place.node.labels.get(key) == labels[key] for place in near) for key in keys):
         return True
-    # The first of pods that want to be together has none to be with.
-    return all_match(pod) and not near
+    # The first of pods that want to be together has none to be with, anywhere.
+    return all_match(pod) and not near and next(matched(places), None) is None
 
 
 def _near(key: str, labels: Mapping[str, str], places: Sequence[Place]) -> Iterator[PodNeeds]:

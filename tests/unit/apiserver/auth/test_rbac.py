@@ -143,6 +143,29 @@ def test_several_missing_roles_are_listed_once_each() -> None:
     assert reason == f"RBAC: [{', '.join(missing)}]"
 
 
+class Counted(Objects):
+    """Objects that count how often one of them is looked up."""
+
+    looked = 0
+
+    def get(self, resource: str, namespace: str, name: str) -> Any:
+        self.looked += 1
+        return super().get(resource, namespace, name)
+
+
+def test_roles_that_are_not_there_are_looked_up_once_and_told_up_to_a_bound() -> None:
+    """A user with many of them was not kept: each request looked for all of them, and told all."""
+    bindings = [binding(f"b{number}", f"ClusterRole/{number}{'x' * 400}", user("ann")) for number in range(100)]
+    objects = Counted(*bindings)
+    rbac = Rbac(objects)
+    reason = rbac.authorize(ANN, get()).reason
+    assert reason.startswith('RBAC: [clusterrole.rbac.authorization.k8s.io "0x')
+    assert len(reason) < 4_096
+    looked = objects.looked
+    assert rbac.authorize(ANN, get()).reason == reason
+    assert objects.looked == looked
+
+
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_what_is_written_counts_at_once(forgotten: bool) -> None:
     objects = Objects(*POLICY)

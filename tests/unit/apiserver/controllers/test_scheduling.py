@@ -299,6 +299,15 @@ def test_affinity_looks_once_at_each_pod_for_each_term() -> None:
     assert labels.looked == 50
 
 
+def test_affinity_looks_at_pods_of_other_nodes_only_where_they_count() -> None:
+    labels = [Counted(DB) for _ in range(3)]
+    places = [place(node(f"n{number}")) for number in range(3)]
+    for where, counted in zip(places, labels, strict=True):
+        where.usage.add("db", replace(needs(pod("db"), classes=True), labels=counted))
+    assert decided(pod(affinity=near("podAffinity", "db")), *places) == "n0"
+    assert [counted.looked for counted in labels] == [1, 1, 1]
+
+
 def test_pods_that_run_keep_others_away() -> None:
     lonely = pod("db", labels=DB, affinity=near("podAntiAffinity", "web"))
     assert decided(pod(labels=WEB), place(node(), lonely)) == (

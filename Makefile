@@ -37,7 +37,7 @@ test: ## every check and every test; MOUNTS=shown: without hiding the mounts of 
 		echo "make test: the tests run containers and use the kernel as only root may" >&2; \
 		echo "hint: sudo make test" >&2; exit 1; }
 	@$(MAKE) --no-print-directory check
-	$(PYTHON) -m pytest $(SPREAD_UNIT) --results=$(RESULTS)/slow.jsonl -m slow $(UNIT_TESTS)
+	$(PYTHON) tools/suite.py --results=$(RESULTS)/slow.jsonl $(SPREAD_UNIT) -mslow $(UNIT_TESTS)
 	$(SUITE) $(SCRATCH_TESTS) --container-mounts=$(MOUNTS)
 
 parity: setup ## run the tests with container mounts hidden and shown, and compare result by result (root)
@@ -81,7 +81,7 @@ trace: ## what one request did, step by step, with times: RPC=RunPodSandbox; RUN
 
 check: setup ## lint, format, types, import rules, spelling, unit and contract tests but the slow ones (root)
 	@$(MAKE) --no-print-directory --jobs --output-sync=target $(LINTERS)
-	$(PYTHON) -m pytest $(SPREAD_UNIT) --results=$(RESULTS)/check.jsonl -m "not slow" $(UNIT_TESTS)
+	$(SUITE) $(SPREAD_UNIT) "-mnot slow" $(UNIT_TESTS)
 
 lint-code:
 	.venv/bin/ruff check $(SOURCES)

@@ -248,12 +248,15 @@ class NamespaceHelper:
                 answer, _ = own._exchange_or_restart(packet, (userns, directory))
             finally:
                 own.close()
-                with self._lock:
-                    if self._closed:
-                        late.channel.close()
-                    elif not late.is_over():
-                        self._late.append(late)
+                self._remember(late)
         nshelper.raise_error(answer)
+
+    def _remember(self, late: _Late) -> None:
+        with self._lock:
+            if self._closed:
+                late.channel.close()
+            elif not late.is_over():
+                self._late.append(late)
 
     def close(self) -> None:
         """End the helper process and wait for it; a second call does nothing."""

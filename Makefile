@@ -11,8 +11,6 @@ SPREAD := --numprocesses=$(shell echo $$((2 * $(CPUS) + 1))) --maxprocesses=5 --
 UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
-# An emulated machine keeps little more than one CPU busy.
-SPREAD_NESTED := --numprocesses=2 --dist=worksteal
 RESULTS := .cache/results
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
@@ -52,7 +50,7 @@ reference: ## run the conformance tests, a node's among them, against Debian's c
 
 nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
 	@tools/setup nested
-	$(SUITE) $(SPREAD_NESTED) tests/nested
+	$(SUITE) tests/nested
 
 attack: ## hostile requests, archives and streams against a daemon; SECONDS= or CASES= of each, SEED= or ONLY= to repeat (root)
 	@tools/setup test

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
 from functools import lru_cache
 
 _MAGIC = frozenset("*?[\\")
@@ -35,14 +34,11 @@ def is_plain(pattern: str) -> bool:
     return _MAGIC.isdisjoint(pattern)
 
 
-def expand(pattern: str, visit: Callable[[str], None]) -> list[str]:
-    """Return the paths that exist and match a checked pattern, sorted; symbolic links are followed on the way.
-
-    :param visit: told of every directory on which the answer depends.
-    """
+def expand(pattern: str) -> list[str]:
+    """Return the paths that exist and match a checked pattern, sorted; symbolic links are followed on the way."""
     found = [""]
     for part in _parts(pattern):
-        found = [below for directory in found for below in _matching(directory, part, visit)]
+        found = [below for directory in found for below in _matching(directory, part)]
     return found
 
 
@@ -50,8 +46,7 @@ def _parts(pattern: str) -> list[str]:
     return [part for part in pattern.split("/") if part]
 
 
-def _matching(directory: str, part: str, visit: Callable[[str], None]) -> list[str]:
-    visit(directory or "/")
+def _matching(directory: str, part: str) -> list[str]:
     if is_plain(part):
         path = f"{directory}/{part}"
         return [path] if os.path.lexists(path) else []

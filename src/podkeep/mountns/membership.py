@@ -57,6 +57,12 @@ class Publication:
     pid: int
     """The runtime's."""
 
+    @property
+    def place(self) -> NamespaceRef:
+        """Where it is, if it hides its mounts."""
+        pin = Path(self.pin) if self.pin else None
+        return NamespaceRef(pin=pin, pid=None if pin else self.pid, source="the runtime")
+
 
 def enter(
     place: NamespaceRef | None, *, pins: Sequence[Path] = (KUBENS_PIN, DEFAULT_PIN), to_mount: bool = True
@@ -214,14 +220,13 @@ def follow(run: Path, place: NamespaceRef | None) -> Membership:
     if theirs is None:
         return enter(None if place is None else replace(place, may_make=False))
     if theirs.hidden:
-        pin = Path(theirs.pin) if theirs.pin else None
-        there = NamespaceRef(pin=pin, pid=None if pin else theirs.pid, source="the runtime")
+        there = theirs.place
         if own() == theirs.inode:
             membership, seen = _beside(there)
         else:
             membership, seen = enter(there), True
         # The last one who leaves a namespace made on demand removes it.
-        may_make = seen and place is not None and place.may_make and place.pin == pin
+        may_make = seen and place is not None and place.may_make and place.pin == there.pin
         membership = replace(membership, place=replace(there, may_make=may_make))
     else:
         membership = Membership(inode=own(), place=None, host=HostRoot.own())

@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.mountns import daemons as processes
+from podkeep.mountns import daemons, units
 from podkeep.mountns import pin as pins
-from podkeep.mountns import units
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.membership import Membership
 from podkeep.mountns.pin import label as label
@@ -70,11 +69,6 @@ class Situation:
     upstream: frozenset[int] = frozenset()
 
 
-def daemons() -> list[Daemon]:
-    """Return the daemons of this machine that mount things for containers; see :mod:`podkeep.mountns.daemons`."""
-    return processes.find()
-
-
 def check(
     membership: Membership, *, socket: str = "", found: Sequence[Daemon], me: Daemon | None = None
 ) -> list[Mismatch]:
@@ -82,7 +76,7 @@ def check(
 
     :param socket: the CRI socket that the runtime serves; a kubelet that was told to use another one is no business of
         it.
-    :param found: what :func:`daemons` returned.
+    :param found: what :func:`podkeep.mountns.daemons.find` returned.
     :param me: the runtime; None: the calling process, whose membership it is.
     :returns: nothing if all is well, or if mounts are not hidden.
     """
@@ -92,12 +86,12 @@ def check(
     kubelets = tuple(item for item in found if item.name == KUBELET and _uses(item, socket))
     apart = [item for item in kubelets if item.inode != membership.inode]
     situation = Situation(
-        me=processes.itself(RUNTIME) if me is None else me,
+        me=daemons.itself(RUNTIME) if me is None else me,
         pin=pin,
         pinned=None if pin is None else _pinned(pin, membership),
         service="" if pin is None else service_of(pin),
         kubelets=kubelets,
-        upstream=frozenset(item.pid for item in apart if processes.reaches(item.pid, None if me is None else me.pid)),
+        upstream=frozenset(item.pid for item in apart if daemons.reaches(item.pid, None if me is None else me.pid)),
     )
     return judge(situation)
 

@@ -15,6 +15,7 @@ from podkeep.cli.diagnosis.finding import Finding, Level
 from podkeep.cli.mountns import namespace, status
 from podkeep.kernel.mount import mountinfo
 from podkeep.mountns import contents, installation, lifecycle, netns_directory, sync
+from podkeep.mountns import daemons as processes
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.pin import locate
 
@@ -46,13 +47,13 @@ def examine(invocation: Invocation) -> list[Finding]:
         return [finding.failed(_NAME, error, why="the runtime does not start", fix="podkeep mountns status")]
     hides = told.hidden if told is not None else report.enabled
     if not hides:
-        return [shown(told, report.state), *daemons(report, sync.daemons(), hides=False), *_units()]
+        return [shown(told, report.state), *daemons(report, processes.find(), hides=False), *_units()]
     return [
         hidden(report, may_make=place.may_make),
         *propagation(report),
         *netns(host, report.state),
         *_units(),
-        *daemons(report, sync.daemons(), hides=True),
+        *daemons(report, processes.find(), hides=True),
     ]
 
 

@@ -60,7 +60,7 @@ def install(
             hint="set it to true, or leave it out",
         )
     request = installation.Request(
-        pin=_pin(invocation),
+        pin=namespace.pin_of_services(invocation),
         podkeep=None if without_podkeep else _podkeep(invocation, root),
         root=root,
         units=units,
@@ -100,7 +100,7 @@ def machine_config(invocation: Invocation, files: tuple[Path, ...], role: str, k
     """
     from podkeep.mountns import execstart, machine_config
 
-    entry = execstart.Entry(pin=_pin(invocation))
+    entry = execstart.Entry(pin=namespace.pin_of_services(invocation))
     rendered = machine_config.render(role, entry, dict(map(_unit, files)), keep=keep)
     if output == "json":
         forms.echo_json(rendered)
@@ -115,13 +115,6 @@ def _unit(path: Path) -> tuple[str, str]:
         return path.name, path.read_text(errors="surrogateescape")
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
-
-
-def _pin(invocation: Invocation) -> Path:
-    # What this shell's environment says is nothing that systemd's services know.
-    pin = namespace.configured(invocation, {}).pin
-    assert pin is not None  # no process was named
-    return pin
 
 
 def _podkeep(invocation: Invocation, root: Path) -> tuple[str, ...] | None:

@@ -48,12 +48,7 @@ def of_runtime(invocation: Invocation, told: Publication | None) -> NamespaceRef
 
     :param told: what the one that runs says of itself; None: none runs.
     """
-    from podkeep.mountns.namespace_ref import NamespaceRef
-
-    if told is None or not told.hidden:
-        return configured(invocation, os.environ)
-    pin = Path(told.pin) if told.pin else None
-    return NamespaceRef(pin=pin, pid=None if pin else told.pid, source="the runtime")
+    return configured(invocation, os.environ) if told is None or not told.hidden else told.place
 
 
 def to_enter(invocation: Invocation, told: Publication | None) -> NamespaceRef:
@@ -92,10 +87,15 @@ def configured(invocation: Invocation, environ: Mapping[str, str]) -> NamespaceR
 
 def of_services(invocation: Invocation) -> Path | None:
     """Return where the namespace is pinned that services of this configuration are to be in; ``None``: in none."""
-    if not invocation.config.mountns.enabled:
-        return None
+    return pin_of_services(invocation) if invocation.config.mountns.enabled else None
+
+
+def pin_of_services(invocation: Invocation) -> Path:
+    """Return where services of this configuration that hide their mounts have the namespace pinned."""
     # What this shell's environment says is nothing that systemd's services know.
-    return configured(invocation, {}).pin
+    pin = configured(invocation, {}).pin
+    assert pin is not None  # no process was named
+    return pin
 
 
 def own_pin(invocation: Invocation) -> Path:

@@ -80,7 +80,7 @@ class NamespaceWatch:
     def _look(self) -> list[Mismatch]:
         now = self._clock()
         if now - self._scanned >= SCAN_PERIOD_S or not all(daemons.is_there(item) for item in self._daemons):
-            self._daemons, self._scanned = sync.daemons(), now
+            self._daemons, self._scanned = daemons.find(), now
         return sync.check(self._membership, socket=self._socket, found=self._daemons)
 
     def _tell(self, found: Sequence[Mismatch]) -> None:

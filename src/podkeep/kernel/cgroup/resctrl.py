@@ -239,11 +239,14 @@ class Resctrl:
         return None
 
     def mode(self, name: str = "") -> str:
-        """Return ``shareable``, ``exclusive``, ``pseudo-locksetup`` or ``pseudo-locked``.
+        """Return ``shareable``, ``exclusive``, ``pseudo-locksetup`` or ``pseudo-locked``; empty if that cannot be read.
 
-        :raises ResctrlError: if the group is missing.
+        The group is missing then, or the kernel has no modes.
         """
-        return _read(self._path(Group(name=name)) / "mode").strip()
+        try:
+            return _read(self._path(Group(name=name)) / "mode").strip()
+        except ResctrlError:
+            return ""
 
     def tasks(self, group: Group = DEFAULT_GROUP) -> frozenset[int]:
         """Return the IDs of the threads in the group, as far as they have one in this process's PID namespace.

@@ -21,7 +21,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import OOM, ClassResource, Level, Offer, Target, check_class, problem
-from podkeep.runtime.oci.compose import Config
+from podkeep.runtime.oci.compose import Config, setting
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +75,7 @@ class Oom(ClassResource):
         return max(self._scores[class_name], self._floor)
 
     def edit(self, class_name: str, config: Config) -> Config:
-        return {**config, "process": {**config["process"], "oomScoreAdj": self._score(class_name)}}
+        return setting("process", oomScoreAdj=self._score(class_name))(config)
 
     def entering(self, target: Target, class_name: str) -> Callable[[int], None] | None:
         # Not every OCI runtime gives a command the value of the process it is told to run (crun 1.8 does not).

@@ -24,7 +24,7 @@ from podkeep.runtime.class_resources.blockio.configuration import Class, Configu
 from podkeep.runtime.class_resources.blockio.devices import Devices
 from podkeep.runtime.class_resources.blockio.limits import Ability, Limits, Write
 from podkeep.runtime.class_resources.model import BLOCKIO, ClassResource, Level, Offer, Target, named, problem
-from podkeep.runtime.oci.compose import Config
+from podkeep.runtime.oci.compose import Config, setting
 
 log = logging.getLogger(__name__)
 
@@ -101,9 +101,8 @@ class BlockIo(ClassResource):
             block_io = limits.oci(self._resolve(class_name), self._cgroups.version)
         if not block_io:
             return config
-        linux = config.get("linux") or {}
-        resources = {**(linux.get("resources") or {}), "blockIO": block_io}
-        return {**config, "linux": {**linux, "resources": resources}}
+        resources = config.get("linux", {}).get("resources", {})
+        return setting("linux", resources={**resources, "blockIO": block_io})(config)
 
     def put(self, target: Target, class_name: str, previous: str | None) -> None:
         """Write the limits of the class, clear those of any other, and read them back."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -146,15 +145,10 @@ class ControlGroups:
             for name in sorted(self.ours() - wanted.keys()):
                 if living := self._remove_unused(name, undo):
                     log.warning("resctrl group %s has no class any more and stays: %d tasks are in it", name, living)
-            for name in sorted(wanted.keys() - {DEFAULT} - self.resctrl.groups()):
-                self._create(name, undo)
-            failpoints.reach("rdt.groups.made")
             # Noted before it is changed, so that a daemon that starts after a kill knows to give it back.
             undo.push("note the default group of resctrl", partial(self.notes.note_default, changed))
             self.notes.note_default(changed or restricts)
-            self._write(wanted, undo)
-            for name, lines in wanted.items():
-                self._read_back(name, lines)
+            self._bring(wanted, undo)
             self.notes.note_default(restricts)
 
     def fix(self, name: str, lines: Sequence[str]) -> bool:
@@ -163,7 +157,6 @@ class ControlGroups:
         :returns: whether it was missing, and so has no tasks.
         :raises PodkeepError: as :meth:`establish`.
         """
-        missing = False
         try:
             changed = self.differences(name, lines)
         except ResctrlError as error:
@@ -174,11 +167,8 @@ class ControlGroups:
             return False
         log.warning("resctrl group %s is restored: %s", name or "/", "; ".join(changed))
         with self.resctrl.locked(), UndoStack() as undo:
-            if name != DEFAULT and name not in self.resctrl.groups():
-                missing = True
-                self._create(name, undo)
-            self._write({name: lines}, undo)
-            self._read_back(name, lines)
+            missing = name != DEFAULT and name not in self.resctrl.groups()
+            self._bring({name: lines}, undo)
         return missing
 
     def differences(self, name: str, lines: Sequence[str]) -> list[str]:
@@ -220,9 +210,18 @@ class ControlGroups:
 
     def _recreate(self, name: str, lines: Sequence[str]) -> None:
         with UndoStack() as undo:
-            if name not in self.resctrl.groups():
-                self._create(name, undo)
-            self.resctrl.write_schemata(name, lines)
+            self._bring({name: lines}, undo)
+
+    def _bring(self, wanted: Wanted, undo: UndoStack) -> None:
+        """Make the groups that are missing, and let each use what is wanted; they do, or this raises."""
+        for name in sorted(wanted.keys() - {DEFAULT} - self.resctrl.groups()):
+            self._create(name, undo)
+        failpoints.reach("rdt.groups.made")
+        self._write(wanted, undo)
+        for name, lines in wanted.items():
+            if wrong := self.differences(name, lines):
+                text = f"resctrl group {name or '/'} does not keep what was written: {'; '.join(wrong)}"
+                raise FailedPrecondition(text)
 
     def _create(self, name: str, undo: UndoStack) -> None:
         group = Group(name=name)
@@ -290,15 +289,10 @@ class ControlGroups:
         return int(text) if text.isdecimal() else 1
 
     def _check_mode(self, name: str) -> None:
-        with suppress(ResctrlError):  # a kernel without modes
-            if (mode := self.resctrl.mode(name)).startswith(PSEUDO_LOCK):
-                raise FailedPrecondition(
-                    f"resctrl group {name or '/'} is {mode}", hint="give the class another name, or remove that group"
-                )
-
-    def _read_back(self, name: str, lines: Sequence[str]) -> None:
-        if wrong := self.differences(name, lines):
-            raise FailedPrecondition(f"resctrl group {name or '/'} does not keep what was written: {'; '.join(wrong)}")
+        if (mode := self.resctrl.mode(name)).startswith(PSEUDO_LOCK):
+            raise FailedPrecondition(
+                f"resctrl group {name or '/'} is {mode}", hint="give the class another name, or remove that group"
+            )
 
 
 def gains(before: str, wanted: Sequence[str]) -> bool:

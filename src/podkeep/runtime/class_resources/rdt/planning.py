@@ -8,7 +8,7 @@ and ``podkeep doctor``. Nothing is changed.
 from __future__ import annotations
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
+from podkeep.kernel.cgroup.resctrl import Group, Resctrl
 from podkeep.runtime.class_resources.rdt import allocation, hardware, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
 from podkeep.runtime.class_resources.rdt.configuration import Configuration
@@ -38,7 +38,7 @@ def read_hardware(resctrl: Resctrl) -> Hardware:
     """
     if absence(resctrl):
         return Hardware()
-    names = sorted(name for name in resctrl.groups() if not _mode(resctrl, name).startswith(PSEUDO_LOCK))
+    names = sorted(name for name in resctrl.groups() if not resctrl.mode(name).startswith(PSEUDO_LOCK))
     return hardware.read(
         resctrl.info(),
         [resctrl.schemata(name) for name in (DEFAULT, *names)],
@@ -67,13 +67,6 @@ def _staying(groups: ControlGroups) -> set[str]:
         name
         for name in resctrl.groups()
         # A part of a cache that is locked is nobody's class of service any more (resctrl.rst, Cache Pseudo-Locking).
-        if _mode(resctrl, name) != PSEUDO_LOCKED
+        if resctrl.mode(name) != PSEUDO_LOCKED
         if name not in ours or tasks.in_use(resctrl, Group(name=name))
     }
-
-
-def _mode(resctrl: Resctrl, name: str) -> str:
-    try:
-        return resctrl.mode(name)
-    except ResctrlError:
-        return ""  # a kernel without modes

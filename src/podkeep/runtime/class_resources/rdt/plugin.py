@@ -25,7 +25,7 @@ from podkeep.runtime.class_resources.rdt.groups import DEFAULT, ControlGroups
 from podkeep.runtime.class_resources.rdt.hardware import Hardware
 from podkeep.runtime.class_resources.rdt.monitoring import Monitoring
 from podkeep.runtime.class_resources.rdt.tasks import Threads
-from podkeep.runtime.oci.compose import Config
+from podkeep.runtime.oci.compose import Config, setting
 
 log = logging.getLogger(__name__)
 
@@ -94,8 +94,7 @@ class Rdt(ClassResource):
 
     def edit(self, class_name: str, config: Config) -> Config:
         """Without schemata: the group has them, and a runtime that compares or writes them needs none."""
-        linux = config.get("linux", {})
-        return {**config, "linux": {**linux, "intelRdt": {"closID": class_name}}}
+        return setting("linux", intelRdt={"closID": class_name})(config)
 
     def activate(self, in_use: Collection[str], *, previous: ClassResource | None) -> None:
         with named(RDT):

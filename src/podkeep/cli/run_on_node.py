@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.cli.core import following
 from podkeep.cli.core.output import echo_error, echo_json, echo_line
-from podkeep.cli.objects import following, kinds
+from podkeep.cli.objects import kinds
 from podkeep.cli.objects.apply import apply, place
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.manifests import Written
@@ -290,29 +291,21 @@ class _Run:
 
     async def remove(self) -> None:
         """Remove what was created, the newest first; what cannot be removed is told."""
+        from podkeep.client.resources import PODS
+
         if self._wish.keep and self._failure is None:
             return
         try:
             await self._delete_pods()
             async with asyncio.timeout(_REMOVAL_S):
-                for pod in self._pods:
-                    await self._gone(pod)
+                for pod in (item for item in self._pods if not item.gone):
+                    await following.until_gone(self._api.client, PODS, pod.name, pod.namespace, pod.uid)
             for resource, namespace, name, uid in reversed(self._made):
                 await self._delete(resource, namespace, name, uid)
         except PodkeepError as error:
             echo_error(error)
         except TimeoutError:
             echo_line("podkeep: pods are still being removed: `podkeep get pods` shows them", err=True)
-
-    async def _gone(self, pod: _Pod) -> None:
-        from podkeep.client.resources import PODS
-
-        if pod.gone:
-            return
-        async with aclosing(following.states(self._api.client, PODS, pod.name, pod.namespace)) as states:
-            async for state in states:
-                if state is None or state["metadata"]["uid"] != pod.uid:
-                    return
 
     async def _delete(self, resource: Resource, namespace: str, name: str, uid: str) -> None:
         from podkeep.client.errors import ApiError

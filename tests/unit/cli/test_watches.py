@@ -16,9 +16,10 @@ import pytest
 from click.testing import CliRunner
 
 from podkeep.base.errors import PodkeepError
+from podkeep.cli.core import following
+from podkeep.cli.core.following import Pace
 from podkeep.cli.core.invocation import Invocation
-from podkeep.cli.objects import events, following, get
-from podkeep.cli.objects.following import Pace
+from podkeep.cli.objects import events, get
 
 GONE = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
 NO_MORE = {"kind": "Status", "status": "Failure", "code": 403, "reason": "Forbidden", "message": "no more"}

@@ -63,15 +63,15 @@ def failed(
     return Finding(name=name, level=level, detail=said, why=why, fix=hint or fix)
 
 
-def tried(name: str, look: Callable[[], str], *, why: str, fix: str = "", level: Level = Level.MISSING) -> Finding:
-    """Return what ``look`` finds in order, or with ``level`` why it failed.
+def tried(name: str, look: Callable[[], str], *, why: str, fix: str = "") -> Finding:
+    """Return what ``look`` finds in order, or why it failed.
 
     :param look: returns the detail; raises PodkeepError or OSError.
     """
     try:
         return ok(name, look())
     except (PodkeepError, OSError) as error:
-        return failed(name, error, why=why, fix=fix, level=level)
+        return failed(name, error, why=why, fix=fix)
 
 
 def report(findings: Sequence[Finding]) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from podkeep.base.errors import DeadlineExceeded, InvalidArgument, PodkeepError
+from podkeep.cli.core import following
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import following, kinds, manifests
+from podkeep.cli.objects import kinds, manifests
 from podkeep.cli.objects.apply import place
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
@@ -187,13 +187,8 @@ async def wait_until_gone(
     :raises DeadlineExceeded: if there still is after ``timeout`` seconds.
     """
     try:
-        async with (
-            asyncio.timeout(timeout),
-            aclosing(following.states(api.client, resource, name, namespace)) as states,
-        ):
-            async for state in states:
-                if state is None or state["metadata"]["uid"] != uid:
-                    return
+        async with asyncio.timeout(timeout):
+            await following.until_gone(api.client, resource, name, namespace, uid)
     except TimeoutError as error:
         raise DeadlineExceeded(
             f"{typed_name(resource)}/{name} is not gone after {timeout:g} s",

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from podkeep.cli.core import output as forms
+from podkeep.cli.core.following import ANEW, Pace, Shown
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds
-from podkeep.cli.objects.following import ANEW, Pace, Shown
 from podkeep.cli.objects.get import check_watch, echo_object
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 from podkeep.cli.pods import verdicts

@@ -12,9 +12,9 @@ import click
 from podkeep.base.errors import InvalidArgument
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
+from podkeep.cli.core.following import ANEW, Pace, Shown
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds, tables
-from podkeep.cli.objects.following import ANEW, Pace, Shown
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 
 if TYPE_CHECKING:

@@ -91,14 +91,13 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
         raise KeyboardInterrupt from None
 
 
-def api_options(*, namespaced: bool = True, everywhere: bool = False) -> Callable[[Function], Function]:
+def api_options(*, everywhere: bool = False) -> Callable[[Function], Function]:
     """Add ``--kubeconfig``, ``--context``, ``-n`` and ``-A`` to a verb, passed to it as one ``reach``."""
     options = [
         click.option("--kubeconfig", metavar="FILE", default="", help="Default: KUBECONFIG, or this node's API."),
         click.option("--context", metavar="NAME", default="", help="Context of the kubeconfig."),
+        click.option("-n", "--namespace", metavar="NAME", default="", help="Default: default."),
     ]
-    if namespaced:
-        options.append(click.option("-n", "--namespace", metavar="NAME", default="", help="Default: default."))
     if everywhere:
         options.append(click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="In all namespaces."))
 

@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from podkeep.base.errors import DeadlineExceeded, InvalidArgument, NotFound, PodkeepError
+from podkeep.cli.core import following
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import following, kinds, paths
+from podkeep.cli.objects import kinds, paths
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 

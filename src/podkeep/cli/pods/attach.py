@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="attach")
-@target_arguments(running=True)
+@target_arguments
 @click.option("-i", "--stdin", is_flag=True, help="Pass standard input on; the container must have been made with it.")
 @click.option("-t", "--tty", is_flag=True, help="The container has a terminal: pass keys and sizes on.")
 @pass_invocation

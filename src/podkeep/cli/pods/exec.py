@@ -62,7 +62,7 @@ def _words(value: object) -> list[str]:
 
 
 @click.command(name="exec", cls=_Exec)
-@target_arguments(running=True)
+@target_arguments
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED, metavar="[--] COMMAND...")
 @click.option("--timeout", type=click.IntRange(min=0), default=0, metavar="SECONDS", help="0, the default: none.")
 @click.option("-i", "--stdin", is_flag=True, help="Pass standard input on.")

@@ -5,12 +5,11 @@ since their agent would make them anew.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import aclosing
 from types import TracebackType
 from typing import Any
 
 from podkeep.base.config import Config
-from podkeep.cli.core import node_report
+from podkeep.cli.core import following, node_report
 from podkeep.cli.pods.verdicts import verdict
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
@@ -96,23 +95,9 @@ class NodeApi:
             if error.not_found:
                 return False
             raise
-        while uid and not await self._is_gone(name, namespace, str(uid)):
-            continue
+        if uid:
+            await following.until_gone(self._client, PODS, name, namespace, str(uid))
         return True
-
-    async def _is_gone(self, name: str, namespace: str, uid: str) -> bool:
-        """Return whether a pod is gone, at once or when its watch says so; a watch may end before."""
-        assert self._client is not None
-        fields = f"metadata.name={name}"
-        listed = await self._client.list(PODS, namespace, fields=fields)
-        if uid not in (item["metadata"]["uid"] for item in listed.get("items") or ()):
-            return True
-        version = listed["metadata"]["resourceVersion"]
-        async with aclosing(self._client.watch(PODS, namespace, fields=fields, version=version)) as events:
-            async for event in events:
-                if event.type == "DELETED" and event.object["metadata"]["uid"] == uid:
-                    return True
-        return False
 
     async def __aenter__(self) -> NodeApi:
         return self

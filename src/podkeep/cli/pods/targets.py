@@ -48,16 +48,9 @@ def namespace_option(function: Function) -> Function:
     return option(function)
 
 
-def target_arguments(*, running: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add ``POD[/CONTAINER]``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``.
-
-    :param running: whether a shell completes only what runs.
-    """
-    argument = click.argument(
-        "pod",
-        metavar="POD[/CONTAINER]",
-        shell_complete=completion.targets if running else completion.all_targets,
-    )
+def target_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``POD[/CONTAINER]``, ``-c CONTAINER`` and ``-n NAMESPACE`` to a verb, passed to it as one ``target``."""
+    argument = click.argument("pod", metavar="POD[/CONTAINER]", shell_complete=completion.targets)
     option = click.option(
         "-c",
         "--container",
@@ -66,17 +59,14 @@ def target_arguments(*, running: bool) -> Callable[[Callable[..., Any]], Callabl
         shell_complete=completion.containers,
     )
 
-    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def with_target(*args: Any, pod: str, container: str | None, namespace: str, **kwargs: Any) -> Any:
-            # POD/CONTAINER: no name of Kubernetes holds a slash.
-            pod, _, named = pod.partition("/")
-            target = Target(pod=pod, namespace=namespace, container=container or named or None)
-            return function(*args, target=target, **kwargs)
+    @functools.wraps(function)
+    def with_target(*args: Any, pod: str, container: str | None, namespace: str, **kwargs: Any) -> Any:
+        # POD/CONTAINER: no name of Kubernetes holds a slash.
+        pod, _, named = pod.partition("/")
+        target = Target(pod=pod, namespace=namespace, container=container or named or None)
+        return function(*args, target=target, **kwargs)
 
-        return argument(option(namespace_option(with_target)))
-
-    return decorate
+    return argument(option(namespace_option(with_target)))
 
 
 async def find_target(client: CriClient, config: Config, target: Target, *, running: bool = False) -> api_pb2.Container:

@@ -76,3 +76,14 @@ async def states(
             # Changes since that version are not known, so the object is read anew.
             if not error.gone:
                 raise
+
+
+async def until_gone(client: Client, resource: Resource, name: str, namespace: str, uid: str) -> None:
+    """Return when there is no object with that UID.
+
+    :raises ApiError: if the API refuses.
+    """
+    async with aclosing(states(client, resource, name, namespace)) as found:
+        async for state in found:
+            if state is None or state["metadata"]["uid"] != uid:
+                return

@@ -16,11 +16,12 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from podkeep.base import in_force, lockfile
+from podkeep.base import in_force, lockfile, spawn
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
 from podkeep.cli.core import connection
 from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.core.output import told_error
 
 log = logging.getLogger(__name__)
 
@@ -130,18 +131,19 @@ def _replace_idle(held: Claim, global_options: Sequence[str]) -> bool:
     """End the runtime that serves if nobody has a use for it; return whether it has ended."""
     if not held.take_alone():
         return False
-    # In another process: gRPC starts threads, and this one has to change its mount namespace yet.
-    done = subprocess.run(
-        [*program(), *global_options, "runtime", "stop", "--if-idle"],
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        check=False,
-        timeout=2 * STOP_TIMEOUT_S,
-    )
-    if done.returncode != 0:
-        log.debug("the runtime is not replaced: %s", done.stderr.decode(errors="replace").strip())
+    ended = stop_if_idle(global_options)
+    if not ended:
         held.share()
+    return ended
+
+
+def stop_if_idle(global_options: Sequence[str]) -> bool:
+    """End the runtime that serves if `podkeep run` started it and nobody has a use for it; return whether it ended."""
+    # In another process: gRPC starts threads, and this one is going to fork, or to change its mount namespace.
+    argv = [*program(), *global_options, "runtime", "stop", "--if-idle"]
+    done = spawn.run(argv, cwd="/", timeout=2 * STOP_TIMEOUT_S)
+    if done.returncode != 0:
+        log.debug("the runtime does not end: %s", done.stderr.decode(errors="replace").strip())
     return done.returncode == 0
 
 
@@ -224,10 +226,5 @@ def _last_error(path: Path, start: int) -> tuple[str, str]:
     with path.open("rb") as log:
         log.seek(start)
         lines = log.read().decode(errors="replace").strip().splitlines()
-    message, hint = lines[-1] if lines else "it said nothing", ""
-    for line in lines:
-        if line.startswith("podkeep: "):
-            message, hint = line.removeprefix("podkeep: "), ""
-        elif line.startswith("hint: "):
-            hint = line.removeprefix("hint: ")
-    return message, hint
+    message, hint = told_error(lines)
+    return message or (lines[-1] if lines else "it said nothing"), hint

@@ -127,6 +127,17 @@ def error_text(error: PodkeepError) -> str:
     return "\n".join(lines)
 
 
+def told_error(lines: Iterable[str]) -> tuple[str, str]:
+    """Return the last error that lines tell in the form of :func:`error_text`, and its hint; empty: they tell none."""
+    message = hint = ""
+    for line in lines:
+        if line.startswith("podkeep: "):
+            message, hint = line.removeprefix("podkeep: "), ""
+        elif message and line.startswith("hint: "):
+            hint = line.removeprefix("hint: ")
+    return message, hint
+
+
 def echo_error(error: PodkeepError) -> None:
     """Tell what failed, on standard error."""
     click.echo(error_text(error), err=True)

@@ -241,14 +241,8 @@ def _end_background_runtime(invocation: Invocation) -> None:
 
     :raises FailedPrecondition: if another runtime serves that somebody needs.
     """
-    from podkeep.base import spawn
-
     runtime_lock = Path(invocation.config.runtime.run) / "runtime.lock"
-    if not lockfile.is_held(runtime_lock):
-        return
-    # In another process: gRPC starts threads, and this one is going to fork.
-    argv = [*background.program(), *invocation.global_options(), "runtime", "stop", "--if-idle"]
-    if spawn.run(argv, cwd="/", timeout=2 * background.STOP_TIMEOUT_S).returncode == 0:
+    if not lockfile.is_held(runtime_lock) or background.stop_if_idle(invocation.global_options()):
         return
     try:
         os.close(lockfile.acquire(runtime_lock, timeout_s=_PREDECESSOR_S))

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from podkeep.cli.core.output import told_error
+
 FIRST_DELAY_S = 1.0
 LONGEST_DELAY_S = 30.0
 RESET_AFTER_S = 60.0
@@ -47,12 +49,7 @@ def reason(lines: Iterable[str], status: int) -> Reason:
     """
     if status < 0:
         return Reason(f"killed by {_signal_name(-status)}")
-    text = hint = ""
-    for line in lines:
-        if line.startswith("podkeep: "):
-            text, hint = line.removeprefix("podkeep: "), ""
-        elif text and line.startswith("hint: "):
-            hint = line.removeprefix("hint: ")
+    text, hint = told_error(lines)
     return Reason(text, hint) if text else Reason(f"ended with exit status {status}")
 
 

@@ -173,7 +173,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
         # Asked for when the first pod needs it: it starts programs, and a node without user namespaces needs neither of
         # them.
         id_range=cache(partial(getsubids.id_range, config.agent)),
-        name=node_name(config),
+        name=config.agent.own_name(),
         addresses=addresses,
         memory=memory,
         page_sizes=sizes,
@@ -210,11 +210,6 @@ def _pull_records(config: Config) -> PullRecords:
     allowed = agent.preloaded_images_verification_allowlist
     verification = Verification(policy=agent.image_pull_credentials_verification_policy, allowed=allowed)
     return PullRecords(Path(agent.root) / "image_manager", verification)
-
-
-def node_name(config: Config) -> str:
-    """Return the name of this machine's Node object."""
-    return config.agent.node_name or socket.gethostname().lower()
 
 
 def host_ips() -> tuple[str, ...]:

@@ -442,6 +442,10 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
 
+    def own_name(self) -> str:
+        """Return the name of this machine's Node object (kubelet: the host's name in lower case)."""
+        return self.node_name or os.uname().nodename.strip().lower()
+
     def seccomp_root(self) -> str:
         """Return the directory of profiles that pods name with type Localhost."""
         return f"{self.root}/seccomp"

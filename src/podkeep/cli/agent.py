@@ -171,9 +171,9 @@ def serve(
 
         from podkeep.agent.certificates import bootstrap
         from podkeep.agent.daemon import daemon
-        from podkeep.agent.node import host_ips, node_name
+        from podkeep.agent.node import host_ips
 
-        settings = asyncio.run(bootstrap.settings_of(config, node_name(config)))
+        settings = asyncio.run(bootstrap.settings_of(config, config.agent.own_name()))
         certify: Callable[[Sequence[str]], Config] | None = None
         if config.agent.enable_server and not config.agent.kubeconfig:
             from podkeep.cli.core import kubelet_pki

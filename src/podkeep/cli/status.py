@@ -72,19 +72,13 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
     The exit status is 0 if all is well, else 1.
     """
     told = report.of(invocation.config)
-    name = invocation.config.agent.node_name or _host_name()
+    name = invocation.config.agent.own_name()
     if told is None:
         status = not_running(name, invocation.config.runtime.socket)
     else:
         status = judged(told, name, _seen(invocation, told, name), time.time())
     forms.show(output, status, lines(status, time.time()))
     ctx.exit(0 if status.is_well else 1)
-
-
-def _host_name() -> str:
-    import socket
-
-    return socket.gethostname().strip().lower()
 
 
 def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:

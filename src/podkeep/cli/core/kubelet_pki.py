@@ -7,7 +7,6 @@ With a kubeconfig, certificates are the cluster's.
 from __future__ import annotations
 
 import logging
-import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -64,7 +63,7 @@ def prepared(config: Config, addresses: Sequence[str], *, wait: float = _WAIT_S)
 def _ensure(config: Config, files: Files, addresses: tuple[str, ...]) -> tuple[Path, Path]:
     from podkeep.apiserver.server import certificates
 
-    node = config.agent.node_name or socket.gethostname().lower()
+    node = config.agent.own_name()
     own = certificates.Files(Path(config.agent.root))
     wanted = msgspec.structs.replace(certificates.of_node(node, addresses)[1], name=_NAME)
     certificates.keep(files, own, wanted, int(time.time()))

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import runpy
-import socket
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
 if TYPE_CHECKING:
-    from podkeep.base.config import AgentConfig
     from podkeep.cli.node.child import Command
 
 log = logging.getLogger(__name__)
@@ -171,8 +169,7 @@ def daemons(invocation: Invocation, mount_namespace: Path | None) -> list[Comman
     found = [_daemon("runtime", options, *place)]
     agent = [*options]
     if config.node.api:
-        name = node_name(config.agent)
-        found.append(_daemon("api", [*options, "--set", f"api.node={name}"]))
+        found.append(_daemon("api", [*options, "--set", f"api.node={config.agent.own_name()}"]))
         pki = Path(config.api.root) / "pki"
         agent += ["--set", f"agent.kubeconfig={own_kubeconfig(config.api.root)}"]
         if not config.agent.tls_cert_file:
@@ -205,11 +202,6 @@ def _become(verb: str, words: Sequence[str]) -> None:
     title.show(["podkeep", verb])
     sys.argv[1:] = words
     runpy.run_module("podkeep", run_name="__main__")
-
-
-def node_name(agent: AgentConfig) -> str:
-    """Return the name that this machine has as a node (kubelet: the host's name in lower case)."""
-    return agent.node_name or socket.gethostname().strip().lower()
 
 
 def own_kubeconfig(root: str) -> Path:

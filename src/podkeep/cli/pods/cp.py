@@ -277,6 +277,8 @@ def _child(parent: int, name: bytes) -> int:
 
 
 def _file(parent: int, name: bytes, mode: int, reader: TarReader) -> None:
+    from podkeep.kernel.files import openat
+
     with suppress(FileNotFoundError):
         # Replaced and not written into: what is there may be a link, or a file with other names.
         os.unlink(name, dir_fd=parent)
@@ -285,9 +287,7 @@ def _file(parent: int, name: bytes, mode: int, reader: TarReader) -> None:
     )
     try:
         for piece in reader.content():
-            left = piece
-            while left:
-                left = left[os.write(descriptor, left) :]
+            openat.write_all(descriptor, piece)
         os.fchmod(descriptor, mode)
     finally:
         os.close(descriptor)

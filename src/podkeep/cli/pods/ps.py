@@ -86,12 +86,11 @@ async def list_pods(client: CriClient, config: Config, *, all_: bool) -> list[Po
 
 async def _without_sandbox(config: Config) -> list[PodRow]:
     """Return a row for each pod that this machine's node, or none yet, has in its API; none without a node."""
-    from podkeep.agent.node import node_name
     from podkeep.cli.pods.node_api import NodeApi
 
     with contextlib.suppress(PodkeepError):  # an API that does not answer knows no pod
         async with NodeApi(config) as api:
-            here = ("", node_name(config))
+            here = ("", config.agent.own_name())
             return [_unstarted(pod) for pod in await api.objects() if pod["spec"].get("nodeName", "") in here]
     return []
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.mountns import daemons, units
+from podkeep.mountns import daemons, unitfiles, units
 from podkeep.mountns import pin as pins
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
 from podkeep.mountns.membership import Membership
@@ -32,9 +32,6 @@ _LOST_UPWARDS = (
 _LOST_BOTH_WAYS = (
     "what the kubelet mounts (Secrets, ConfigMaps, projected volumes, emptyDirs in memory, subPaths) is an empty "
     "directory for containers, and the kubelet does not see what containers mount"
-)
-_UNIT_DIRECTORIES = tuple(
-    Path(top) / "systemd/system" for top in ("/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib")
 )
 
 
@@ -107,7 +104,7 @@ def _pinned(pin: Path, membership: Membership) -> int | None:
         return None  # what is there is no mount namespace
 
 
-def service_of(pin: Path, directories: Iterable[Path] = _UNIT_DIRECTORIES) -> str:
+def service_of(pin: Path, directories: Iterable[Path] = tuple(map(Path, unitfiles.SEARCHED))) -> str:
     """Return the installed systemd service that pins the namespace at ``pin``, or an empty text."""
     unit = units.service_of(pin)
     return unit if any((directory / unit).exists() for directory in directories) else ""

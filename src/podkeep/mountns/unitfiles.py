@@ -16,7 +16,7 @@ from podkeep.mountns.execstart import Part
 ADMINISTRATOR = PurePath("/etc/systemd/system")
 """Where an administrator's units and drop-ins are."""
 
-_SEARCHED = (
+SEARCHED = (
     "/etc/systemd/system.control",
     "/run/systemd/system.control",
     "/run/systemd/transient",
@@ -31,6 +31,7 @@ _SEARCHED = (
     "/lib/systemd/system",
     "/run/systemd/generator.late",
 )
+"""Where systemd looks for units; what is found first counts."""
 _MOST_LINKS = 40
 
 
@@ -87,7 +88,7 @@ def _fragment(root: Path, name: str) -> tuple[Path, list[str]] | None:
     if at and instance:
         names.append(f"{stem}@.{name.rpartition('.')[2]}")
     for candidate in names:
-        for directory in _SEARCHED:
+        for directory in SEARCHED:
             named = root / directory[1:] / candidate
             # A link counts also if it leads nowhere: a mask is one, and so is a link whose target is on the other
             # machine only.
@@ -111,13 +112,13 @@ def _drop_ins(root: Path, names: list[str]) -> list[Path]:
 def _drop_in_directories(names: list[str]) -> Iterator[PurePath]:
     """Yield where drop-ins may be: under a unit's name, under the beginnings of its name, under its type."""
     for name in names:
-        for directory in _SEARCHED:
+        for directory in SEARCHED:
             stem, _, kind = name.rpartition(".")
             yield PurePath(directory) / f"{name}.d"
             while "-" in stem.rstrip("-"):
                 stem = stem.rstrip("-").rpartition("-")[0]
                 yield PurePath(directory) / f"{stem}-.{kind}.d"
-    for directory in _SEARCHED:
+    for directory in SEARCHED:
         yield PurePath(directory) / "service.d"
 
 

@@ -135,16 +135,15 @@ async def _of_files(api: Api, files: tuple[Path, ...]) -> list[_Target]:
 async def _of_words(api: Api, chosen: _Chosen) -> list[_Target]:
     found = []
     for meant in kinds.meant(await api.kinds(), chosen.what):
-        spaced = meant.resource.namespaced
+        namespace = api.place_of(meant)
         if meant.names:
             if chosen.selector or chosen.all_:
                 raise InvalidArgument("a name does not go with --all or a selector", hint="leave one of them out")
-            namespace = api.namespace if spaced else ""
             found += [_Target(resource=meant.resource, name=name, namespace=namespace) for name in meant.names]
             continue
         if not chosen.selector and not chosen.all_:
             raise InvalidArgument("resource(s) were provided, but no name was specified", hint="or use -l or --all")
-        listed = await api.client.list(meant.resource, api.searched if spaced else "", labels=chosen.selector)
+        listed = await api.client.list(meant.resource, namespace, labels=chosen.selector)
         found += [
             _Target(
                 resource=meant.resource,

@@ -38,7 +38,7 @@ def command(invocation: Invocation, reach: Reach, what: tuple[str, ...], selecto
         count = 0
         for meant in kinds.meant(await api.kinds(), what):
             resource = meant.resource
-            namespace = (api.namespace if meant.names else api.searched) if resource.namespaced else ""
+            namespace = api.place_of(meant)
             if meant.names:
                 found = [await api.client.get(resource, name, namespace) for name in meant.names]
             else:

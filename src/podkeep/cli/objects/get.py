@@ -97,11 +97,10 @@ async def _as_they_are(api: Api, meant: list[Meant], query: dict[str, str], form
     found: list[dict[str, Any]] = []
     single = len(meant) == 1 and len(meant[0].names) == 1
     for item in meant:
+        namespace = api.place_of(item)
         if item.names:
-            namespace = api.namespace if item.resource.namespaced else ""
             found += [await api.client.get(item.resource, name, namespace) for name in item.names]
         else:
-            namespace = api.searched if item.resource.namespaced else ""
             listed = await api.client.list(
                 item.resource, namespace, labels=query["labelSelector"], fields=query["fieldSelector"], limit=_PAGE
             )
@@ -137,7 +136,7 @@ class _Form:
     async def show(self, meant: Meant, *, watch: bool) -> bool:
         """Show what is there, and then what changes; return whether there was anything."""
         resource = meant.resource
-        namespace = (self._api.namespace if meant.names else self._api.searched) if resource.namespaced else ""
+        namespace = self._api.place_of(meant)
         prefix = f"{typed_name(resource)}/" if self._typed or self._names else ""
         spaced = self._api.everywhere and resource.namespaced and not self._names
         printer = tables.Printer(wide=self._wide, namespaces=spaced, prefix=prefix)

@@ -53,6 +53,10 @@ class Api:
         """The namespace in which lists look; empty: all."""
         return "" if self.everywhere else self.namespace
 
+    def place_of(self, meant: kinds.Meant) -> str:
+        """Return the namespace of named objects, or that in which a list looks; empty: all, or the kind has none."""
+        return (self.namespace if meant.names else self.searched) if meant.resource.namespaced else ""
+
     async def kinds(self) -> list[kinds.Kind]:
         """Return what kinds of objects it has; asked once."""
         if self._kinds is None:

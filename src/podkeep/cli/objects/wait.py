@@ -127,7 +127,7 @@ def command(
         tasks = []
         for meant in kinds.meant(await api.kinds(), what):
             resource = meant.resource
-            namespace = (api.namespace if meant.names else api.searched) if resource.namespaced else ""
+            namespace = api.place_of(meant)
             places = [(name, namespace) for name in meant.names]
             if not meant.names:
                 if not selector and not all_:

@@ -97,75 +97,117 @@ def differs(written: str, read: str) -> bool:
 
 
 class CgroupValues:
-    """Files that classes set, in the cgroups of one machine."""
+    """The files of one cgroup that the classes of one type set."""
 
-    def __init__(self, cgroups: Cgroups) -> None:
-        self._cgroups = cgroups
+    def __init__(self, cgroups: Cgroups, owner: str, cgroup: str) -> None:
+        """:param owner: the type, by which what it sets is noted."""
+        self._cgroups, self._owner, self._cgroup = cgroups, owner, cgroup
 
-    def apply(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> None:
-        """Make ``wanted`` the files that ``owner``, a type, sets in ``cgroup``; files it set before read as ever.
+    def apply(self, wanted: Mapping[str, str]) -> None:
+        """Make ``wanted`` the files that the type sets; files it set before read as ever.
 
         After an error some may be set; what all read before is noted for the next call, and for :meth:`release`.
 
         :raises FailedPrecondition: if there is no such file, or the kernel made something else of a value.
         :raises KernelCallError: if the kernel refuses.
         """
-        place = _Place(self._cgroups, cgroup)
-        noted = place.noted().get(owner, {})
-        now = {name: place.content(name) for name in (*wanted, *(name for name in noted if name not in wanted))}
+        noted = self._noted()
+        now = {name: self._content(name) for name in (*wanted, *(name for name in noted if name not in wanted))}
         notes = {name: noted.get(name, Noted(before=now[name], after=now[name])) for name in now}
-        place.note(owner, notes)  # before a file changes: a daemon that is killed knows what it read
-        steps = [partial(place.reset, name, notes[name].before) for name in now if name not in wanted]
-        _in_possible_order([*steps, *(partial(place.write_lines, name, text) for name, text in wanted.items())])
-        place.note(
-            owner,
+        self._note(notes)  # before a file changes: a daemon that is killed knows what it read
+        steps = [partial(self._reset, name, notes[name].before) for name in now if name not in wanted]
+        _in_possible_order([*steps, *(partial(self._write_lines, name, text) for name, text in wanted.items())])
+        self._note(
             {
                 # The kernel writes some values in forms of its own, so what it shows now is what later looks are
                 # compared with.
-                name: Noted(before=notes[name].before, after=place.content(name), wrote=text)
+                name: Noted(before=notes[name].before, after=self._content(name), wrote=text)
                 for name, text in wanted.items()
-            },
+            }
         )
 
-    def wrote(self, cgroup: str, owner: str) -> dict[str, str]:
+    def wrote(self) -> dict[str, str]:
         """Return what :meth:`apply` was last told to make of the files."""
-        return {name: each.wrote for name, each in _Place(self._cgroups, cgroup).noted().get(owner, {}).items()}
+        return {name: each.wrote for name, each in self._noted().items()}
 
-    def wrong(self, cgroup: str, owner: str, wanted: Mapping[str, str]) -> str:
+    def wrong(self, wanted: Mapping[str, str]) -> str:
         """Return which file is not as :meth:`apply` leaves it, and what it reads; empty if all are.
 
         What is written may be another text than when it was, and the files may be others.
         """
-        place = _Place(self._cgroups, cgroup)
-        noted = place.noted().get(owner, {})
+        noted = self._noted()
         for name in wanted:
             if name not in noted:
                 return f"{name} was not set"
             if noted[name].wrote != wanted[name]:
                 return f"{name} was set to {noted[name].wrote!r} and not to {wanted[name]!r}"
-            now = place.content(name)
+            now = self._content(name)
             if now != noted[name].after:
                 return f"{name} reads {now.strip()!r} instead of {noted[name].after.strip()!r}"
         if more := sorted(noted.keys() - wanted.keys()):
             return f"{', '.join(more)} was set, and is not part of it"
         return ""
 
-    def release(self, cgroup: str, owner: str) -> None:
+    def release(self) -> None:
         """Put back what the files read before; a cgroup that is gone, or was never set, is no error.
 
         :raises KernelCallError: if the kernel refuses.
         """
-        place = _Place(self._cgroups, cgroup)
-        noted = place.noted().get(owner, {})
+        noted = self._noted()
         if not noted:
             return
         try:
-            _in_possible_order([partial(place.reset, name, each.before) for name, each in noted.items()])
+            _in_possible_order([partial(self._reset, name, each.before) for name, each in noted.items()])
         except KernelCallError as error:
             if error.errno not in GONE:
                 raise
         # After the files: a daemon that is killed in between puts them back once more.
-        place.note(owner, {})
+        self._note({})
+
+    def _content(self, name: str) -> str:
+        """Return what a file reads.
+
+        :raises FailedPrecondition: if there is none.
+        """
+        found = self._cgroups.read(self._cgroup, name)
+        if found is None:
+            hint = f"this machine has cgroups of version {self._cgroups.version}, whose files have names of their own"
+            raise FailedPrecondition(f"cgroup {self._cgroup} has no file {name}", hint=hint)
+        return found
+
+    def _write_lines(self, name: str, text: str) -> None:
+        """Write every line of a value.
+
+        :raises FailedPrecondition: if the kernel made something else of it.
+        """
+        for line in text.splitlines():  # the kernel takes one in a call
+            self._cgroups.write(self._cgroup, name, line)
+        now = self._content(name)
+        if differs(text, now):
+            hint = "write the class with a value that the kernel takes as it is"
+            raise FailedPrecondition(f"{name}: wrote {text!r}, and it reads {now.strip()!r}", hint=hint)
+
+    def _reset(self, name: str, content: str) -> None:
+        """Make a file read ``content`` again; one that is gone needs nothing."""
+        now = self._cgroups.read(self._cgroup, name)
+        if now is None or now == content:
+            return
+        for line in resetting(name, content, now):
+            self._cgroups.write(self._cgroup, name, line)
+
+    def _all_noted(self) -> _Notes:
+        text = self._cgroups.attribute(self._cgroup, ATTRIBUTE)
+        return {} if text is None else _DECODER.decode(text)
+
+    def _noted(self) -> dict[str, Noted]:
+        return self._all_noted().get(self._owner, {})
+
+    def _note(self, files: dict[str, Noted]) -> None:
+        """Note what the type sets; nothing: it sets none."""
+        notes = {**self._all_noted(), self._owner: files}
+        if not files:
+            del notes[self._owner]
+        self._cgroups.set_attribute(self._cgroup, ATTRIBUTE, msgspec.json.encode(notes) if notes else None)
 
 
 def _in_possible_order(steps: Sequence[Callable[[], None]]) -> None:
@@ -186,54 +228,3 @@ def _in_possible_order(steps: Sequence[Callable[[], None]]) -> None:
         if len(refused) == len(left):
             raise refused[0][1]
         left = [step for step, _ in refused]
-
-
-class _Place:
-    """One cgroup: its files, and the notes about them."""
-
-    def __init__(self, cgroups: Cgroups, cgroup: str) -> None:
-        self.cgroup = cgroup
-        self._cgroups = cgroups
-
-    def content(self, name: str) -> str:
-        """Return what a file reads.
-
-        :raises FailedPrecondition: if there is none.
-        """
-        found = self._cgroups.read(self.cgroup, name)
-        if found is None:
-            hint = f"this machine has cgroups of version {self._cgroups.version}, whose files have names of their own"
-            raise FailedPrecondition(f"cgroup {self.cgroup} has no file {name}", hint=hint)
-        return found
-
-    def write_lines(self, name: str, text: str) -> None:
-        """Write every line of a value.
-
-        :raises FailedPrecondition: if the kernel made something else of it.
-        """
-        for line in text.splitlines():  # the kernel takes one in a call
-            self._cgroups.write(self.cgroup, name, line)
-        now = self.content(name)
-        if differs(text, now):
-            hint = "write the class with a value that the kernel takes as it is"
-            raise FailedPrecondition(f"{name}: wrote {text!r}, and it reads {now.strip()!r}", hint=hint)
-
-    def reset(self, name: str, content: str) -> None:
-        """Make a file read ``content`` again; one that is gone needs nothing."""
-        now = self._cgroups.read(self.cgroup, name)
-        if now is None or now == content:
-            return
-        for line in resetting(name, content, now):
-            self._cgroups.write(self.cgroup, name, line)
-
-    def noted(self) -> _Notes:
-        """Return the notes of all types."""
-        text = self._cgroups.attribute(self.cgroup, ATTRIBUTE)
-        return {} if text is None else _DECODER.decode(text)
-
-    def note(self, owner: str, files: Mapping[str, Noted]) -> None:
-        """Note what ``owner`` sets; nothing: it sets none."""
-        notes = {type_name: noted for type_name, noted in self.noted().items() if type_name != owner}
-        if files:
-            notes[owner] = dict(files)
-        self._cgroups.set_attribute(self.cgroup, ATTRIBUTE, msgspec.json.encode(notes) if notes else None)

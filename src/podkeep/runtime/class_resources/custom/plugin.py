@@ -102,7 +102,7 @@ class CustomResource(ClassResource):
     def __init__(self, name: str, definition: CustomType, cgroups: Cgroups) -> None:
         self.name = name
         self._definition = definition
-        self._values = CgroupValues(cgroups)
+        self._values = partial(CgroupValues, cgroups, name)
         path, timeout = definition.hook, definition.hook_timeout
         self._hook = Hook(path, timeout=timeout, cgroups=cgroups) if path else None
         offer = Offer(classes=tuple(sorted(definition.classes)), immutable=definition.immutable)
@@ -129,19 +129,19 @@ class CustomResource(ClassResource):
     def way_back(self, target: Target, class_name: str, previous: str | None) -> Callable[[], None]:
         if previous is None:
             return super().way_back(target, class_name, previous)
-        wrote = self._values.wrote(target.cgroup, self.name)
+        wrote = self._values(target.cgroup).wrote()
         return partial(self._put, target, previous, wrote, class_name)
 
     def _put(self, target: Target, class_name: str, files: Mapping[str, str], previous: str | None) -> None:
         """Write the files of a class, then call the hook."""
-        self._values.apply(target.cgroup, self.name, files)
+        self._values(target.cgroup).apply(files)
         self._call(Action.APPLY, target, class_name, previous=previous)
 
     def verify(self, target: Target, class_name: str) -> None:
         """Compare what the files read with what they read when they were written, and ask the hook."""
         with named(self.name):
             meaning = self._meaning(class_name)
-            if wrong := self._values.wrong(target.cgroup, self.name, meaning.cgroup):
+            if wrong := self._values(target.cgroup).wrong(meaning.cgroup):
                 raise FailedPrecondition(f"{target.name} is not in class {class_name}: {wrong}")
             self._call(Action.VERIFY, target, class_name)
 
@@ -151,7 +151,7 @@ class CustomResource(ClassResource):
             try:
                 self._call(Action.RELEASE, target, class_name)
             finally:
-                self._values.release(target.cgroup, self.name)
+                self._values(target.cgroup).release()
 
     def describe(self) -> dict[str, Any]:
         hook = {} if self._hook is None else {"hook": self._hook.path}

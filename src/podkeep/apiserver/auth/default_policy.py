@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from podkeep.apiserver.auth.rbac import CLUSTER_ROLES, GROUP, aggregated_rules, aggregates
-from podkeep.apiserver.auth.rules import Part, Rule, parts, rule
+from podkeep.apiserver.auth.rules import Part, Rule, parts
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
 
@@ -52,7 +52,7 @@ def defaults() -> Mapping[str, Sequence[Object]]:
 def node_rules() -> tuple[Rule, ...]:
     """Return what every node may do: the rules of the cluster role ``system:node``."""
     (role,) = (role for role in defaults()["clusterroles"] if metadata(role)["name"] == "system:node")
-    return tuple(map(rule, role["rules"]))
+    return tuple(map(Rule, role["rules"]))
 
 
 def _object(plural: str, row: Mapping[str, Any]) -> Object:
@@ -141,7 +141,7 @@ def _change(plural: str, value: Object, old: Mapping[str, Any]) -> Change | None
 
 
 def _missing(value: Object, old: Mapping[str, Any]) -> list[Part]:
-    own = list(map(rule, old.get("rules") or ()))
+    own = list(map(Rule, old.get("rules") or ()))
     wanted = (part for item in value.get("rules", ()) for part in parts(item))
     return [part for part in wanted if not any(rule.covers(part) for rule in own)]
 

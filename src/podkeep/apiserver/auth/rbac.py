@@ -14,7 +14,7 @@ import msgspec
 
 from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
-from podkeep.apiserver.auth.rules import Rule, rule
+from podkeep.apiserver.auth.rules import Rule
 from podkeep.apiserver.auth.user import User, service_account_name
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import ChangingLister, Lister
@@ -35,11 +35,11 @@ _MAX_GROUPS, _MAX_CHARACTERS = 50, 4_096
 others say may be as long as a request's head."""
 _MAX_ERROR_CHARACTERS = 1_024
 """Of what is told of roles that are not there, and of the last of them: so that such a user can be kept."""
-MAX_BYTES = 1 << 20
-"""Of the rules of one user in one namespace, encoded: no role counts after so much. They may be thirty times that in
-memory, and each request is held against all of them."""
-_MAX_KEPT_BYTES = 4 * MAX_BYTES
-"""Of the rules that are kept for all users, encoded."""
+MAX_BYTES = 256 << 10
+"""Of the rules of one user in one namespace, encoded: the role that goes beyond it does not count, and none after it.
+They may be read for each request, and each is held against all of them."""
+_MAX_KEPT_BYTES = 16 * MAX_BYTES
+"""Of the rules that are kept for all users, encoded; they may be twenty times that in memory."""
 
 
 class RoleRef(NamedTuple):
@@ -104,7 +104,7 @@ def aggregated_rules(role: Mapping[str, Any], roles: Sequence[Mapping[str, Any]]
 
 
 class _Rules(NamedTuple):
-    """The rules of a role, and how many bytes they are, encoded."""
+    """The rules of a role, and how many bytes they are, encoded; of more than count, none."""
 
     rules: tuple[Rule, ...]
     size: int
@@ -205,7 +205,7 @@ class Rbac:
 
         :raises StatusError: 404, if there is none.
         """
-        return _rules(self._index.current(), self._lister, role).rules
+        return tuple(map(Rule, _written_rules(self._lister, role)))
 
     def _granted(self, user: User, namespace: str) -> _Granted:
         index = self._index.current()
@@ -220,11 +220,6 @@ class Rbac:
         # The first binding to a role is the reason; others give nothing more, and there may be any number of them.
         size = 0
         for grant in first.values():
-            if size > MAX_BYTES:
-                errors.append(
-                    f"more than {MAX_BYTES} bytes of rules; those of {grant.source} and later ones do not count"
-                )
-                break
             try:
                 found_rules, more = _rules(index, self._lister, grant.role)
             except StatusError as error:
@@ -232,8 +227,12 @@ class Rbac:
                 if sum(map(len, errors)) < _MAX_ERROR_CHARACTERS:
                     errors.append(error.message[:_MAX_ERROR_CHARACTERS])
                 continue
-            rules.append((grant, found_rules))
             size += more
+            if size > MAX_BYTES:
+                why = f"more than {MAX_BYTES} bytes of rules; those of {grant.source} and later ones do not count"
+                errors.append(why[:_MAX_ERROR_CHARACTERS])
+                break
+            rules.append((grant, found_rules))
         found = _Granted(tuple(rules), tuple(errors))
         characters = sum(map(len, (user.name, *user.groups, *found.errors)))
         if len(user.groups) <= _MAX_GROUPS and characters <= _MAX_CHARACTERS:
@@ -276,12 +275,16 @@ def _rules(index: _Index, lister: Lister, role: RoleRef) -> _Rules:
     if (known := index.rules.get(role)) is not None:
         return known
     written = _written_rules(lister, role)
-    found = _Rules(tuple(map(rule, written)), len(msgspec.json.encode(written)))
-    index.kept += found.size
+    size = len(msgspec.json.encode(written))
+    if size > MAX_BYTES:
+        found = _Rules((), size)
+    else:
+        found = _Rules(tuple(map(Rule, written)), size)
+        index.kept += size
     if index.kept > _MAX_KEPT_BYTES:
         index.rules.clear()
         index.users.clear()
-        index.kept = found.size
+        index.kept = size
     index.rules[role] = found
     return found
 

@@ -5,7 +5,7 @@ Whoever writes a role may grant only what the rules of their own roles cover.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, NamedTuple
@@ -18,6 +18,8 @@ MAX_PARTS = 5_000
 """Of a role whose writer may not grant whatever they like: each is held against all that they may do."""
 MAX_COMPARISONS = 500_000
 """Of those parts with the rules that the writer has, which may themselves be as many as they like."""
+_FEW = 8
+"""Texts among which one is looked for one by one."""
 
 _SHOWN_CHARACTERS = 300
 """Of each text of a part that is listed; names in paths have 253 at most."""
@@ -33,59 +35,74 @@ class Part(NamedTuple):
     url: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, for quick comparisons. ``value`` is as the role has it."""
+    """A rule as a role has it. Nothing is made of it in advance: a role may have thousands, for a single request."""
 
-    verbs: frozenset[str]
-    groups: frozenset[str]
-    resources: frozenset[str]
-    names: frozenset[str]
-    urls: tuple[str, ...]
     value: Mapping[str, Any]
 
+    @property
+    def verbs(self) -> Collection[str]:
+        return self._texts("verbs")
+
+    @property
+    def resources(self) -> Collection[str]:
+        return self._texts("resources")
+
+    @property
+    def urls(self) -> Collection[str]:
+        return self._texts("nonResourceURLs")
+
+    def _texts(self, field: str) -> Collection[str]:
+        texts: Collection[str] = self.value.get(field, ())
+        return texts
+
     def allows(self, attributes: RequestAttributes) -> bool:
-        if ALL not in self.verbs and attributes.verb not in self.verbs:
+        verbs = self.verbs
+        if attributes.verb not in verbs and ALL not in verbs:
             return False
         if not attributes.resource_request:
             return any(url_covers(url, attributes.path) for url in self.urls)
         subresource = attributes.subresource
         resource = f"{attributes.resource}/{subresource}" if subresource else attributes.resource
+        names = self._texts("resourceNames")
         return (
-            (ALL in self.groups or attributes.group in self.groups)
+            self._has_group(attributes.group)
             and self._has_resource(resource, subresource)
-            and (not self.names or attributes.name in self.names)
+            and (not names or attributes.name in names)
         )
 
+    def _has_group(self, group: str) -> bool:
+        groups = self._texts("apiGroups")
+        return group in groups or ALL in groups
+
     def _has_resource(self, resource: str, subresource: str) -> bool:
-        if ALL in self.resources or resource in self.resources:
+        resources = self.resources
+        if resource in resources or ALL in resources:
             return True
         # `pods/*` is no pattern: an asterisk stands before the slash alone (upstream: ResourceMatches).
-        return bool(subresource) and f"*/{subresource}" in self.resources
+        return bool(subresource) and f"*/{subresource}" in resources
 
     def covers(self, part: Part) -> bool:
         """Tell whether whatever ``part`` allows is allowed by this rule."""
-        if ALL not in self.verbs and part.verb not in self.verbs:
+        verbs = self.verbs
+        if part.verb not in verbs and ALL not in verbs:
             return False
         if part.url:
             return any(url_covers(url, part.url) for url in self.urls)
+        names = self._texts("resourceNames")
         return (
-            (ALL in self.groups or part.group in self.groups)
+            self._has_group(part.group)
             and self._has_resource(part.resource, part.resource.partition("/")[2])
             # A part without a name is all of them.
-            and (not self.names or (bool(part.name) and part.name in self.names))
+            and (not names or (bool(part.name) and part.name in names))
         )
 
-
-def rule(value: Mapping[str, Any]) -> Rule:
-    return Rule(
-        verbs=frozenset(value.get("verbs", ())),
-        groups=frozenset(value.get("apiGroups", ())),
-        resources=frozenset(value.get("resources", ())),
-        names=frozenset(value.get("resourceNames", ())),
-        urls=tuple(value.get("nonResourceURLs", ())),
-        value=value,
-    )
+    def indexed(self) -> Rule:
+        """Return the same rule for many comparisons: none takes longer for long lists."""
+        if all(len(texts) <= _FEW for texts in self.value.values()):
+            return self
+        return Rule({field: texts if len(texts) <= _FEW else frozenset(texts) for field, texts in self.value.items()})
 
 
 def url_covers(url: str, path: str) -> bool:
@@ -118,7 +135,7 @@ def uncovered(owned: Iterable[Rule], wanted: Iterable[Mapping[str, Any]]) -> lis
 
     :raises TooManyParts: if ``wanted`` has more than :data:`MAX_PARTS`, or they take :data:`MAX_COMPARISONS`.
     """
-    own = list(owned)
+    own = [rule.indexed() for rule in owned]
     missing = []
     compared = 0
     for count, part in enumerate(chain.from_iterable(map(parts, wanted))):

@@ -10,7 +10,7 @@ import pytest
 from podkeep.apiserver.auth import reviews
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
 from podkeep.apiserver.auth.jwt import InvalidToken
-from podkeep.apiserver.auth.rules import Rule, rule
+from podkeep.apiserver.auth.rules import Rule
 from podkeep.apiserver.auth.tokens import TokenUser
 from podkeep.apiserver.auth.user import User
 
@@ -151,7 +151,7 @@ class Resolver:
             {"verbs": ["get"], "apiGroups": [""], "resources": ["pods"], "resourceNames": ["a"]},
             {"verbs": ["get"], "nonResourceURLs": ["/x"]},
         ]
-        return list(map(rule, found)), "gone" if namespace == "broken" else ""
+        return list(map(Rule, found)), "gone" if namespace == "broken" else ""
 
 
 NODE = User(name="system:node:n1", groups=("system:nodes",))
@@ -180,7 +180,7 @@ def test_what_a_user_may_do_is_listed_up_to_a_bound() -> None:
         def rules_for(self, user: User, namespace: str) -> tuple[list[Rule], str]:
             long = ["x" * (reviews.MAX_RULES_BYTES // 4)]
             found = [{"verbs": ["get"], "apiGroups": [""], "resources": long} for _ in range(8)]
-            return list(map(rule, found)), ""
+            return list(map(Rule, found)), ""
 
     status = reviews.self_subject_rules_review({"spec": {"namespace": "ns"}}, ANN, Many())["status"]
     assert len(status["resourceRules"]) == 3

@@ -8,7 +8,7 @@ import pytest
 
 from podkeep.apiserver.auth import rules
 from podkeep.apiserver.auth.interfaces import RequestAttributes
-from podkeep.apiserver.auth.rules import Part, TooManyParts, compact, rule, uncovered
+from podkeep.apiserver.auth.rules import Part, Rule, TooManyParts, compact, uncovered
 from podkeep.base.text.printable import quote
 
 
@@ -59,7 +59,7 @@ def path(verb: str, text: str) -> RequestAttributes:
     ],
 )
 def test_a_rule_allows_what_it_names(value: dict[str, Any], asked: RequestAttributes, allowed: bool) -> None:
-    assert rule(value).allows(asked) is allowed
+    assert Rule(value).allows(asked) is allowed
 
 
 @pytest.mark.parametrize(
@@ -89,14 +89,14 @@ def test_a_rule_allows_what_it_names(value: dict[str, Any], asked: RequestAttrib
     ],
 )
 def test_what_rules_do_not_cover_is_found(owned: list[dict[str, Any]], wanted: Any, missing: list[Part]) -> None:
-    assert uncovered(map(rule, owned), [wanted]) == missing
+    assert uncovered(map(Rule, owned), [wanted]) == missing
 
 
 def test_rules_that_come_apart_into_too_many_are_not_compared() -> None:
     names = [str(number) for number in range(5_000)]
     hostile = {"verbs": names, "apiGroups": names, "resources": names, "resourceNames": names}
     with pytest.raises(TooManyParts):
-        uncovered([rule(can("*", "*", "*"))], [hostile])
+        uncovered([Rule(can("*", "*", "*"))], [hostile])
     assert rules.MAX_PARTS == 5_000
 
 
@@ -138,7 +138,7 @@ def test_texts_are_quoted_as_go_does(text: str, shown: str) -> None:
 
 
 def test_many_parts_are_not_compared_with_many_rules_that_the_writer_has() -> None:
-    owned = [rule(can("get", "pods", names=f"pod-{number}")) for number in range(3_000)]
+    owned = [Rule(can("get", "pods", names=f"pod-{number}")) for number in range(3_000)]
     few = can("get", "secrets", names=",".join(f"s-{number}" for number in range(100)))
     assert len(uncovered(owned, [few])) == 100
     many = can("get", "secrets", names=",".join(f"s-{number}" for number in range(4_999)))

@@ -70,10 +70,10 @@ class Backend:
                     server_hostname=(address.name or address.host) if address.tls else None,
                     limit=PIECE_BYTES,
                 )
+            # A server whose machine is gone says nothing; the kernel asks it. One that closed has no socket any more.
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except (OSError, TimeoutError, UnicodeError) as error:
             raise Unavailable(_words(address, error)) from error
-        # A server whose machine is gone says nothing; the kernel asks it.
-        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return cls(address, reader, writer)
 
     async def ask(self, method: str, target: str, headers: Headers, body: AsyncIterator[bytes] | None = None) -> None:

@@ -331,6 +331,7 @@ class HttpConnection:
 
     async def _while_there(self, work: Coroutine[Any, Any, _Result]) -> _Result:
         gone = asyncio.Event()
+        results: list[_Result] = []
         try:
             hangup = Hangup(self._socket, gone.set)
         except BaseException:
@@ -339,10 +340,13 @@ class HttpConnection:
         try:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_fail_when(gone))
-                result = await work
+                results.append(await work)
                 watching.cancel()
-            return result
+            return results[0]
         except BaseExceptionGroup as failed:
+            # Left in the very turn in which the work was done: what it made may have to be given back, by the caller.
+            if results:
+                return results[0]
             # Callers know the exception itself and no groups; what fails first cancels the other task.
             raise failed.exceptions[0] from failed
         finally:

@@ -560,6 +560,40 @@ def test_a_client_that_left_before_it_is_looked_for_is_nothing_unexpected(run: A
     assert found == ["gone"]
 
 
+def test_what_was_made_when_the_client_left_is_not_lost(run: Any) -> None:
+    """A connection to another server that was made in the turn in which the client left had nobody to close it."""
+    asked, left = asyncio.Event(), asyncio.Event()
+    found: list[str] = []
+
+    def is_watched() -> bool:
+        return any(getattr(task.get_coro(), "__name__", "") == "_fail_when" for task in asyncio.all_tasks())
+
+    async def work() -> str:
+        asked.set()
+        await left.wait()
+        # Runs in each turn, and so also in the one between the end of who watches the client and its consequence.
+        while is_watched():  # noqa: ASYNC110 - the turn itself is what is waited for
+            await asyncio.sleep(0)
+        return "made"
+
+    async def handler(request: Request) -> Response:
+        request.at_end.callback(found.append, "ended")
+        found.append(await request.while_there(work()))
+        return Response()
+
+    async def scenario() -> None:
+        async with serving(handler) as given:
+            client = await given.ask(GET)
+            await asked.wait()
+            assert is_watched()
+            client.leave()
+            left.set()
+            await until(lambda: len(given.server) == 0)
+
+    run(scenario())
+    assert found == ["made", "ended"]
+
+
 def test_a_body_in_pieces_is_not_kept(run: Any) -> None:
     sizes: list[int] = []
 

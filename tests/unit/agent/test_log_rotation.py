@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import os
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -10,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.agent.logs import rotation as rotation_module
 from podkeep.agent.logs.reader import MAX_RECORD, LogReader
 from podkeep.agent.logs.rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
+from support import unanswering
 from support.leases import leased
+from support.timeout import TIMEOUT_S
+from unit.kernel.isolation import in_new_namespaces
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, tzinfo=UTC)
 
@@ -75,6 +80,49 @@ def test_number_of_files_is_bounded_and_older_ones_are_compressed(log: Log, rota
     assert log.path.read_bytes() == b""
     oldest = gzip.decompress(log.path.with_name(files[0].name).read_bytes())
     assert oldest == b"".join(record(number) for number in range(31, 41))
+
+
+def test_files_without_end_are_removed_little_by_little(
+    log: Log, rotation: LogRotation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes to the directory may make millions of them."""
+    monkeypatch.setattr(rotation_module, "_MOST", 10)
+    for number in range(60):
+        log.path.with_name(f"0.log.20200131-0800{number:02}").touch()
+    assert len(rotated(log.path)) == 10
+
+    async def work() -> None:
+        for _ in range(10):
+            await rotate(rotation, log)
+
+    asyncio.run(work())
+    assert len(list(log.path.parent.iterdir())) == 4
+
+
+@in_new_namespaces()
+def test_a_directory_that_does_not_answer_keeps_nobody_else_waiting(tmp_path: Path) -> None:
+    (tmp_path / "pod").mkdir()
+    log = tmp_path / "pod" / "0.log"
+    hanging = unanswering.Hanging(log.parent)
+    last = threading.Timer(TIMEOUT_S, hanging.close)
+    last.start()
+
+    async def reopen(_container: str) -> None:
+        raise AssertionError
+
+    async def work() -> None:
+        rotating = asyncio.create_task(LogRotation(reopen, max_size=100, max_files=4)._rotate("id", log))
+        await hanging.asked()
+        last.cancel()
+        hanging.close()
+        with pytest.raises(OSError):
+            await rotating
+
+    try:
+        asyncio.run(work())
+    finally:
+        last.cancel()
+        hanging.close()
 
 
 def test_log_is_put_back_if_the_runtime_does_not_reopen_it(log: Log) -> None:

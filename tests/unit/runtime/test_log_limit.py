@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import ContainerID
+from podkeep.runtime.bundle import container_log
 from podkeep.runtime.bundle.container_log import LogFile
 from podkeep.runtime.daemon import log_limit
 from podkeep.runtime.daemon.log_limit import LogLimit
+from support import unanswering
 from support.held_threads import HeldThreads
+from support.timeout import TIMEOUT_S
+from unit.kernel.isolation import in_new_namespaces
 
 LIMIT = 100
 A, B = ContainerID("a"), ContainerID("b")
@@ -111,3 +117,27 @@ def test_what_ends_while_room_is_made_touches_no_other_directory(tmp_path: Path)
 
     asyncio.run(scenario())
     assert len(list((tmp_path / "innocent").iterdir())) == 2
+
+
+@in_new_namespaces()
+def test_a_directory_that_does_not_answer_keeps_no_event_loop_from_others(tmp_path: Path) -> None:
+    """A pod with a volume there may have mounted something in it."""
+    (tmp_path / "pod").mkdir()
+    hanging = unanswering.Hanging(tmp_path / "pod")
+    last = threading.Timer(TIMEOUT_S, hanging.close)
+    last.start()
+
+    async def scenario() -> None:
+        log = LogFile(directory=tmp_path / "pod", path=Path("a.log"))
+        reopening = asyncio.create_task(container_log.reopen(log, None, tmp_path / "ctl"))
+        await hanging.asked()
+        last.cancel()
+        hanging.close()
+        with pytest.raises(FailedPrecondition, match="cannot be used"):
+            await reopening
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        last.cancel()
+        hanging.close()

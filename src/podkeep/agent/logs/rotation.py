@@ -17,9 +17,10 @@ from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
-from podkeep.base.concurrency.tasks import Tasks, finished
+from podkeep.base.concurrency.tasks import Tasks, acquired, finished, on_thread
 from podkeep.base.errors import PodkeepError
 from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
 from podkeep.kernel.files import openat
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 
 _BLOCK = 256 * 1024
 _COMPRESSED, _UNFINISHED = ".gz", ".tmp"
+_MOST = 10_000
+"""Rotated files of a log that are looked at: whoever writes to the directory may have made millions of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,8 @@ class RotatedLog:
 def rotated(path: Path) -> list[RotatedLog]:
     """Return the rotated files of the log ``path``, oldest first: not links or directories that have such a name.
 
+    Of very many, only some: they are there again when these have been removed.
+
     :raises OSError: if the directory cannot be read; one that is gone has none.
     """
     found: dict[str, RotatedLog] = {}
@@ -75,6 +80,8 @@ def rotated(path: Path) -> list[RotatedLog]:
                     inode=info.st_ino,
                     mtime_ns=info.st_mtime_ns,
                 )
+            if len(found) == _MOST:
+                break
     return [found[stem] for stem in sorted(found)]
 
 
@@ -144,18 +151,17 @@ class LogRotation:
             self._tasks.start(self._compress_beside(path))
 
     async def _rotate(self, container: str, path: Path) -> None:
-        renamed = path.with_name(next_name(path, rotated(path), datetime.now(UTC)))
+        move_back = partial(_move_back, path)
+        renamed = await acquired(partial(_move_aside, path), move_back)
         # Whoever writes the log has it open and goes on in the renamed file, until the runtime opens the old name anew:
         # nothing is lost.
-        os.rename(path, renamed)
         try:
             await self._reopen(container)
         except PodkeepError as error:
             # A container that has just ended has nobody to open its log anew.
             log.info("container %s: %s", container, error.message)
         finally:
-            if not path.exists():  # also when the pod ends meanwhile
-                os.rename(renamed, path)
+            await on_thread(partial(move_back, renamed))  # also when the pod ends meanwhile
 
     def _remove_excess(self, path: Path) -> None:
         """Remove the oldest files, as many as there are too many beside the one that is written."""
@@ -206,6 +212,18 @@ class LogRotation:
                     path.unlink(missing_ok=True)
             finally:
                 unfinished.unlink(missing_ok=True)
+
+
+def _move_aside(path: Path) -> Path:
+    """Rename a log to the next name of a rotated one, and return that."""
+    renamed = path.with_name(next_name(path, rotated(path), datetime.now(UTC)))
+    os.rename(path, renamed)
+    return renamed
+
+
+def _move_back(path: Path, renamed: Path) -> None:
+    if not path.exists():
+        os.rename(renamed, path)
 
 
 def _size(path: Path) -> int:

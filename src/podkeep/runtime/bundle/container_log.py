@@ -19,8 +19,10 @@ import stat
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from podkeep.base.concurrency.tasks import acquired, on_thread
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
@@ -117,23 +119,31 @@ async def reopen(log: LogFile, monitor: ProcessId | None, control: Path) -> None
     :raises FailedPrecondition: if conmon does not answer, or something is in its way.
     """
     try:
-        directory = log.open_directory()
+        # On threads, to their ends: the directory may be of any file system, and one that does not answer keeps
+        # nobody waiting but who asked.
+        with openat.closing(await acquired(log.open_directory, os.close)) as directory:
+            await _reopen(directory, log, monitor, control)
     except OSError as error:
-        raise FailedPrecondition(f"the directory of {log} cannot be opened: {error.strerror}") from error
-    with openat.closing(directory):
-        before = _stat(directory, log.name)
-        if before is not None and await asyncio.to_thread(_writes_to, monitor, before):
-            # Nobody moved it away. conmon would put an empty file in its place.
+        raise FailedPrecondition(f"the directory of {log} cannot be used: {error.strerror}") from error
+
+
+async def _reopen(directory: int, log: LogFile, monitor: ProcessId | None, control: Path) -> None:
+    before = await on_thread(partial(_stat, directory, log.name))
+    if before is not None and await on_thread(partial(_writes_to, monitor, before)):
+        # Nobody moved it away. conmon would put an empty file in its place.
+        return
+    # Before conmon is told: it opens that file, and ends if it cannot.
+    await on_thread(partial(_make_way, directory, log))
+    # conmon's message for "open the log anew"; the two numbers have no meaning with it.
+    _tell_conmon(control, b"2 0 0\n")
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        now = await on_thread(partial(_stat, directory, log.name))
+        if now is not None and (before is None or not os.path.samestat(now, before)):
             return
-        # Before conmon is told: it opens that file, and ends if it cannot.
-        _make_way(directory, log)
-        # conmon's message for "open the log anew"; the two numbers have no meaning with it.
-        _tell_conmon(control, b"2 0 0\n")
-        deadline = time.monotonic() + TIMEOUT_S
-        while (now := _stat(directory, log.name)) is None or (before is not None and os.path.samestat(now, before)):
-            if time.monotonic() > deadline:
-                raise FailedPrecondition(f"conmon did not reopen {log}")
-            await asyncio.sleep(_PAUSE_S)
+        if time.monotonic() > deadline:
+            raise FailedPrecondition(f"conmon did not reopen {log}")
+        await asyncio.sleep(_PAUSE_S)
 
 
 def _make_way(directory: int, log: LogFile) -> None:

@@ -87,14 +87,12 @@ class LogLimit:
         with openat.closing(await acquired(file.open_directory, os.close)) as directory:
             aside = await on_thread(partial(self._make_room, directory, file.name))
             log.warning("the log of container %s has reached %s bytes; it is now %s", container, self._limit, aside)
-            os.rename(file.name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+            put_back = partial(_put_back, directory, aside, file.name)
+            await acquired(partial(_move, directory, file.name, aside), lambda _: put_back())
             try:
                 await self._reopen(container)
             finally:
-                # A container that has just ended has nobody to open it. A conmon that somebody attached keeps waiting
-                # does so later, and puts an empty file there: what was written has the other name, too.
-                with suppress(OSError):
-                    os.link(aside, file.name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
+                await on_thread(put_back)
 
     def _make_room(self, directory: int, name: str) -> str:
         """Remove what was moved aside before, and return a name that nothing has: an agent uses the same ones.
@@ -114,6 +112,17 @@ class LogLimit:
             except FileNotFoundError:
                 return aside
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), base)
+
+
+def _move(directory: int, name: str, aside: str) -> None:
+    os.rename(name, aside, src_dir_fd=directory, dst_dir_fd=directory)
+
+
+def _put_back(directory: int, aside: str, name: str) -> None:
+    # A container that has just ended has nobody to open it. A conmon that somebody attached keeps waiting does so
+    # later, and puts an empty file there: what was written has the other name, too.
+    with suppress(OSError):
+        os.link(aside, name, src_dir_fd=directory, dst_dir_fd=directory, follow_symlinks=False)
 
 
 def _names(directory: int) -> Iterator[str]:

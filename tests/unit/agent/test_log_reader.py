@@ -100,6 +100,18 @@ def test_a_damaged_compressed_log_is_read_as_far_as_it_goes(tmp_path: Path, dama
     reader.close()
 
 
+def test_the_end_of_a_compressed_log_is_not_looked_for(tmp_path: Path) -> None:
+    """Each block before the one that was looked at had all before it unpacked again, which never ended."""
+    with gzip.open(tmp_path / "0.log.20260101-000000.gz", "wb") as file:
+        file.write(line(b"first"))
+        for _ in range(64):
+            file.write(b"\n" * (1 << 20))
+    reader = log_reader.LogReader(tmp_path / "0.log", tail=10)
+    assert [record.text for record in reader.read(log_reader.READ_BYTES)] == [b"first\n"]
+    assert reader.behind
+    reader.close()
+
+
 def test_record_that_is_still_being_written_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     whole = line(b"hello")

@@ -112,7 +112,8 @@ class LogReader:
     Lines that are none of a log, as a full disk leaves them, are left out, and so is what a damaged file does not
     yield: neither keeps a container from being shown.
 
-    :param tail: how many lines of the current file; ``None``: all.
+    :param tail: how many lines of the current file; ``None``: all, and so for one that is compressed, which the current
+        one is only if somebody else has a hand in it.
     :param rotated: begin with the oldest file that is there, not with the current one.
     :raises NotFound: if there is no such file.
     """
@@ -127,12 +128,10 @@ class LogReader:
         self._told_damage = False
         self.behind = False
         """Whether the last read ended because of its limit."""
-        if tail is not None:
-            try:
-                self._file.seek(tail_offset(self._file, tail))
-            except _DAMAGED:
-                self._damaged = True
-                self._file.seek(0)
+        # One that is compressed would be unpacked from its start again for each block that is looked at from its end:
+        # hours for 16 KB that unpack to 16 MB.
+        if tail is not None and not isinstance(self._file, gzip.GzipFile):
+            self._file.seek(tail_offset(self._file, tail))
 
     def left_out(self) -> list[str]:
         """Return what is to be said of output that is not shown: of removed files each time, of damage once."""

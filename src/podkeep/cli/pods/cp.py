@@ -12,7 +12,7 @@ import tarfile
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,8 @@ _PIECE = 64 << 10
 _WORDS = 4096
 """Bytes that are kept of what the container's tar says."""
 _TEST_TIMEOUT_S = 30
+_SHOWN = 20
+"""Entries of an archive that are named when they are left out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,19 @@ def remote(text: str, namespace: str) -> Remote | None:
         path=PurePosixPath(path),
         is_directory=path.endswith("/"),
     )
+
+
+@dataclass(kw_only=True)
+class LeftOut:
+    """Entries of an archive that are not made: the first of them, and how many. A container may send any number."""
+
+    first: list[str] = field(default_factory=list)
+    count: int = 0
+
+    def note(self, text: str) -> None:
+        self.count += 1
+        if len(self.first) < _SHOWN:
+            self.first.append(text)
 
 
 @click.command(name="cp")
@@ -178,14 +193,14 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
     if not parent.is_dir():
         raise NotFound(f"{parent}: no such directory")
     read, write = os.pipe2(os.O_CLOEXEC)
-    skipped: list[str] = []
+    left_out = LeftOut()
     failure: list[Exception] = []
 
     def extract() -> None:
         from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
 
         try:
-            if not unpack(TarReader(ByteSource(lambda: os.read(read, _PIECE))), name.encode(), target, skipped):
+            if not unpack(TarReader(ByteSource(lambda: os.read(read, _PIECE))), name.encode(), target, left_out):
                 failure.append(NotFound(f"the container's tar sent nothing for {place.path}"))
         except (OSError, TarError, PodkeepError) as error:
             failure.append(error)
@@ -212,18 +227,18 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
     if failure:
         error = failure[0]
         raise error if isinstance(error, PodkeepError) else FailedPrecondition(f"{target}: {error}")
-    for text in skipped[:20]:
+    for text in left_out.first:
         forms.echo_line(f"podkeep: left out: {text}", err=True)
-    if len(skipped) > 20:
-        forms.echo_line(f"podkeep: left out: {len(skipped) - 20} more", err=True)
+    if left_out.count > len(left_out.first):
+        forms.echo_line(f"podkeep: left out: {left_out.count - len(left_out.first)} more", err=True)
 
 
-def unpack(reader: TarReader, name: bytes, target: Path, skipped: list[str]) -> int:
+def unpack(reader: TarReader, name: bytes, target: Path, left_out: LeftOut) -> int:
     """Make what an archive has as ``name`` at ``target``; return how many entries were made.
 
     No link is made or followed, nothing lands anywhere else, and what is no file and no directory is left out.
 
-    :param skipped: told what was left out, and why.
+    :param left_out: told what was left out, and why.
     :raises TarError: if it is no archive.
     :raises InvalidArgument: if an entry is meant to land elsewhere.
     :raises OSError: if something cannot be written.
@@ -241,7 +256,7 @@ def unpack(reader: TarReader, name: bytes, target: Path, skipped: list[str]) -> 
             shown = os.fsdecode(b"/".join(parts))
             if entry.kind not in (EntryKind.FILE, EntryKind.DIRECTORY) or entry.parts is not None:
                 what = "sparse file" if entry.parts is not None else entry.kind.value
-                skipped.append(f"{shown}: a {what}")
+                left_out.note(f"{shown}: a {what}")
                 continue
             with openat.closing(_directory(top, path[:-1])) as parent:
                 if entry.kind is EntryKind.DIRECTORY:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
+
 from podkeep.apiserver.admission.attributes import Admission, Attributes, Operation
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.kinds.resources import Resource, Target
+from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.schema.table import Kind
 
 NAMESPACED = {
@@ -43,6 +46,9 @@ class Objects:
 
     def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         return next((value for value in self.list(resource, namespace) if value["metadata"]["name"] == name), None)
+
+    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+        return (msgspec.convert(value, of) for value in self.list(resource, namespace))
 
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         for found, value in self._objects:

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from podkeep.apiserver.meta.lister import Part
+
 
 class Objects:
     """A lister, and a changing one, over dictionaries."""
@@ -32,6 +36,9 @@ class Objects:
 
     def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         return self._values.get((resource, namespace, name))
+
+    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+        return (msgspec.convert(value, of) for value in self.list(resource, namespace))
 
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         for key in sorted(self._values):

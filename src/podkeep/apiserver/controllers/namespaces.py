@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any
+
+import msgspec
 
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
@@ -43,6 +46,19 @@ _CONDITIONS = {
     "NamespaceFinalizersRemaining": ("ContentHasNoFinalizers", "All content-preserving finalizers finished"),
 }
 """The reason and message of each condition that is false."""
+
+
+class _Fields(msgspec.Struct, frozen=True, rename="camel"):
+    """What the end of a namespace asks of an object."""
+
+    name: str
+    uid: str
+    deletion_timestamp: str = ""
+    finalizers: tuple[str, ...] = ()
+
+
+class _Part(msgspec.Struct, frozen=True):
+    metadata: _Fields
 
 
 class NamespaceDeletion:
@@ -85,20 +101,21 @@ class NamespaceDeletion:
         if FINALIZER not in finalizers:
             return NOTHING
         # Pods first (KEP-5080): while they run, what restricts them, such as network policies, has to stay.
-        remaining = {PODS: list(lister.list(PODS, name))} if PODS in self._resources else {}
-        if not any(remaining.values()):
-            remaining = {resource: list(lister.list(resource, name)) for resource in self._resources}
-        deletions = [
-            Delete(resource=resource, namespace=name, name=value["metadata"]["name"], uid=value["metadata"]["uid"])
-            for resource, values in remaining.items()
-            for value in values
-            if "deletionTimestamp" not in value["metadata"]
-        ]
-        if deletions:
-            # What follows from them comes back as changes.
-            return Plan(writes=deletions)
-        told = self._told(namespace, remaining, now)
-        if any(remaining.values()):
+        places: Iterable[str] = [PODS] if any(self._remaining(lister, [PODS], name)) else self._resources
+        # As many as one turn deletes are looked for; what follows from them comes back as changes.
+        deletions = (
+            Delete(resource=resource, namespace=name, name=fields.name, uid=fields.uid)
+            for resource, fields in self._remaining(lister, places, name)
+            if not fields.deletion_timestamp
+        )
+        if (first := next(deletions, None)) is not None:
+            return Plan(writes=chain([first], deletions))
+        objects, kept = Counter[str](), Counter[str]()
+        for resource, fields in self._remaining(lister, places, name):
+            objects[self._resources[resource]] += 1
+            kept.update(fields.finalizers)
+        told = self._told(namespace, objects, kept, now)
+        if objects:
             return Plan(writes=told)
         left = [finalizer for finalizer in finalizers if finalizer != FINALIZER]
         uid = {"uid": namespace["metadata"]["uid"]}
@@ -111,16 +128,15 @@ class NamespaceDeletion:
         )
         return Plan(writes=told, then=(last,))
 
+    def _remaining(self, lister: Lister, places: Iterable[str], name: str) -> Iterator[tuple[str, _Fields]]:
+        for resource in places:
+            if resource in self._resources:
+                for part in lister.parts(resource, name, _Part):
+                    yield resource, part.metadata
+
     def _told(
-        self, namespace: Mapping[str, Any], remaining: Mapping[str, list[Mapping[str, Any]]], now: datetime
+        self, namespace: Mapping[str, Any], objects: Mapping[str, int], finalizers: Mapping[str, int], now: datetime
     ) -> list[Patch]:
-        objects = {self._resources[resource]: len(values) for resource, values in remaining.items() if values}
-        finalizers = Counter(
-            finalizer
-            for values in remaining.values()
-            for value in values
-            for finalizer in value["metadata"].get("finalizers", ())
-        )
         old = namespace.get("status", {}).get("conditions", [])
         conditions = updated_conditions(old, objects, finalizers, now)
         return [] if conditions is None else [_status(namespace, {"conditions": conditions})]

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from podkeep.apiserver.kinds.pods.binding import set_condition
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.objects import Object, has_condition, metadata
@@ -29,6 +31,25 @@ def ignores_budget(pod: Mapping[str, Any]) -> bool:
     """Tell whether a pod's end disrupts nothing: it has not begun, or has ended, or is about to."""
     phase = pod.get("status", {}).get("phase")
     return phase in ("Succeeded", "Failed", "Pending") or "deletionTimestamp" in metadata(pod)
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    selector: dict[str, Any] | None = None
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What of a disruption budget says which pods are its own."""
+
+    metadata: _Named
+    spec: _Spec = _Spec()
+
+    def has(self, labels: Mapping[str, str]) -> bool:
+        selector = selectors.of_object(self.spec.selector)
+        return selector is not None and selector.matches(labels)
 
 
 def budget_of(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -38,6 +40,7 @@ from podkeep.http.messages import Response
 ATTEMPTS = 5
 """Of a change that is computed from an object which others change."""
 _PODS, _BUDGETS = Kind("", "v1", "Pod"), Kind("policy", "v1", "PodDisruptionBudget")
+_BUDGETS_STORED = "policy/poddisruptionbudgets"
 _SCALE = Resource(kind=scale.SCALE, plural="scales", columns=scale.COLUMNS)
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
@@ -164,7 +167,7 @@ class Subresources:
         pod = self._object(target._replace(subresource=""))
         revision = given.resource_version
         if not evictions.ignores_budget(pod):
-            budget = evictions.budget_of(pod, self.lister.list("policy/poddisruptionbudgets", target.namespace))
+            budget = evictions.budget_of(pod, await self._budgets(pod, target.namespace))
             if budget is not None:
                 if evictions.is_unguarded(pod, budget):
                     # Not if it has become ready meanwhile.
@@ -180,6 +183,19 @@ class Subresources:
             grace_period=given.grace_period, uid=given.uid, resource_version=revision, propagation=given.propagation
         )
         await self.registry.delete(target._replace(subresource=""), options_, request)
+
+    async def _budgets(self, pod: Object, namespace: str) -> list[Mapping[str, Any]]:
+        """Return the disruption budgets of a pod; of several, two."""
+        found: list[Mapping[str, Any]] = []
+        labels = metadata(pod).get("labels", {})
+        for budget in self.lister.parts(_BUDGETS_STORED, namespace, evictions.Budget):
+            if budget.has(labels) and (whole := self.lister.get(_BUDGETS_STORED, namespace, budget.metadata.name)):
+                found.append(whole)
+                if len(found) > 1:
+                    break
+            # There may be hundreds of large ones: others have their turn.
+            await asyncio.sleep(0)
+        return found
 
     async def _charge(self, target: Target, name: str, request: Request) -> None:
         """Note a disruption in a budget."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
+
+Part = TypeVar("Part")
 
 
 class Lister(Protocol):
@@ -18,6 +20,13 @@ class Lister(Protocol):
 
     def list(self, resource: str, namespace: str = "") -> Iterable[Mapping[str, Any]]:
         """Return every object of a resource, by namespace and name; in one namespace if that is not empty."""
+        ...
+
+    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterable[Part]:
+        """Return a part of each object that :meth:`list` returns: what msgspec makes of it as a ``Struct``.
+
+        For who reads all of a namespace for little of each: its objects may be gigabytes when they are decoded whole.
+        """
         ...
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Store
 
@@ -31,6 +32,10 @@ class StoreLister:
 
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         return map(self._decode, self._store.snapshot(resource, namespace).items)
+
+    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+        decode = msgspec.json.Decoder(of).decode
+        return (decode(stored.value) for stored in self._store.snapshot(resource, namespace).items)
 
     @property
     def revision(self) -> int:

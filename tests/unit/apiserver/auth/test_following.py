@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from podkeep.apiserver.auth.following import Changes, Following
-from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.lister import Lister, Part
 
 
 class Written:
@@ -30,6 +30,9 @@ class Written:
 
     def list(self, resource: str, namespace: str = "") -> Iterable[Mapping[str, Any]]:
         return [{"name": name} for name in self.names]
+
+    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterable[Part]:
+        raise NotImplementedError
 
 
 def test_an_index_follows_what_is_written() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,27 @@ def test_the_last_disruption_is_noted_as_such() -> None:
     charged = evictions.charged(_budget(disruptionsAllowed=1), "p", NOW)
     assert charged["status"]["conditions"][0]["reason"] == "InsufficientPods"
     assert charged["status"]["disruptedPods"] == {"p": NOW}
+
+
+def test_others_have_their_turn_while_many_budgets_are_looked_at(tmp_path: Path) -> None:
+    """All those of a namespace were decoded at once: hundreds of large ones kept everybody waiting for seconds."""
+
+    async def test(api: Api) -> None:
+        await _created(api, PODS, _pod())
+        status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        await api.call("PATCH", f"{PODS}/p/status", {"status": status}, content_type=MERGE)
+        for number in range(30):
+            spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "other"}}}
+            await _created(api, BUDGETS, {"metadata": {"name": f"b{number}"}, "spec": spec})
+        evicting = asyncio.ensure_future(api.call("POST", f"{PODS}/p/eviction?dryRun=All", {"metadata": {"name": "p"}}))
+        turns = 0
+        while not evicting.done():
+            turns += 1
+            await asyncio.sleep(0)
+        assert (await evicting).status == 201
+        assert turns >= 30
+
+    run(tmp_path, test)
 
 
 def test_a_pod_with_two_budgets_cannot_be_evicted() -> None:

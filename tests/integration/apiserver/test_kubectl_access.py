@@ -121,6 +121,24 @@ def token_for(pod: dict[str, Any] | None) -> str:
     return json.dumps({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "metadata": {}, "spec": spec})
 
 
+def test_what_signs_tokens_is_there_when_the_first_one_is_made(tmp_path: Path, scratch_machine: None) -> None:
+    """It takes 10 MB, which an API without tokens does not need."""
+    daemon = ApiDaemon(tmp_path)
+    # The program itself: a copy of the fork server could have its memory.
+    daemon.environment = {"PYTHONNOUSERSITE": "1"}
+    with daemon:
+        maps = Path(f"/proc/{daemon.pid}/maps")
+        assert "cryptography" not in maps.read_text()
+        assert "kube-root-ca.crt" in daemon.kubectl("get", "configmaps", "-A")
+        assert "/openid/v1/jwks" in daemon.kubectl("get", "--raw", "/.well-known/openid-configuration")
+        assert '"kty":"EC"' in daemon.kubectl("get", "--raw", "/openid/v1/jwks")
+        assert "cryptography" not in maps.read_text()
+        daemon.kubectl("create", "sa", "robot")
+        made = ("create", "--raw", "/api/v1/namespaces/default/serviceaccounts/robot/token", "-f", "-")
+        assert json.loads(daemon.kubectl(*made, stdin=token_for(None)))["status"]["token"]
+        assert "cryptography" in maps.read_text()
+
+
 def test_a_node_reads_what_its_pods_name_and_writes_what_is_its_own(api: ApiDaemon) -> None:
     node = ("--kubeconfig", str(user(api, "system:node:n1", "system:nodes")))
     new = ("create", "--validate=false", "-f", "-")

@@ -1,7 +1,8 @@
 """JSON Web Tokens in their compact form (RFC 7519, RFC 7515), signed with RS256 or ES256.
 
-Owns keys and signatures; what a token says is not looked at here. ``cryptography`` is imported when the first key is
-read: it takes 10 MB, which an API whose clients have certificates alone does not need.
+Owns keys and signatures; what a token says is not looked at here. ``cryptography`` takes 10 MB, which an API whose
+clients have certificates alone does not need: with a key as podkeep makes it, it is imported when the first token is
+signed or verified.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import binascii
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -22,6 +24,11 @@ MAX_CHARACTERS = 16 << 10
 _MIN_RSA_BITS = 2048
 _ES256_BYTES = 32
 """Of each of the two numbers that a signature is."""
+_PEM = b"-----BEGIN PRIVATE KEY-----\n", b"-----END PRIVATE KEY-----"
+# PKCS #8 with a key of RFC 5915 on P-256, which is followed by its public point; and the public key in X.509.
+_PKCS8_P256 = bytes.fromhex("308187020100301306072a8648ce3d020106082a8648ce3d030107046d306b0201010420")
+_POINT_OF_PKCS8 = bytes.fromhex("a14403420004")
+_SPKI_P256 = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
 
 
 class InvalidToken(Exception):
@@ -124,9 +131,36 @@ def _bytes(text: str) -> bytes:
 def read_signing_key(pem: bytes) -> SigningKey:
     """Return a private key.
 
-    :param pem: RSA of 2048 bits or more, or ECDSA on P-256; without a password.
+    :param pem: RSA of 2048 bits or more, or ECDSA on P-256; without a password. That a key on P-256 is right, if it has
+        the form of those that podkeep makes, is told by :meth:`SigningKey.sign` and :meth:`VerificationKey.verify`.
     :raises FailedPrecondition: if it is something else.
     """
+    point = _public_point(pem)
+    if point is None:
+        return _loaded(pem)
+    # One turn of the event loop takes the 15 ms for it, once.
+    load = cache(lambda: _loaded(pem))
+    public = _public_p256(point, lambda data, signature: load().public.verify(data, signature))
+    return SigningKey(public=public, sign=lambda data: load().sign(data))
+
+
+def _public_point(pem: bytes) -> bytes | None:
+    """Return both coordinates of a key's public point; None: it has another form than the keys that podkeep makes."""
+    start, end = _PEM
+    text = pem.strip()
+    if not text.startswith(start) or not text.endswith(end):
+        return None
+    try:
+        der = base64.b64decode(text.removeprefix(start).removesuffix(end).replace(b"\n", b""), validate=True)
+    except binascii.Error:
+        return None
+    secret = len(_PKCS8_P256) + _ES256_BYTES
+    point = der[secret + len(_POINT_OF_PKCS8) :]
+    is_ours = der.startswith(_PKCS8_P256) and der.startswith(_POINT_OF_PKCS8, secret) and len(point) == 2 * _ES256_BYTES
+    return point if is_ours else None
+
+
+def _loaded(pem: bytes) -> SigningKey:
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -201,25 +235,33 @@ def _verification_key(key: Any) -> VerificationKey:
     if isinstance(key, rsa.RSAPublicKey):
         if key.key_size < _MIN_RSA_BITS:
             raise _unusable(f"it has {key.key_size} bits, and RSA needs {_MIN_RSA_BITS}")
-        algorithm, verify = "RS256", verify_rsa
-        rsa_numbers = key.public_numbers()
-        numbers = {"kty": "RSA", "n": _number(rsa_numbers.n), "e": _number(rsa_numbers.e)}
-    elif isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
-        algorithm, verify = "ES256", verify_ec
-        ec_numbers = key.public_numbers()
-        numbers = {"kty": "EC", "crv": "P-256"}
-        numbers |= {"x": _number(ec_numbers.x, _ES256_BYTES), "y": _number(ec_numbers.y, _ES256_BYTES)}
-    else:
-        raise _unusable("it is neither RSA nor ECDSA on P-256")
-    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        values = key.public_numbers()
+        numbers = {"kty": "RSA", "n": _number(values.n), "e": _number(values.e)}
+        der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+        return _public("RS256", der, verify_rsa, numbers)
+    if isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1):
+        point = key.public_bytes(serialization.Encoding.X962, serialization.PublicFormat.UncompressedPoint)
+        return _public_p256(point.removeprefix(b"\x04"), verify_ec)
+    raise _unusable("it is neither RSA nor ECDSA on P-256")
+
+
+def _public_p256(point: bytes, verify: Callable[[bytes, bytes], bool]) -> VerificationKey:
+    first, second = point[:_ES256_BYTES], point[_ES256_BYTES:]
+    numbers = {"kty": "EC", "crv": "P-256", "x": _base64(first), "y": _base64(second)}
+    return _public("ES256", _SPKI_P256 + point, verify, numbers)
+
+
+def _public(
+    algorithm: str, der: bytes, verify: Callable[[bytes, bytes], bool], numbers: Mapping[str, str]
+) -> VerificationKey:
     # As kube-apiserver derives it, so that tokens say which key they need, and not what it is.
     identifier = _base64(hashlib.sha256(der).digest())
     return VerificationKey(identifier=identifier, algorithm=algorithm, verify=verify, numbers=numbers)
 
 
-def _number(number: int, least: int = 1) -> str:
-    """Return a number of a JSON Web Key, of so many bytes at least."""
-    return _base64(number.to_bytes(max(least, (number.bit_length() + 7) // 8), "big"))
+def _number(number: int) -> str:
+    """Return a number of a JSON Web Key."""
+    return _base64(number.to_bytes(max(1, (number.bit_length() + 7) // 8), "big"))
 
 
 def _unusable(why: str) -> FailedPrecondition:

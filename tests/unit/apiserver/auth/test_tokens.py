@@ -44,7 +44,8 @@ RSA = rsa.generate_private_key(65537, 2048)
 EC = ec.generate_private_key(ec.SECP256R1())
 KEYS = {"RS256": RSA, "ES256": EC}
 SIGNING = {name: jwt.read_signing_key(pem(key)) for name, key in KEYS.items()}
-OTHER = jwt.read_signing_key(pem(ec.generate_private_key(ec.SECP256R1())))
+OTHER_EC = ec.generate_private_key(ec.SECP256R1())
+OTHER = jwt.read_signing_key(pem(OTHER_EC))
 
 
 def account(uid: str = "u-sa", **more: Any) -> dict[str, Any]:
@@ -477,6 +478,28 @@ def test_keys_that_cannot_be_used_are_named_as_such(data: bytes) -> None:
         jwt.read_signing_key(data)
     with pytest.raises(FailedPrecondition, match="cannot be used"):
         jwt.read_verification_keys(data)
+
+
+def test_a_key_of_podkeep_tells_the_same_before_and_after_it_is_loaded() -> None:
+    """It is loaded with the first signature, as a key of another form is at once."""
+    traditional = EC.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
+    )
+    late, early = jwt.read_signing_key(pem(EC)), jwt.read_signing_key(traditional)
+    assert late.public.web_key == early.public.web_key
+    assert late.public.verify(b"data", early.sign(b"data"))
+    assert early.public.verify(b"data", late.sign(b"data"))
+    assert not late.public.verify(b"other", early.sign(b"data"))
+
+
+def test_a_key_with_the_public_half_of_another_signs_and_verifies_nothing() -> None:
+    bodies = [base64.b64decode(b"".join(pem(key).splitlines()[1:-1])) for key in (EC, OTHER_EC)]
+    joined = base64.encodebytes(bodies[0][:-64] + bodies[1][-64:])
+    key = jwt.read_signing_key(b"-----BEGIN PRIVATE KEY-----\n" + joined + b"-----END PRIVATE KEY-----\n")
+    with pytest.raises(FailedPrecondition, match="cannot be used"):
+        key.sign(b"data")
+    with pytest.raises(FailedPrecondition, match="cannot be used"):
+        key.public.verify(b"data", OTHER.sign(b"data"))
 
 
 ANN = User(name="ann", uid="1", groups=("dev", "ops"))

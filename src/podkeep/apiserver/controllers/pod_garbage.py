@@ -40,7 +40,7 @@ _ORPHANED = {
 
 
 class PodGarbage:
-    """The controller. It remembers which pods each node has, and since when nodes are gone."""
+    """The controller. It remembers which pods each node has, which nodes are there, and since when others are gone."""
 
     name = "pod-garbage-collector"
     user = service_account(name)
@@ -48,28 +48,33 @@ class PodGarbage:
 
     def __init__(self) -> None:
         self._bound = PodsOfNodes()
+        self._there: set[str] = set()
         self._gone: dict[str, datetime] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
         key = change.key
         if key.resource == NODES:
             if change.is_deletion:
+                self._there.discard(key.name)
                 self._gone[key.name] = change.at
                 yield from self._bound.pods(key.name)
             else:
+                self._there.add(key.name)
                 self._gone.pop(key.name, None)
                 if _is_out_of_service(change.value):
                     yield from self._bound.pods(key.name)
             return
         before, node = self._bound.note(change)
-        if not change.is_deletion and (node != before or change.metadata.deletion_timestamp):
+        # Most pods are on a node that is there: if it goes, they are looked at then.
+        is_lost = node != before and node not in self._there
+        if not change.is_deletion and (is_lost or change.metadata.deletion_timestamp):
             yield key
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         assert isinstance(item, Key)
         node = lister.get(NODES, "", name) if (name := self._bound.node(item)) else None
         if node is not None and not _is_out_of_service(node):
-            return NOTHING  # the pod itself need not be read: there are many of them at the start
+            return NOTHING
         pod = lister.get(*item)
         if pod is None:
             return NOTHING

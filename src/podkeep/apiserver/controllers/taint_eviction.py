@@ -39,7 +39,7 @@ _CONDITION = {
 
 
 class TaintEviction:
-    """The controller. It remembers which pods each node has, and since when a pod tolerates what its node has."""
+    """The controller. It remembers what pods nodes have, which nodes are tainted, and since when pods tolerate that."""
 
     name = NAME
     user = service_account("node-controller")
@@ -47,6 +47,7 @@ class TaintEviction:
 
     def __init__(self) -> None:
         self._bound = PodsOfNodes()
+        self._tainted: set[str] = set()
         self._since: dict[Key, datetime] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
@@ -54,19 +55,20 @@ class TaintEviction:
         key = change.key
         if key.resource == NODES:
             tainted = not change.is_deletion and bool(_taints(change.value))
+            (self._tainted.add if tainted else self._tainted.discard)(key.name)
             yield from [pod for pod in self._bound.pods(key.name) if tainted or pod in self._since]
             return
         _, node = self._bound.note(change)
-        if node:
-            yield key
-        else:
+        if not node:
             self._since.pop(key, None)
+        # Most pods are on a node that is not tainted: if it gets a taint, they are looked at then.
+        elif node in self._tainted or key in self._since:
+            yield key
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         assert isinstance(item, Key)
         node = lister.get(NODES, "", self._bound.node(item))
         taints = () if node is None else _taints(node)
-        # A pod is read only if it may have to go: there are many of them at the start.
         pod = lister.get(*item) if taints else None
         if pod is None or "deletionTimestamp" in pod["metadata"]:
             self._since.pop(item, None)

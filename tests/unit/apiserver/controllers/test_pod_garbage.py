@@ -26,8 +26,8 @@ def pod(node: str = "n", phase: str = "Running", *, deleting: bool = False) -> t
 def test_pods_of_a_node_that_is_gone() -> None:
     controller = PodGarbage()
     assert told(controller, NODE) == []
-    assert told(controller, pod()) == [KEY]
-    assert told(controller, pod()) == []
+    assert told(controller, pod()) == [], "its node is there: there are many such pods"
+    assert told(controller, pod(deleting=True)) == [KEY]
     assert list(controller.reconcile(KEY, Objects(NODE, pod()), NOW).writes) == []
     assert told(controller, NODE, EventType.DELETED) == [KEY]
     plan = controller.reconcile(KEY, Objects(pod()), NOW + timedelta(seconds=30))
@@ -53,11 +53,12 @@ def test_pods_of_a_node_that_is_gone() -> None:
     told(controller, NODE)
     told(controller, pod(), EventType.DELETED)
     assert told(controller, NODE, EventType.DELETED) == []
+    assert told(controller, pod()) == [KEY], "bound to what is gone"
 
 
 def test_a_node_that_nobody_knows_gets_its_time_too() -> None:
     controller = PodGarbage()
-    told(controller, pod())
+    assert told(controller, pod()) == [KEY]
     assert controller.reconcile(KEY, Objects(pod()), NOW).after == 40
     assert controller.reconcile(KEY, Objects(pod()), NOW + timedelta(seconds=41)).then == (END,)
 

@@ -37,7 +37,7 @@ TAINTED = node({"key": "gpu", "value": "yes", "effect": "NoExecute"})
 def test_a_pod_that_does_not_tolerate_the_taint_goes_at_once() -> None:
     controller = TaintEviction()
     assert told(controller, node()) == []
-    assert told(controller, pod()) == [KEY]
+    assert told(controller, pod()) == [], "its node is not tainted: there are many such pods"
     assert controller.reconcile(KEY, Objects(node(), pod()), NOW).then == ()
     assert told(controller, node({"key": "gpu", "effect": "NoSchedule"})) == []
     assert told(controller, TAINTED) == [KEY]
@@ -70,6 +70,15 @@ def test_a_pod_stays_for_as_long_as_it_tolerates_the_taint() -> None:
     assert controller.reconcile(KEY, Objects(TAINTED, lasting), later + timedelta(seconds=60)).then == (END,)
     assert told(controller, lasting, EventType.DELETED) == []
     assert told(controller, TAINTED) == []
+
+
+def test_a_pod_is_looked_at_whichever_is_told_first_it_or_the_taint() -> None:
+    controller = TaintEviction()
+    assert told(controller, pod()) == []
+    assert told(controller, TAINTED) == [KEY]
+    assert told(controller, pod()) == [KEY]
+    assert told(controller, TAINTED, EventType.DELETED) == []
+    assert told(controller, pod()) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from sys import intern
 
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.base import sqlite
@@ -89,6 +90,7 @@ class Database:
         (verdict,) = self._db.execute("PRAGMA integrity_check(1)").fetchone()
         if verdict != "ok":
             raise self._damaged(" ".join(verdict.split()))
+        self._db.execute("PRAGMA shrink_memory")
 
     def _damaged(self, why: str) -> DataLoss:
         return DataLoss(
@@ -103,6 +105,7 @@ class Database:
         """Yield the newest revision of each object that exists."""
         query = f"SELECT {_COLUMNS} FROM current JOIN log USING (revision)"
         yield from map(_stored, self._db.execute(query))
+        self._db.execute("PRAGMA shrink_memory")
 
     def revision(self) -> int:
         """Return the newest revision; 0 if nothing was ever written."""
@@ -265,7 +268,8 @@ class Database:
 
 def _stored(row: tuple[int, str, str, str, bytes]) -> Stored:
     revision, resource, namespace, name, value = row
-    return Stored(Key(resource, namespace, name), revision, value)
+    # Each row has strings of its own, and thousands of objects the same resource and namespace.
+    return Stored(Key(intern(resource), intern(namespace), name), revision, value)
 
 
 def _event(row: tuple[int, str, str, str, bytes, str, int, bytes | None]) -> Event:

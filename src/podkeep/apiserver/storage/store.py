@@ -11,13 +11,14 @@ from it, and none of them is ever seen.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -45,6 +46,7 @@ _GROUP_EVENTS = 500
 """Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
 _DISK_EVENTS = 500
 _encode = msgspec.json.Encoder().encode
+_key_of = attrgetter("key")
 _Write: TypeAlias = tuple[Event, asyncio.Future[Stored]]
 _Scope: TypeAlias = tuple[str, str]
 """A resource and a namespace: what a watcher sees events of. The namespace is empty for all of them."""
@@ -245,11 +247,11 @@ class Store:
         # How far that has come is not on the disk: who watched these before a restart lists them again.
         self._short_compacted = self._revision
         self._short_done = self._compacted
-        self._objects: dict[str, dict[tuple[str, str], Stored]] = {}
+        self._objects: dict[str, dict[Key, Stored]] = {}
         for stored in self._database.current():
-            _, namespace, name = stored.key
-            self._objects.setdefault(stored.key.resource, {})[namespace, name] = stored
-        self._names = {resource: sorted(objects) for resource, objects in self._objects.items()}
+            self._objects.setdefault(stored.key.resource, {})[stored.key] = stored
+        # The same by their keys: a list of many is a part of this one, which is copied in no time.
+        self._sorted = {name: sorted(objects.values(), key=_key_of) for name, objects in self._objects.items()}
         self._pending: dict[Key, _Write] = {}
         self._queue: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
@@ -297,7 +299,7 @@ class Store:
 
     def get(self, key: Key) -> Stored | None:
         """Return an object as it is acknowledged; None if there is none."""
-        return self._objects.get(key.resource, {}).get((key.namespace, key.name))
+        return self._objects.get(key.resource, {}).get(key)
 
     def newest(self, key: Key) -> Stored | None:
         """Return an object as the next write to it finds it, which may not be acknowledged yet."""
@@ -343,11 +345,11 @@ class Store:
 
     def snapshot(self, resource: str, namespace: str = "") -> Page:
         """Return every object of a resource, by namespace and name; in one namespace if that is not empty."""
-        objects, names = self._objects.get(resource, {}), self._names.get(resource, [])
-        first = bisect_left(names, (namespace, ""))
+        items = self._sorted.get(resource, [])
+        first = bisect_left(items, Key(resource, namespace, ""), key=_key_of)
         # NUL sorts before every character of a namespace: the names in `a` end before those in `a-b`.
-        last = bisect_left(names, (f"{namespace}\0", "")) if namespace else len(names)
-        return Page([objects[name] for name in names[first:last]], self._revision)
+        last = bisect_left(items, Key(resource, f"{namespace}\0", ""), key=_key_of) if namespace else len(items)
+        return Page(items[first:last], self._revision)
 
     async def page(self, resource: str, namespace: str, revision: int, after: tuple[str, str], limit: int) -> Page:
         """Return at most ``limit`` objects as they were at ``revision``, after a namespace and name; fewer large ones.
@@ -466,17 +468,19 @@ class Store:
                 watcher.put(events, added)
 
     def _remember(self, stored: Stored) -> None:
-        resource, namespace, name = stored.key
-        objects = self._objects.setdefault(resource, {})
-        if (namespace, name) not in objects:
-            insort(self._names.setdefault(resource, []), (namespace, name))
-        objects[namespace, name] = stored
+        key = stored.key
+        objects, items = self._objects.setdefault(key.resource, {}), self._sorted.setdefault(key.resource, [])
+        place = bisect_left(items, key, key=_key_of)
+        if key in objects:
+            items[place] = stored
+        else:
+            items.insert(place, stored)
+        objects[key] = stored
 
     def _forget(self, key: Key) -> None:
-        resource, *name = key
-        del self._objects[resource][key.namespace, key.name]
-        names = self._names[resource]
-        del names[bisect_left(names, tuple(name))]
+        del self._objects[key.resource][key]
+        items = self._sorted[key.resource]
+        del items[bisect_left(items, key, key=_key_of)]
 
     # watches
 

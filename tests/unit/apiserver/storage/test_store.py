@@ -101,6 +101,21 @@ def test_lists_are_by_namespace_and_name(tmp_path: Path) -> None:
     run(tmp_path / "db", steps)
 
 
+def test_a_list_has_the_newest_revision_of_each(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        made = [await store.put(key(name, "ns"), value(name), None) for name in "cab"]
+        changed = await store.put(key("a", "ns"), value("a", spec=1), made[1])
+        assert store.snapshot("pods", "ns").items == [changed, made[2], made[0]]
+        before = store.snapshot("pods")
+        await store.delete(key("b", "ns"), value("b"), made[2])
+        assert store.snapshot("pods").items == [changed, made[0]]
+        again = await store.put(key("b", "ns"), value("b", spec=2), None)
+        assert store.snapshot("pods").items == [changed, again, made[0]]
+        assert before.items == [changed, made[2], made[0]]
+
+    run(tmp_path / "db", steps)
+
+
 def test_a_write_from_an_old_revision_is_a_conflict(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         first = await store.put(key("a"), value("a"), None)

@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -39,6 +39,8 @@ TURN = 200
 """Objects that selectors are held against in one turn of the event loop: some 2 ms if none was read before."""
 TURN_BYTES = 8 << 20
 """Of these objects, if they are large: they are read for it, and what was read of all of them is not kept."""
+ADDED_AT_ONCE = 1_000
+"""Objects of which is kept in one turn what they are: some 0.2 ms."""
 KEPT_BYTES = 64 << 10
 """Of the objects of a list, at once, that are kept for a client: it can take its time, and others change them. One is
 read if it is larger."""
@@ -100,43 +102,45 @@ def future_revision(error: FutureRevision) -> StatusError:
     return StatusError(504, "Timeout", error.message, causes=causes, retryAfterSeconds=1)
 
 
-class Version(NamedTuple):
-    """What is kept of a large object: which it is, the revision that wrote it, and its bytes."""
-
-    key: Key
-    revision: int
-    size: int
-
-
 class Objects:
     """Objects as they were at a revision, for an answer that is sent for as long as its client takes.
 
     The first :data:`KEPT_BYTES` of them are kept meanwhile. Others are in the store's memory as long as they are the
-    newest, and on its disk after.
+    newest, and on its disk after: of them, what they are, the revision that wrote them, and their bytes.
     """
 
-    def __init__(self, store: Store, revision: int, found: Iterable[Stored] = ()) -> None:
+    def __init__(self, store: Store, revision: int, found: Sequence[Stored] = ()) -> None:
         self._store, self._revision = store, revision
-        self._items: list[Stored | Version] = []
-        self._size = 0
-        for stored in found:
-            self.add(stored)
+        self._first: list[Stored] = []
+        self._room = KEPT_BYTES
+        # One list of each, and no object of its own for each object, whose making takes most of the time.
+        self._keys: list[Key] = []
+        self._revisions: list[int] = []
+        self._sizes: list[int] = []
+        self.add(found)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._keys)
 
-    def add(self, stored: Stored) -> None:
+    def add(self, found: Sequence[Stored]) -> None:
         """Add what was found, after all others."""
-        key, revision, value = stored
-        self._size += len(value)
-        self._items.append(stored if self._size <= KEPT_BYTES else Version(key, revision, len(value)))
+        sizes = [len(stored.value) for stored in found]
+        for stored, size in zip(found, sizes, strict=True):
+            if size > self._room:
+                self._room = -1  # none that follows is kept, so that those which are kept are the first
+                break
+            self._first.append(stored)
+            self._room -= size
+        self._keys += [stored.key for stored in found]
+        self._revisions += [stored.revision for stored in found]
+        self._sizes += sizes
 
     @property
     def last(self) -> Key:
-        return self._items[-1].key
+        return self._keys[-1]
 
-    def keys(self) -> list[Key]:
-        return [item.key for item in self._items]
+    def keys(self) -> Sequence[Key]:
+        return self._keys
 
     async def pages(self, room: Room) -> AsyncGenerator[Sequence[Stored], None]:
         """Yield them, in portions of which each is worked on in one turn of the event loop.
@@ -144,10 +148,10 @@ class Objects:
         :raises Compacted: if the revision is not kept any more.
         :raises NoRoom: if there is none for what comes from the disk.
         """
-        for items in turns(self._items, KEPT_BYTES):
-            found = [self._in_memory(item) for item in items]
-            with room.taken(sum(_size(item) for item, stored in zip(items, found, strict=True) if stored is None)):
-                yield await self._read(items, found)
+        for start, end in spans(self._sizes, KEPT_BYTES):
+            found = [self._in_memory(index) for index in range(start, end)]
+            with room.taken(sum(self._sizes[start + offset] for offset, stored in enumerate(found) if stored is None)):
+                yield await self._read(start, found)
             # Not kept while the client takes what was made of it.
             del found
             await asyncio.sleep(0)
@@ -169,18 +173,20 @@ class Objects:
                         with room.taken(0 if piece is stored.value else len(piece)):
                             yield piece
 
-    async def _read(self, items: Sequence[Stored | Version], found: Sequence[Stored | None]) -> Sequence[Stored]:
-        past = [item.revision for item, stored in zip(items, found, strict=True) if stored is None]
-        values = iter(await self._store.values(items[0].key.resource, self._revision, past) if past else ())
+    async def _read(self, start: int, found: Sequence[Stored | None]) -> Sequence[Stored]:
+        """Return the objects from ``start`` on, given those of them that are in memory."""
+        past = [self._revisions[index] for index, stored in enumerate(found, start) if stored is None]
+        values = iter(await self._store.values(self._keys[start].resource, self._revision, past) if past else ())
         return [
-            stored or Stored(item.key, item.revision, next(values)) for item, stored in zip(items, found, strict=True)
+            stored or Stored(self._keys[index], self._revisions[index], next(values))
+            for index, stored in enumerate(found, start)
         ]
 
-    def _in_memory(self, item: Stored | Version) -> Stored | None:
-        if isinstance(item, Stored):
-            return item
-        newest = self._store.get(item.key)
-        return newest if newest is not None and newest.revision == item.revision else None
+    def _in_memory(self, index: int) -> Stored | None:
+        if index < len(self._first):
+            return self._first[index]
+        newest = self._store.get(self._keys[index])
+        return newest if newest is not None and newest.revision == self._revisions[index] else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +262,7 @@ class Lists:
         limit = options.limit or len(items)
         if not options.selects:
             page, left = items[:limit], max(len(items) - limit, 0)
-            return self._listed(page, revision, more=left > 0, remaining=left)
+            return await self._listed(page, revision, more=left > 0, remaining=left)
         found: list[Stored] = []
         for turn in turns(items, TURN_BYTES):
             await asyncio.sleep(0)
@@ -266,12 +272,18 @@ class Lists:
                 if len(found) == limit:
                     # How many remain is not said: nobody has looked at them (upstream leaves it out with selectors,
                     # too).
-                    return self._listed(found, revision, more=True)
+                    return await self._listed(found, revision, more=True)
                 found.append(stored)
-        return self._listed(found, revision)
+        return await self._listed(found, revision)
 
-    def _listed(self, items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0) -> Listed:
-        objects = Objects(self._store, revision, items)
+    async def _listed(
+        self, items: Sequence[Stored], revision: int, *, more: bool = False, remaining: int = 0
+    ) -> Listed:
+        objects = Objects(self._store, revision)
+        for start in range(0, len(items), ADDED_AT_ONCE):
+            if start:
+                await asyncio.sleep(0)
+            objects.add(items[start : start + ADDED_AT_ONCE])
         return Listed(objects, _metadata(objects, revision, more=more, remaining=remaining))
 
     async def _at(self, target: Target, options: ListOptions, revision: int, after: tuple[str, str]) -> Listed:
@@ -309,28 +321,27 @@ class Lists:
                     return after, left
                 left -= 1
                 if not options.selects or self._facts.selects(options, resource, stored):
-                    found.add(stored)
+                    found.add([stored])
                 after = stored.key.namespace, stored.key.name
         return after, left
 
 
-_Item = TypeVar("_Item", Stored, Stored | Version)
-
-
-def turns(items: Sequence[_Item], most_bytes: int) -> Iterator[Sequence[_Item]]:
+def turns(items: Sequence[Stored], most_bytes: int) -> Iterator[Sequence[Stored]]:
     """Yield objects in such portions that selectors are held against one in a turn of the event loop."""
-    start = size = 0
-    for index, item in enumerate(items, 1):
-        size += _size(item)
-        if index - start >= TURN or size >= most_bytes:
-            yield items[start:index]
-            start, size = index, 0
-    if start < len(items):
-        yield items[start:]
+    for start, end in spans((len(item.value) for item in items), most_bytes):
+        yield items[start:end]
 
 
-def _size(item: Stored | Version) -> int:
-    return len(item.value) if isinstance(item, Stored) else item.size
+def spans(sizes: Iterable[int], most_bytes: int) -> Iterator[tuple[int, int]]:
+    """Yield where such portions begin and end, given the bytes of each object."""
+    start = end = size = 0
+    for end, each in enumerate(sizes, 1):
+        size += each
+        if end - start >= TURN or size >= most_bytes:
+            yield start, end
+            start, size = end, 0
+    if start < end:
+        yield start, end
 
 
 def _metadata(objects: Objects, revision: int, *, more: bool = False, remaining: int = 0) -> dict[str, Any]:

@@ -739,26 +739,48 @@ def test_while_a_selector_reads_large_objects_others_have_their_turn(
     async def test(api: Api) -> None:
         for name in "abcdef":
             await api.call("POST", CMS, _cm(name, data={"x": _LARGE}))
-        turns = 0
-
-        async def others() -> None:
-            nonlocal turns
-            while True:
-                turns += 1
-                await asyncio.sleep(0)
-
-        task = asyncio.create_task(others())
+        others = _Others()
         answer = await api.call("GET", f"{CMS}?labelSelector=a{query}")
         if answer.lines is None:
             assert answer.value["items"] == []
         else:
             while await anext(answer.lines) == b"":  # the bookmark is not
                 pass
-        assert turns >= 6
-        task.cancel()
+        assert others.end() >= 6
         await answer.leave()
 
     run(tmp_path, test)
+
+
+def test_while_many_objects_are_listed_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lists, "ADDED_AT_ONCE", 1)
+
+    async def test(api: Api) -> None:
+        for number in range(20):
+            await api.call("POST", CMS, _cm(f"c{number}"))
+        others = _Others()
+        answer = await api.call("GET", CMS)
+        assert others.end() >= 19
+        assert len(answer.value["items"]) == 20
+
+    run(tmp_path, test)
+
+
+class _Others:
+    """Somebody else, who is content with one turn of the event loop after the other, and counts them."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            self._turns += 1
+            await asyncio.sleep(0)
+
+    def end(self) -> int:
+        self._task.cancel()
+        return self._turns
 
 
 async def _rest(answer: Answer) -> bytes:

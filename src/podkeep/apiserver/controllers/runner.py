@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 MAX_WRITES = 50
 """Of one item in one turn; the item is looked at again for the others."""
-OBJECTS_AT_ONCE = 100
-"""That controllers are told of before others get their turn."""
+OBJECTS_AT_ONCE = 25
+"""That controllers are told of before others get their turn: some 2 ms for pods."""
 MAX_TURNS = 16
 """Of a controller at a time: while one waits for the disk, others join its commit."""
 RESTART_DELAY = 1.0

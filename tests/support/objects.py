@@ -40,6 +40,10 @@ class Objects:
     def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
         return (msgspec.convert(value, of) for value in self.list(resource, namespace))
 
+    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+        value = self.get(resource, namespace, name)
+        return None if value is None else msgspec.convert(value, of)
+
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         for key in sorted(self._values):
             if key[0] == resource and namespace in ("", key[1]):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -38,6 +39,20 @@ Found = Mapping[str, Any]
 def _shared(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
     """Return the one of equal references that is kept: many objects have the same."""
     return owners
+
+
+class _Life(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """What decides about the life of an object, as it is written in it."""
+
+    uid: str
+    resource_version: str
+    deletion_timestamp: str = ""
+    finalizers: list[str] = []
+    owner_references: list[dict[str, Any]] = []
+
+
+class _Dependent(msgspec.Struct, frozen=True):
+    metadata: _Life
 
 
 class State(Enum):
@@ -118,11 +133,7 @@ class GarbageCollector:
         if found is None:
             return NOTHING
         fields = found["metadata"]
-        dependents = [
-            (key, value)
-            for key in self._dependents.get(fields["uid"], ())
-            if (value := lister.get(*key)) is not None and _reference(value, fields["uid"])
-        ]
+        dependents = self._those_of(fields["uid"], lister)
         if "deletionTimestamp" in fields:
             finalizers = fields.get("finalizers", ())
             if ORPHAN in finalizers:
@@ -134,6 +145,13 @@ class GarbageCollector:
         states = [self._state(owner, item, lister) for owner in owners]
         return collect(item, found, states, dependents)
 
+    def _those_of(self, uid: str, lister: Lister) -> Iterator[tuple[Key, Found]]:
+        """Yield the dependents of an object, of each what :class:`_Life` has: whole, thousands would be gigabytes."""
+        for key in self._dependents.get(uid, ()):
+            part = lister.part(*key, _Dependent)
+            if part is not None and _reference(found := msgspec.to_builtins(part), uid):
+                yield key, found
+
     def _state(self, owner: OwnerReference, dependent: Key, lister: Lister) -> State:
         resource = self._kinds.get((owner.api_version, owner.kind))
         if resource is None or (resource.namespaced and not dependent.namespace):
@@ -144,7 +162,7 @@ class GarbageCollector:
         return State.WAITING if _is_waiting(found) else State.THERE
 
 
-def collect(item: Key, found: Found, states: list[State], dependents: list[tuple[Key, Found]]) -> Plan:
+def collect(item: Key, found: Found, states: list[State], dependents: Iterator[tuple[Key, Found]]) -> Plan:
     """Return what to do about an object with owners, given what each of them is."""
     fields = metadata(found)
     owners = fields["ownerReferences"]
@@ -154,9 +172,9 @@ def collect(item: Key, found: Found, states: list[State], dependents: list[tuple
     if State.THERE in states:
         kept = [owner for owner, state in zip(owners, states, strict=True) if state is State.THERE]
         return NOTHING if len(kept) == len(owners) else Plan(writes=[_with_owners(item, found, kept)])
-    if State.WAITING in states and dependents:
+    if State.WAITING in states and (first := next(dependents, None)) is not None:
         delete = Delete(**_place(item), uid=fields["uid"], propagation="Foreground")
-        if any(_is_waiting(value) for _, value in dependents):
+        if any(_is_waiting(value) for _, value in chain([first], dependents)):
             # Owners and dependents that wait for each other would wait for ever.
             freed = [{**owner, "blockOwnerDeletion": False} for owner in owners]
             if freed != owners:
@@ -170,7 +188,7 @@ def collect(item: Key, found: Found, states: list[State], dependents: list[tuple
     )
 
 
-def orphan(item: Key, owner: Found, dependents: list[tuple[Key, Found]]) -> Plan:
+def orphan(item: Key, owner: Found, dependents: Iterable[tuple[Key, Found]]) -> Plan:
     """Take an owner out of its dependents' references, then let it go."""
     uid = metadata(owner)["uid"]
     writes: Iterator[Write] = (
@@ -180,7 +198,7 @@ def orphan(item: Key, owner: Found, dependents: list[tuple[Key, Found]]) -> Plan
     return Plan(writes=writes, then=(_without_finalizer(item, owner, ORPHAN),))
 
 
-def foreground(item: Key, owner: Found, dependents: list[tuple[Key, Found]]) -> Plan:
+def foreground(item: Key, owner: Found, dependents: Iterable[tuple[Key, Found]]) -> Plan:
     """Let an owner go once nothing blocks it."""
     uid = metadata(owner)["uid"]
     if any((_reference(value, uid) or {}).get("blockOwnerDeletion") for _, value in dependents):

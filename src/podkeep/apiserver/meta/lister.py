@@ -29,6 +29,10 @@ class Lister(Protocol):
         """
         ...
 
+    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+        """Return a part of what :meth:`get` returns, as :meth:`parts` does."""
+        ...
+
 
 class ChangingLister(Lister, Protocol):
     """A lister that tells what was written, for whoever keeps an index of what it read."""

@@ -37,6 +37,10 @@ class StoreLister:
         decode = msgspec.json.Decoder(of).decode
         return (decode(stored.value) for stored in self._store.snapshot(resource, namespace).items)
 
+    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+        stored = self._store.get(Key(resource, namespace, name))
+        return None if stored is None else msgspec.json.decode(stored.value, type=of)
+
     @property
     def revision(self) -> int:
         """The newest revision that is acknowledged."""

@@ -34,6 +34,9 @@ class Written:
     def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterable[Part]:
         raise NotImplementedError
 
+    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+        raise NotImplementedError
+
 
 def test_an_index_follows_what_is_written() -> None:
     log: list[str] = []

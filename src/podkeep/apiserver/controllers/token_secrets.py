@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from podkeep.apiserver.auth.secret_tokens import TOKEN_KEY
 from podkeep.apiserver.auth.user import AUTHENTICATED, User
 from podkeep.apiserver.controllers.controller import Change, Delete, Item, Patch, Plan, Write, revised
@@ -25,6 +27,22 @@ from podkeep.apiserver.storage.records import Key
 
 SECRETS = "secrets"
 ACCOUNTS = "serviceaccounts"
+
+
+class _Fields(msgspec.Struct, frozen=True):
+    name: str
+    annotations: dict[str, str] = {}
+
+
+class _Part(msgspec.Struct, frozen=True):
+    """What of a Secret says whose token it has: those of a namespace may be many, and large."""
+
+    metadata: _Fields
+    type: str = ""
+
+    @property
+    def account(self) -> str:
+        return self.metadata.annotations.get(ACCOUNT_NAME, "") if self.type == SERVICE_ACCOUNT_TOKEN else ""
 
 
 class TokenSecrets:
@@ -54,10 +72,12 @@ class TokenSecrets:
     def reconcile(self, item: Item, lister: Lister, _now: datetime) -> Plan:
         assert isinstance(item, Key)
         if item.resource == ACCOUNTS:
-            secrets = [found for found in lister.list(SECRETS, item.namespace) if _account_of(found) == item.name]
+            parts = lister.parts(SECRETS, item.namespace, _Part)
+            names = [part.metadata.name for part in parts if part.account == item.name]
         else:
-            secrets = [found for found in [lister.get(*item)] if found is not None]
-        return Plan(writes=[write for secret in secrets for write in self._writes(secret, lister)])
+            names = [item.name]
+        found = (lister.get(SECRETS, item.namespace, name) for name in names)
+        return Plan(writes=(write for secret in found if secret is not None for write in self._writes(secret, lister)))
 
     def _writes(self, secret: Mapping[str, Any], lister: Lister) -> Iterator[Write]:
         fields = secret["metadata"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +19,7 @@ from podkeep.apiserver.auth.user import User
 from podkeep.apiserver.controllers.controller import Change, Delete, Patch, Plan
 from podkeep.apiserver.controllers.token_secrets import TokenSecrets
 from podkeep.apiserver.kinds.cluster.configuration import MAX_BYTES
+from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from support.objects import Objects, place
 
@@ -104,6 +106,28 @@ def test_a_certificate_that_is_another_is_replaced_and_the_token_stays() -> None
     [patch] = world.plan().writes
     assert isinstance(patch, Patch)
     assert patch.patch["data"] == {"ca.crt": encoded(ROOT_CA)}
+
+
+def test_secrets_of_others_are_not_decoded_for_an_account_that_goes() -> None:
+    """All Secrets of the namespace were, each time: seconds for some hundred large ones."""
+    read: list[str] = []
+
+    class Named(Objects):
+        def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+            read.append(name)
+            return super().get(resource, namespace, name)
+
+        def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+            return (msgspec.convert(value, of) for value in super().list(resource, namespace))
+
+        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+            raise AssertionError
+
+    world = World()
+    others = [secret(metadata={"name": f"o{number}", "annotations": {NAME: "other"}}) for number in range(20)]
+    world.objects = Named(secret(), *others)
+    assert [write.name for write in world.plan("serviceaccounts", "robot").writes] == ["s"]  # type: ignore[union-attr]
+    assert set(read) == {"s", "robot"}
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,15 @@ plugin ``StorageObjectInUseProtection``; objects that are older than it get them
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
+import msgspec
+
 from podkeep.apiserver.admission.storage_classes import PROTECTION
+from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.controllers.controller import NOTHING, Change, Item, Patch, Plan, revised, service_account
 from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES
 from podkeep.apiserver.meta.lister import Lister
@@ -19,8 +23,27 @@ from podkeep.apiserver.storage.records import Key
 Value = Mapping[str, Any]
 
 
+class _Life(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    uid: str
+    deletion_timestamp: str = ""
+    deletion_grace_period_seconds: int | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    node_name: str = ""
+    volumes: list[dict[str, Any]] = []
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    """What of a pod says whether it uses a claim."""
+
+    metadata: _Life
+    spec: _Spec = _Spec()
+
+
 class StorageProtection:
-    """The controller. It remembers which claims are being deleted."""
+    """The controller. It remembers which claims are being deleted, and which pods name which claims."""
 
     name = "pvc-protection-controller"
     user = service_account(name)
@@ -28,12 +51,16 @@ class StorageProtection:
 
     def __init__(self) -> None:
         self._going: set[Key] = set()
+        self._named: dict[Key, frozenset[Key]] = {}
+        """By pods."""
+        self._users: dict[Key, dict[Key, None]] = {}
+        """By claims."""
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return what may have to get or lose its finalizer."""
         key = change.key
         if key.resource == PODS:
-            yield from [claim for claim in self._going if claim.namespace == key.namespace]
+            yield from sorted(self._going & self._named_before_and_now(change))
         elif change.is_deletion:
             self._going.discard(key)
         elif change.metadata.deletion_timestamp:
@@ -42,6 +69,31 @@ class StorageProtection:
             yield key
         elif PROTECTION[key.resource] not in change.metadata.finalizers:
             yield key
+
+    def _named_before_and_now(self, change: Change) -> Set[Key]:
+        key = change.key
+        named = frozenset(Key(CLAIMS, key.namespace, name) for name in pod_references.claims(change.value))
+        old, new = self._named.pop(key, frozenset()), frozenset() if change.is_deletion else named
+        if new:
+            self._named[key] = new
+        for claim in old - new:
+            del self._users[claim][key]
+            if not self._users[claim]:
+                del self._users[claim]
+        for claim in new - old:
+            self._users.setdefault(claim, {})[key] = None
+        return old | named
+
+    def _is_used(self, key: Key, value: Value, lister: Lister) -> bool:
+        if key.resource == VOLUMES:
+            return bool(value.get("status", {}).get("phase") == "Bound")
+        # Those that are known first: the pods of a namespace may be many, and are not read for each change of one.
+        known = (lister.part(*pod, _Pod) for pod in self._users.get(key, ()))
+        # What was written last may not have been told yet.
+        return any(
+            pod is not None and _uses(msgspec.to_builtins(pod), value)
+            for pod in chain(known, lister.parts(PODS, key.namespace, _Pod))
+        )
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return the write that adds or removes the finalizer, if it is due."""
@@ -54,7 +106,7 @@ class StorageProtection:
         is_protected = ours in metadata.get("finalizers", ())
         if "deletionTimestamp" not in metadata:
             return NOTHING if is_protected else _written(item, value, [*others, ours])
-        if not is_protected or _is_used(item, value, lister):
+        if not is_protected or self._is_used(item, value, lister):
             return NOTHING
         return _written(item, value, others)
 
@@ -62,12 +114,6 @@ class StorageProtection:
 def _written(key: Key, value: Value, finalizers: list[str]) -> Plan:
     patch = revised(value, {"metadata": {"finalizers": finalizers}})
     return Plan(writes=[Patch(resource=key.resource, namespace=key.namespace, name=key.name, patch=patch)])
-
-
-def _is_used(key: Key, value: Value, lister: Lister) -> bool:
-    if key.resource == VOLUMES:
-        return bool(value.get("status", {}).get("phase") == "Bound")
-    return any(_uses(pod, value) for pod in lister.list(PODS, key.namespace))
 
 
 def _uses(pod: Value, claim: Value) -> bool:

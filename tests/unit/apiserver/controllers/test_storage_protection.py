@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -111,3 +111,33 @@ def test_a_claim_is_looked_at_again_when_a_pod_goes() -> None:
     assert told(controller, key._replace(namespace="other"), user, EventType.DELETED) == []
     assert told(controller, CLAIM, claim, EventType.DELETED) == []
     assert told(controller, key, user, EventType.DELETED) == []
+
+
+def test_not_all_pods_are_read_for_each_change_of_one() -> None:
+    """All pods of the namespace were decoded for each claim of it that was being deleted, whenever one changed."""
+    read: list[str] = []
+
+    class Counted(Objects):
+        def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+            found = [value for value in super().list(resource, namespace) if value["metadata"]["name"] == name]
+            return found[0] if found else None
+
+        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+            for value in super().list(resource, namespace):
+                read.append(value["metadata"]["name"])
+                yield value
+
+    controller, user = StorageProtection(), pod(name="z")
+    others = [pod(name=f"p{number}", volume={"emptyDir": {}}) for number in range(100)]
+    claim = protected(CLAIM, going=True, finalizers=(OURS[CLAIM],))
+    assert told(controller, CLAIM, claim, EventType.ADDED) == [CLAIM]
+    for _, other in others:
+        assert told(controller, Key(PODS, "default", other["metadata"]["name"]), other, EventType.ADDED) == []
+    objects = Counted((CLAIMS, claim), *others, user)
+    # Not told yet, but there.
+    assert list(controller.reconcile(CLAIM, objects, NOW).writes) == []
+    assert "p99" in read
+    read.clear()
+    assert told(controller, Key(PODS, "default", "z"), user[1], EventType.ADDED) == [CLAIM]
+    assert list(controller.reconcile(CLAIM, objects, NOW).writes) == []
+    assert read == []

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
+
+import msgspec
 
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
@@ -37,7 +39,7 @@ NAME = "disruption-controller"
 DELETION_TIMEOUT = timedelta(minutes=2)
 """How long an eviction counts that no deletion of its pod has followed (``DeletionTimeout``)."""
 INTERVAL = timedelta(seconds=0.2)
-"""How often the pods of a budget are counted at most."""
+"""How often the pods of a budget are counted, and those of a namespace read, at most."""
 
 _SCALED = {
     ("v1", "ReplicationController"): "replicationcontrollers",
@@ -74,6 +76,36 @@ class Expected:
     """Names of pods that no controller makes: it is not known how many of them there should be."""
 
 
+class _Fields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    namespace: str
+    uid: str
+    resource_version: str
+    creation_timestamp: str
+    labels: dict[str, str] = {}
+    deletion_timestamp: str = ""
+    owner_references: list[dict[str, Any]] = []
+
+
+class _Status(msgspec.Struct, frozen=True, omit_defaults=True):
+    conditions: list[dict[str, Any]] = []
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    """What is counted of a pod."""
+
+    metadata: _Fields
+    status: _Status = _Status()
+
+
+class _Read(NamedTuple):
+    """The pods of a namespace, when they were read, and how many changes of them had been told then."""
+
+    at: datetime
+    told: int
+    pods: Sequence[Mapping[str, Any]]
+
+
 class DisruptionBudgets:
     """The controller. It remembers which pods each budget selects, and when it was counted last."""
 
@@ -84,12 +116,16 @@ class DisruptionBudgets:
     def __init__(self) -> None:
         self._selectors: dict[str, dict[Key, LabelSelector]] = {}
         self._counted: dict[Key, datetime] = {}
+        self._told: dict[str, int] = {}
+        """Changes of pods, by the namespaces that have budgets."""
+        self._read: dict[str, _Read] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return the budgets that cover a pod, and the pod if it is to be disrupted; or the budget itself."""
         key = change.key
         if key.resource == PODS:
             if covering := self._selectors.get(key.namespace):
+                self._told[key.namespace] = self._told.get(key.namespace, 0) + 1
                 labels = change.value["metadata"].get("labels", {})
                 yield from [budget for budget, selector in covering.items() if selector.matches(labels)]
             if _disrupted_at(change.value) is not None:
@@ -106,6 +142,8 @@ class DisruptionBudgets:
             yield key
         if not of_namespace:
             del self._selectors[key.namespace]
+            self._told.pop(key.namespace, None)
+            self._read.pop(key.namespace, None)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return the status that a budget, or a pod, should have, if it has another."""
@@ -119,14 +157,24 @@ class DisruptionBudgets:
         left = (self._counted.get(item, now - INTERVAL) + INTERVAL - now).total_seconds()
         if left > 0:
             return Plan(after=left)
+        read = self._pods(item.namespace, lister, now)
+        if read.told != self._told.get(item.namespace, 0):
+            return Plan(after=(read.at + INTERVAL - now).total_seconds())
         self._counted[item] = now
-        return _count(value, lister, now)
+        return _count(value, read.pods, lister, now)
+
+    def _pods(self, namespace: str, lister: Lister, now: datetime) -> _Read:
+        """Return the pods of a namespace, read lately or now: once for all of its budgets, which may be hundreds."""
+        self._read = {name: read for name, read in self._read.items() if read.at + INTERVAL > now}
+        if namespace not in self._read:
+            pods = [msgspec.to_builtins(pod) for pod in lister.parts(PODS, namespace, _Pod)]
+            self._read[namespace] = _Read(now, self._told.get(namespace, 0), pods)
+        return self._read[namespace]
 
 
-def _count(budget: Mapping[str, Any], lister: Lister, now: datetime) -> Plan:
+def _count(budget: Mapping[str, Any], of_namespace: Sequence[Mapping[str, Any]], lister: Lister, now: datetime) -> Plan:
     metadata, old = budget["metadata"], budget.get("status", {})
     selector = selectors.of_object(budget["spec"].get("selector"))
-    of_namespace = lister.list(PODS, metadata["namespace"]) if selector is not None else ()
     pods = [pod for pod in of_namespace if selector is not None and selector.matches(pod["metadata"].get("labels", {}))]
     evicted, late = unconfirmed(pods, old.get("disruptedPods", {}), now)
     text = f"Pod was expected by PDB {metadata['namespace']}/{metadata['name']} to be deleted but it wasn't"

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
@@ -40,6 +42,21 @@ _EXTERNAL = (
     ". If volume creation is delayed, please verify that the provisioner is running and correctly registered."
 )
 Value = Mapping[str, Any]
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Spec(msgspec.Struct, frozen=True):
+    volumes: list[dict[str, Any]] = []
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    """What of a pod says which claims it has: the pods of a namespace may be many, and large."""
+
+    metadata: _Named
+    spec: _Spec = _Spec()
 
 
 class VolumeBinder:
@@ -188,7 +205,8 @@ def _waits(claim: Value, lister: Lister) -> bool:
     if kind is None or kind.get("volumeBindingMode") != _WAITS:
         return False
     metadata = claim["metadata"]
-    return all(metadata["name"] not in pod_references.claims(pod) for pod in lister.list(PODS, metadata["namespace"]))
+    pods = map(msgspec.to_builtins, lister.parts(PODS, metadata["namespace"], _Pod))
+    return all(metadata["name"] not in pod_references.claims(pod) for pod in pods)
 
 
 def _may_have(volume: Value, claim: Value) -> bool:

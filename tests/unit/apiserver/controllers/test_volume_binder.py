@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from podkeep.apiserver.controllers.controller import Create, Item, Patch
 from podkeep.apiserver.controllers.volume_binder import CLAIMS, CLASSES, PODS, VOLUMES, VolumeBinder
+from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.storage.records import EventType
 from support.admission import Objects
 from support.controllers import NOW, told
@@ -191,6 +194,27 @@ def test_a_class_may_wait_for_the_first_pod() -> None:
     assert Api(claim(**kind), volume(**kind), waiting_class()).settle().phases()["data"] == "Pending"
     assert Api(claim(**kind), volume(**kind), waiting_class(), pod("other")).settle().phases()["data"] == "Pending"
     assert Api(claim(**kind), volume(**kind), waiting_class(), pod("data")).settle().phases()["data"] == "Bound"
+
+
+def test_no_pod_is_decoded_whole_for_a_claim_that_waits() -> None:
+    """All of the namespace were, for each claim of a pod that changed."""
+    whole: list[str] = []
+
+    class Noted(Objects):
+        def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+            return (msgspec.convert(value, of) for value in super().list(resource, namespace))
+
+        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+            if resource == PODS:
+                whole.append(resource)
+            return super().list(resource, namespace)
+
+    (_, value), controller = claim(storageClassName="slow"), VolumeBinder()
+    value["metadata"] |= {"resourceVersion": "1", "creationTimestamp": "2026-11-23T06:00:00Z"}
+    objects = Noted((CLAIMS, value), waiting_class(), pod("other"))
+    (item,) = told(controller, (CLAIMS, value))
+    assert list(controller.reconcile(item, objects, NOW).writes)
+    assert whole == []
 
 
 @pytest.mark.parametrize(("policy", "phase"), [("Retain", "Released"), ("Delete", "Failed")])

@@ -30,6 +30,7 @@ from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag, Propagation
 from podkeep.kernel.namespace.idmap import block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
+from support import cgroup2
 from support.loopdev import MIB, loop_device
 
 FIRST = 65536
@@ -65,6 +66,13 @@ def _in_memory(fstype: str, data: str = "") -> Made:
         yield target
 
     return made
+
+
+def _cgroup2(base: Path) -> Iterator[Path]:
+    target = base / "mounted"
+    target.mkdir()
+    cgroup2.mount(target)
+    yield target
 
 
 def _on_disk(fstype: str, *command: str, size: int = 64 * MIB, data: str = "", full: bool = False) -> Made:
@@ -203,7 +211,7 @@ KINDS: dict[str, Made] = {
     "devtmpfs": _in_memory("devtmpfs"),
     "proc": _in_memory("proc"),
     "sysfs": _in_memory("sysfs"),
-    "cgroup2": _in_memory("cgroup2"),
+    "cgroup2": _cgroup2,
     "mqueue": _in_memory("mqueue"),
 }
 """Every file system that is tried, by its name in the table."""

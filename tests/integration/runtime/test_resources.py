@@ -16,6 +16,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.oci.confinement import resource_facts
+from support import cgroup2
 from support.cri import Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -152,7 +153,8 @@ class VersionTwo(Daemon):
 
     def command(self, *arguments: str) -> list[str]:
         """Return a command line in a mount namespace of its own."""
-        script = 'umount -R -l /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup && exec "$@"'
+        options = ",".join(("rw", *cgroup2.options()))
+        script = f'umount -R -l /sys/fs/cgroup && mount -t cgroup2 -o {options} none /sys/fs/cgroup && exec "$@"'
         return ["unshare", "-m", "--propagation", "slave", "sh", "-c", script, "sh", *super().command(*arguments)]
 
     @property

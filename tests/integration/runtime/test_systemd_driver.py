@@ -19,7 +19,7 @@ from podkeep.kernel.cgroup import systemd
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.process import procfs
 from podkeep.runtime.cgroup_driver import slices
-from support import processes
+from support import cgroup2, processes
 from support.cri import Pods, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 
@@ -86,7 +86,7 @@ def machine(open_directory: Path, registry: Any) -> Iterator[SystemdMachine]:
     )
     machine.config.write_text(text.replace("[network]", f"{settings}[network]", 1))
     with tempfile.TemporaryDirectory() as tree:
-        mounts.mount("none", tree, fstype="cgroup2")
+        cgroup2.mount(tree)
         machine.cgroup = Path(tree) / f"pktest-systemd-{machine.token}"
         machine.cgroup.mkdir()
         try:

@@ -18,7 +18,8 @@ from kernel.isolation import in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
 from podkeep.kernel.cgroup import cgroups
 from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
-from podkeep.kernel.mount import mountinfo, mounts
+from podkeep.kernel.mount import mountinfo
+from support import cgroup2
 
 
 @pytest.fixture
@@ -215,7 +216,7 @@ def test_a_version_1_cpuset_can_be_entered_at_once(tree: tuple[Cgroups, str]) ->
 @in_new_namespaces()
 def test_a_real_version_2_tree(tmp_path: Path) -> None:
     """Below a cgroup of our own as the root, so that the machine's root keeps its controllers."""
-    mounts.mount("none", tmp_path, fstype="cgroup2")
+    cgroup2.mount(tmp_path)
     root = tmp_path / f"podkeep-test-{uuid.uuid4().hex[:8]}"
     root.mkdir()
     try:

@@ -13,7 +13,7 @@ import pytest
 
 from kernel.isolation import in_new_namespaces
 from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
-from podkeep.kernel.mount import mounts
+from support import cgroup2
 
 
 def test_members_are_those_of_the_cgroup_and_below() -> None:
@@ -65,7 +65,7 @@ def test_cgroups_that_are_deeper_than_paths_are_long() -> None:
 @pytest.mark.parametrize("whole", [True, False], ids=["a domain", "a threaded one"])
 def test_a_threaded_cgroup(tmp_path: Path, whole: bool) -> None:
     """A pod makes a cgroup below its own threaded; that has no list of processes (cgroup-v2.rst, Threads)."""
-    mounts.mount("cgroup2", tmp_path, fstype="cgroup2")
+    cgroup2.mount(tmp_path)
     cgroups = Cgroups(layout=CgroupLayout(version=2, hierarchies=(tmp_path,)))
     path = f"/podkeep-test-{uuid.uuid4().hex[:8]}"
     top, threaded = tmp_path / path[1:], tmp_path / path[1:] / "threaded"

@@ -28,6 +28,8 @@ Triple = tuple[int, int, int]
 BLOCK: Triple = (0, 65536, 65536)
 OTHER_BLOCK: Triple = (0, 131072, 65536)
 SLEEP = ("sleep", "1000")
+UNCONFINED = api.SecurityProfile(profile_type=api.SecurityProfile.Unconfined)
+"""As ``apparmor`` of a container that mounts: the profile of containers forbids every mount, whoever has SYS_ADMIN."""
 HOUR_S = 3600
 """A grace period nobody sits out: a call that waits for it fails by its own deadline, :data:`TIMEOUT_S`."""
 

@@ -1,14 +1,15 @@
 """File systems of a test's own, and whether the kernel gives each of them idmapped mounts.
 
-``python -m support.filesystems`` tries all of them in a mount namespace of its own, which is gone with it, and prints a
-JSON object: by name, ``yes``, ``no``, or ``not here: WHY``. Anything else is an error. The table of
-docs/user-namespaces.md is what it printed; ``documented`` reads it.
+``python -m support.filesystems [NAME...]`` tries all of them, or those named, in a mount namespace of its own, which is
+gone with it, and prints a JSON object: by name, ``yes``, ``no``, or ``not here: WHY``. Anything else is an error. The
+table of docs/user-namespaces.md is what it printed; ``documented`` reads it.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import re
@@ -18,9 +19,11 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+import pytest
 
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel import libc
@@ -259,25 +262,25 @@ def _is_idmapped(directory: Path, userns: int) -> bool:
     return True
 
 
-def try_all() -> dict[str, str]:
-    """Try every file system, in a mount namespace that this process has for itself."""
+def try_all(names: Iterable[str] = KINDS) -> dict[str, str]:
+    """Try these file systems, in a mount namespace that this process has for itself."""
     libc.unshare(CloneFlag.NEWNS)
     mounts.set_propagation("/", Propagation.PRIVATE, recursive=True)
     with NamespaceHelper() as helper:
         userns = helper.user_namespace(block(FIRST, 65536))
     try:
-        return {name: tried(name, userns) for name in KINDS}
+        return {name: tried(name, userns) for name in names}
     finally:
         os.close(userns)
 
 
-def run() -> dict[str, str]:
+def run(*names: str) -> dict[str, str]:
     """Return what the program prints, run as a process of its own.
 
     :raises AssertionError: with what it wrote, if it failed.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "support.filesystems"],
+        [sys.executable, "-m", "support.filesystems", *names],
         capture_output=True,
         text=True,
         timeout=600,
@@ -286,6 +289,18 @@ def run() -> dict[str, str]:
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found
+
+
+@functools.cache
+def can_be_idmapped(name: str) -> bool:
+    """Return whether this kernel gives a file system idmapped mounts."""
+    return run(name)[name] == "yes"
+
+
+def needed(name: str) -> None:
+    """Skip the test that runs if this kernel does not idmap a file system, as Linux before 6.3 does not idmap tmpfs."""
+    if not can_be_idmapped(name):
+        pytest.skip(f"Linux {os.uname().release} does not idmap {name}")
 
 
 # --- what is documented -----------------------------------------------------------------------------------------------
@@ -336,4 +351,4 @@ def _version(release: str) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(try_all()))
+    print(json.dumps(try_all(sys.argv[1:] or KINDS)))

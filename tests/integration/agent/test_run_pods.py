@@ -20,7 +20,7 @@ from podkeep.cli.core import node_report
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.process import procfs
-from support import processes
+from support import filesystems, processes
 from support.daemon import Daemon
 
 IDENTITY = ["0", "0", "4294967295"]
@@ -97,7 +97,16 @@ def test_the_containers_of_a_pod_share_one_user_namespace(runner: Runner, image:
 
 
 @pytest.mark.requirement("U8", "U70", "U72", "U73")
-def test_users_groups_and_files_of_a_pod_with_a_user_namespace(runner: Runner, image: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "empty_dir"),
+    [({"secret": {"secretName": "s"}}, {"medium": "Memory"}), ({"configMap": {"name": "m"}}, {})],
+    ids=["in memory", "on disk"],
+)
+def test_users_groups_and_files_of_a_pod_with_a_user_namespace(
+    runner: Runner, image: str, key: dict[str, dict[str, Any]], empty_dir: dict[str, str]
+) -> None:
+    if empty_dir:
+        filesystems.needed("tmpfs")
     script = """
         id -u; id -g; id -G
         stat -L -c '%u %g %a' /secret/key /data
@@ -107,11 +116,12 @@ def test_users_groups_and_files_of_a_pod_with_a_user_namespace(runner: Runner, i
     """
     mounts = [{"name": "key", "mountPath": "/secret"}, {"name": "data", "mountPath": "/data"}]
     volumes = [
-        {"name": "key", "secret": {"secretName": "s", "defaultMode": 0o400}},
-        {"name": "data", "emptyDir": {"medium": "Memory"}},
+        {"name": "key"} | {kind: source | {"defaultMode": 0o400} for kind, source in key.items()},
+        {"name": "data", "emptyDir": empty_dir},
     ]
     done = runner.run(
         secret("s", key="private"),
+        config_map("m", key="public"),
         pod(
             shell(image, script, volumeMounts=mounts),
             hostUsers=False,
@@ -121,7 +131,7 @@ def test_users_groups_and_files_of_a_pod_with_a_user_namespace(runner: Runner, i
         options=("-o", "json"),
     )
     assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
+    lines = done.stderr.splitlines()[-11:]  # behind what a pull says, if it is the first pod of its runtime
     assert lines[:2] == ["1000", "1001"]
     assert {"1001", "200"} <= set(lines[2].split())
     assert lines[3:5] == ["0 200 440", "0 200 2777"]

@@ -15,7 +15,7 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.namespace import namespaces as kernel_namespaces
-from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, userns
+from support.cri import BLOCK, OTHER_BLOCK, UNCONFINED, Pods, Triple, bind, error_of, mappings, namespaces, pod, userns
 from support.daemon import Daemon
 
 IDENTITY = "0 0 4294967295"
@@ -226,7 +226,7 @@ def test_namespaces_are_owned_by_the_pods_user_namespace(pods: Pods, pid: api.Na
 
 @pytest.mark.requirement("U30", "U86")
 def test_capabilities_work_inside_the_pod_only(pods: Pods) -> None:
-    security = {"capabilities": api.Capability(add_capabilities=["NET_ADMIN", "SYS_ADMIN"])}
+    security = {"capabilities": api.Capability(add_capabilities=["NET_ADMIN", "SYS_ADMIN"]), "apparmor": UNCONFINED}
     container = pods.launch(pods.run(pod(options=namespaces(user=BLOCK))), security=security)
     before = (mountinfo.read(), os.listdir("/sys/class/net"))
     assert pods.read(container, "mkdir /mnt; mount -t tmpfs none /mnt && touch /mnt/file && ls /mnt") == "file"

@@ -12,7 +12,7 @@ import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo
-from support.cri import BLOCK, Pods, bind, namespaces, pod
+from support.cri import BLOCK, UNCONFINED, Pods, bind, namespaces, pod
 from support.escaped import DONE, PROGRAMS
 
 
@@ -34,7 +34,7 @@ def test_fuse_and_links_are_the_pods_alone(pods: Pods, tmp_path: Path) -> None:
     devices = [device(tmp_path, "/dev/fuse", (10, 229)), device(tmp_path, "/dev/net/tun", (10, 200))]
     mounts = [bind(Path(path), path, BLOCK, readonly=True) for path in ("/usr", "/lib", "/lib64")]
     mounts.append(bind(programs, "/programs", BLOCK, readonly=True))
-    security = {"capabilities": api.Capability(add_capabilities=["NET_ADMIN", "SYS_ADMIN"])}
+    security = {"capabilities": api.Capability(add_capabilities=["NET_ADMIN", "SYS_ADMIN"]), "apparmor": UNCONFINED}
     sandbox = pods.run(pod(options=namespaces(user=BLOCK)))
     container = pods.launch(sandbox, security=security, mounts=mounts, devices=devices)
     before = (mountinfo.read(), os.listdir("/sys/class/net"))

@@ -13,6 +13,7 @@ from kernel.isolation import as_root_of, in_child, in_new_namespaces
 from podkeep.base.errors import KernelCallError
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountAttr, MountFlag, Propagation
+from support import filesystems
 
 NOBODY = 65534
 
@@ -33,6 +34,8 @@ def mount_count() -> int:
 @pytest.mark.parametrize("prepare", [on_disk, on_tmpfs])
 def test_worked_example_of_kep_127(prepare: Callable[[Path], None], open_dir: Path, userns: int) -> None:
     """Block 65536/0/65536, file foo of host root: root inside through the idmapped mount, nobody without it."""
+    if prepare is on_tmpfs:
+        filesystems.needed("tmpfs")
 
     @in_new_namespaces()
     def example() -> None:

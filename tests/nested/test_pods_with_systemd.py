@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -60,7 +61,7 @@ asyncio.run(update())
 """Sets the memory limit of the one container, in bytes, as a kubelet does."""
 
 
-def manifest(script: str, *, mounts: Sequence[Mapping[str, str]] = (), **spec: object) -> str:
+def manifest(script: str, *, mounts: Sequence[Mapping[str, str]] = (), security: object = None, **spec: object) -> str:
     """Return a pod whose container runs ``script``; JSON is YAML."""
     container = {
         "name": "c",
@@ -69,6 +70,7 @@ def manifest(script: str, *, mounts: Sequence[Mapping[str, str]] = (), **spec: o
         "command": ["sh", "-c", script],
         "resources": {"limits": {"memory": "64Mi", "cpu": "500m"}},
         "volumeMounts": list(mounts),
+        "securityContext": security or {},
     }
     whole = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "containers": [container], **spec}
     return json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one", "uid": UID}, "spec": whole})
@@ -163,16 +165,43 @@ def test_a_pod_in_a_user_namespace(service: Service) -> None:
     assert service.left() == before
 
 
-@pytest.mark.requirement("U85")
+IN_MEMORY: Mapping[str, Mapping[str, object]] = {
+    "memory": {"emptyDir": {"medium": "Memory"}},
+    "key": {"secret": {"secretName": "key"}},
+    "downward": {"downwardAPI": {"items": [{"path": "name", "fieldRef": {"fieldPath": "metadata.name"}}]}},
+    "projected": {"projected": {"sources": [{"secret": {"name": "key"}}]}},
+}
+
+
+@pytest.mark.requirement("U74", "U85")
 @pytest.mark.parametrize("service", ["cgroupfs"], indirect=True)
 def test_a_volume_in_memory_cannot_be_mapped_before_linux_6_3(service: Service) -> None:
+    """Each kind fails a pod that has nothing else, and no container runs without the mapping."""
     before = service.left()
-    volumes = [{"name": "m", "emptyDir": {"medium": "Memory"}}]
-    text = manifest(SHOW, hostUsers=False, volumes=volumes, mounts=[{"name": "m", "mountPath": "/m"}])
-    service.machine.write("/root/pod.json", text)
-    done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "idmap" in done.stderr.lower(), done.stderr
+    secret = json.dumps({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "data": {"k": "eA=="}})
+    for name, source in IN_MEMORY.items():
+        mounts, volumes = [{"name": name, "mountPath": "/v"}], [{"name": name} | dict(source)]
+        whole = manifest("echo ran", hostUsers=False, volumes=volumes, mounts=mounts)
+        service.machine.write("/root/pod.json", f"{secret}\n---\n{whole}")
+        done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
+        assert (done.returncode, done.stdout) == (1, ""), name
+        refused = rf"failed to set MOUNT_ATTR_IDMAP on \S*/{name}: invalid argument \(maybe the source filesystem"
+        assert re.search(refused, done.stderr), done.stderr
+    assert service.left() == before
+
+
+@pytest.mark.requirement("U86")
+@pytest.mark.parametrize("service", ["cgroupfs"], indirect=True)
+def test_only_apparmors_profile_keeps_from_mounting_in_a_user_namespace(service: Service) -> None:
+    before = service.left()
+    script = "mkdir /mnt; mount -t tmpfs none /mnt && echo mounted; cat /proc/self/attr/current"
+    found = {}
+    for kind in ("RuntimeDefault", "Unconfined"):
+        security = {"capabilities": {"add": ["SYS_ADMIN"]}, "appArmorProfile": {"type": kind}}
+        service.machine.write("/root/pod.json", manifest(script, hostUsers=False, security=security))
+        done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
+        found[kind] = done.stdout.splitlines()
+    assert found == {"RuntimeDefault": ["podkeep-default (enforce)"], "Unconfined": ["mounted", "unconfined"]}
     assert service.left() == before
 
 

@@ -12,13 +12,17 @@ UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 RESULTS := .cache/results
+OLDER = .venv/bin/python -m pytest -v -rs --numprocesses=2 --dist=worksteal
+# Recursive, as no other target asks for it. What needs a kernel; unit tests have a conftest that others cannot be run with.
+OLDER_PARTS := tests/unit/kernel/% tests/integration/% tests/conformance/%
+OLDER_TESTS = $(shell $(PYTHON) tools/requirements.py --tests=U)
 SUITE = $(PYTHON) tools/suite.py --results=$(RESULTS)/$@.jsonl
 
 # Tests start thousands of Python programs: each would compile the whole of podkeep again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test parity reference nested attack quick watch shell trace isolation check proto packages requirements backed bench pins clean $(LINTERS)
+.PHONY: help setup demo test parity reference nested older attack quick watch shell trace isolation check proto packages requirements backed bench pins clean $(LINTERS)
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /  make \1\t/p' $(MAKEFILE_LIST)
@@ -51,6 +55,11 @@ reference: ## run the conformance tests, a node's among them, against Debian's c
 nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
 	@tools/setup nested
 	$(SUITE) tests/nested
+
+older: ## the tests of user namespaces in the emulated machine, on Linux 6.1: an hour and more (root)
+	@tools/setup nested
+	PYTHONPATH=tests:src $(PYTHON) -m support.nested.machine -- sh -c '$(foreach part,$(OLDER_PARTS),$(OLDER) \
+		$(filter $(part),$(OLDER_TESTS)) &&) true'
 
 attack: ## hostile requests, archives and streams against a daemon; SECONDS= or CASES= of each, SEED= or ONLY= to repeat (root)
 	@tools/setup test

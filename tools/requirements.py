@@ -234,6 +234,11 @@ def unbacked(rows: Sequence[Row], outcomes: Mapping[str, Collection[str]]) -> li
     return lines
 
 
+def tests_of(rows: Sequence[Row], letter: str) -> list[str]:
+    """Return the tests that show a requirement with this letter, each once, in the order of their names."""
+    return sorted({test for row in rows if row.id.startswith(letter) for test in row.tests})
+
+
 def report(rows: Sequence[Row], *, only_open: bool = False) -> str:
     """The table as text, then shown, partly shown and open per group."""
     lines = []
@@ -280,6 +285,7 @@ def _check(rows: Sequence[Row], directory: Path) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Print the requirements and the tests that show them.")
     parser.add_argument("--write", action="store_true", help="bring the table in step with the markers of the tests")
+    parser.add_argument("--tests", metavar="LETTER", help="print only the tests of these requirements, one on a line")
     parser.add_argument("--open", action="store_true", help="print only what is not shown, or in part")
     parser.add_argument("--results", type=Path, metavar="DIRECTORY", help="hold the table against records of test runs")
     arguments = parser.parse_args()
@@ -291,6 +297,9 @@ def main() -> int:
         rows = parse_table(text)
         if arguments.results is not None:
             return _check(rows, arguments.results)
+        if arguments.tests is not None:
+            print(*tests_of(rows, arguments.tests), sep="\n")
+            return 0
         print(report(rows, only_open=arguments.open))
     except TableError as error:
         print(f"requirements: {error}")

@@ -51,6 +51,15 @@ def test_table_and_markers_are_in_step() -> None:
     assert [row.id for row in rows if row.missing and not row.tests] == []
 
 
+def test_the_tests_of_one_letter_are_named_once() -> None:
+    rows = [
+        tool.Row(id="U1", text="one", tests=("tests/b.py::test_1", "tests/a.py::test_2")),
+        tool.Row(id="U2", text="two", tests=("tests/b.py::test_1",)),
+        tool.Row(id="M1", text="three", tests=("tests/c.py::test_3",)),
+    ]
+    assert tool.tests_of(rows, "U") == ["tests/a.py::test_2", "tests/b.py::test_1"]
+
+
 def _collect(tmp_path: Path, source: str) -> dict[str, tuple[str, ...]]:
     tests = tmp_path / "tests" / "unit"
     tests.mkdir(parents=True)

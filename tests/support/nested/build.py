@@ -39,6 +39,7 @@ PACKAGES = (
     "util-linux",
     "openssh-server",
     "initramfs-tools",
+    "kubernetes-client",
     "cpio",
     "nfs-kernel-server",
 )

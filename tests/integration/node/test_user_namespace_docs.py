@@ -11,6 +11,7 @@ import yaml
 from node.test_image_volume_gate import reasons, restart
 from node.test_user_namespace_gate import IDENTITY, OFF, is_block, mapping_of, recreate, runs
 
+from support import filesystems
 from support.running_node import RunningNode
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "user-namespaces.md").read_text()
@@ -50,6 +51,9 @@ def test_step_by_step(node: RunningNode, image: str, tmp_path: Path) -> None:
     file = tmp_path / "own.yaml"
     document = yaml.safe_load(manifest.replace("IMAGE", image))
     document["spec"]["nodeName"] = node.name
+    if not filesystems.can_be_idmapped("tmpfs"):
+        assert "`automountServiceAccountToken: false`" in DOCUMENT
+        document["spec"]["automountServiceAccountToken"] = False
     file.write_text(yaml.safe_dump(document))
     node.apply(runs(image, "plain"))
     apply, mapped, find = (block.replace("own.yaml", str(file)) for block in blocks("console", STEPS))

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.errors import Internal, NotFound, PodkeepError
 from podkeep.cri import server as cri_server
 from podkeep.cri.v1 import api_pb2 as api
 from support.daemon import Daemon
@@ -111,6 +111,22 @@ class StubRuntime:
         for _, status in self._containers.values():
             if status.metadata.name == container and status.state == api.CONTAINER_RUNNING:
                 _ended(status, code)
+
+    def fails_to_start(self, why: str) -> Bend:
+        """Return what lets no container be started: it has ended then, as containerd leaves it (``StartError``)."""
+
+        def bend(request: Any, _: Any) -> Any:
+            status = self._container(request.container_id)
+            _ended(status, 128)
+            status.started_at, status.reason, status.message = 0, "StartError", why
+            raise Internal(why)
+
+        return bend
+
+    @property
+    def containers(self) -> list[str]:
+        """The IDs of its containers."""
+        return list(self._containers)
 
     def end_sandboxes(self) -> None:
         """Let all sandboxes end; their containers run on."""

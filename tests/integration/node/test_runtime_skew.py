@@ -23,7 +23,12 @@ ODD = 7
 def node(open_directory: Path) -> Iterator[RunningNode]:
     """A node on a stub, that gives up calls after a second; whatever happened, its pods can be deleted."""
     daemon = StubDaemon(own_base(open_directory))
-    settings = ("agent.runtime_request_timeout=1", "agent.enable_server=false", "agent.node_status_update_frequency=1")
+    settings = (
+        "agent.runtime_request_timeout=1",
+        "agent.enable_server=false",
+        "agent.node_status_update_frequency=1",
+        "agent.crash_loop_back_off.max_container_restart_period=1",
+    )
     with RunningNode(daemon, settings=settings) as running:
         yield running
         for item in running.ask("GET", "/api/v1/pods")["items"]:
@@ -249,6 +254,46 @@ def test_a_pod_is_looked_at_again_after_any_error(node: RunningNode, stub: StubR
         node.until(lambda: stub.calls[rpc] > before, f"{rpc} asked")
     node.pod("web", restarted, "started again")
     node.running("second")
+
+
+def test_a_container_that_cannot_be_started_has_ended(node: RunningNode, stub: StubRuntime) -> None:
+    """It is no less an end than another one: the restart policy says what comes of it, and its attempts are counted."""
+    with stub.bent(StartContainer=stub.fails_to_start("no such program")):
+        node.apply(web("again"), pod({"name": "main", "image": "registry.test/image:1"}, name="never"))
+        never = node.phase("never", "Failed")
+        again = node.pod("again", lambda it: it["status"]["containerStatuses"][0]["restartCount"] >= 2, "counted")
+    (status,) = never["status"]["containerStatuses"]
+    ended = status["state"]["terminated"]
+    assert (ended["reason"], ended["exitCode"], status["restartCount"]) == ("StartError", 128, 0)
+    (status,) = again["status"]["containerStatuses"]
+    waiting = status["state"]["waiting"]
+    assert (waiting["reason"], waiting["message"]) == ("RunContainerError", "no such program")
+    assert status["lastState"]["terminated"]["reason"] == "StartError"
+    assert "Failed" in reasons(node, "again")
+    # This attempt and the one before it, and of the other pod the only one.
+    assert len(stub.containers) <= 3
+    node.running("again")
+
+
+def test_a_container_is_killed_after_its_hook_before_older_attempts_are_removed(
+    node: RunningNode, stub: StubRuntime
+) -> None:
+    """What failed must not run on while the runtime is asked for something else."""
+    calls: list[str] = []
+
+    def noted(name: str) -> Callable[[Any, Any], Any]:
+        def bend(_: Any, answer: Any) -> Any:
+            calls.append(name)
+            return answer
+
+        return bend
+
+    nobody = {"httpGet": {"host": "127.0.0.1", "port": 1}}
+    names = ("StartContainer", "StopContainer", "RemoveContainer")
+    with stub.bent(**{name: noted(name) for name in names}):
+        node.apply(web(container={"lifecycle": {"postStart": nobody}}, terminationGracePeriodSeconds=1))
+        node.until(lambda: "RemoveContainer" in calls, "an older attempt removed")
+    assert calls[calls.index("RemoveContainer") - 2 :][:2] == ["StartContainer", "StopContainer"]
 
 
 @pytest.mark.parametrize("rpc", ["StopPodSandbox", "RemovePodSandbox", "StopContainer"])

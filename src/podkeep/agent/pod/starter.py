@@ -178,6 +178,8 @@ class Starter:
     async def start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
         """Pull, create and start one container, and forget the attempt before the last.
 
+        An attempt that was created stays, whatever failed after that: how it ended is in the pod's status.
+
         :raises StepFailed: with the kubelet's reason for the step that failed.
         """
         container, sandbox = action.container, observed.sandbox
@@ -197,16 +199,15 @@ class Starter:
         if config.linux.security_context.namespace_options.userns_options.uids:
             await self._note_remap(created)  # before it runs: then the pod's start is measured
         await self._start(action, created)
-        try:
-            await self._post_start(container, created, observed)
-        except PostStartFailed:
-            # A hook that always fails would leave an attempt behind each time.
-            try:
-                await self._forget(observed, action)
-            except PodkeepError as error:
-                log.warning("older attempts of container %s are not removed: %s", container.name, error)
-            raise
+        await self._post_start(container, created, observed)
         await self._forget(observed, action)
+
+    async def forget_older(self, action: StartContainer, observed: Observed) -> None:
+        """Forget the attempts before the last of a container whose start failed: each failure would leave one more."""
+        try:
+            await self._forget(observed, action)
+        except PodkeepError as error:
+            log.warning("older attempts of container %s are not removed: %s", action.container.name, error)
 
     def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
         """Return for which pod images are pulled, with its credentials. A missing pull secret is reported once."""
@@ -396,7 +397,6 @@ class Starter:
         try:
             await self._node.client.runtime.StartContainer(api_pb2.StartContainerRequest(container_id=created))
         except PodkeepError as error:
-            await self._remove(created)
             raise _failed(container, "RunContainerError", str(error), "") from error
         self._report("Started", "Container started", container)
         logs = Path(names.log_directory(self._node.config.agent.pod_logs, self._pod))

@@ -506,6 +506,8 @@ class PodWorker:
                 raise
             if isinstance(failure, PostStartFailed):
                 await self._until_answered(partial(self._kill_after_hook, failure))
+            if isinstance(action, StartContainer) and _left_an_attempt(failure):
+                await self._starter.forget_older(action, observed)
             await self._wait_for(key, Waiting(reason=failure.waiting or failure.reason, message=failure.detail))
             self._not_before[key] = time.monotonic() + pause_after(failure, f"start/{key}", self._back_off)
         else:
@@ -776,6 +778,10 @@ def pause_after(failure: StepFailed, key: str, back_off: BackOff) -> float:
         return back_off.failed(key)
     # Not longer each time: what was missing on the node (a profile, a network) may be there by now.
     return _TRY_AGAIN_S * (1 + random.random() / 2)
+
+
+def _left_an_attempt(failure: StepFailed) -> bool:
+    return isinstance(failure, PostStartFailed) or failure.waiting == _CRASHED
 
 
 def with_fresh_back_off(before: Pod, now: Pod) -> list[str]:

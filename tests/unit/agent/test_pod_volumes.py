@@ -422,6 +422,14 @@ AFFINITY = {
             'MountVolume.SetUp failed for volume "pv1" : hostPath type check failed: /dev/null is not a directory',
         ),
         (
+            persistent_volume(local={"path": "/dev/no/such"}),
+            'MountVolume.NewMounter initialization failed for volume "pv1" : path "/dev/no/such" does not exist',
+        ),
+        (
+            persistent_volume(local={"path": "/dev/null/x"}),
+            'MountVolume.SetUp failed for volume "pv1" : /dev/null/x: Not a directory',
+        ),
+        (
             persistent_volume(local={"path": "/dev/null"}),
             'MountVolume.SetUp failed for volume "pv1" : only directory and block device are supported',
         ),

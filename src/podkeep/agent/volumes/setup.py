@@ -114,8 +114,10 @@ def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, no
     except PodkeepError as error:
         raise _failed(_SETUP, named, error.message, error.hint) from error
     # A path with a NUL, which the API takes, is a ValueError in Python: no system call is made.
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise _failed(_SETUP, named, str(error), "") from error
+    except OSError as error:
+        raise _failed(_SETUP, named, _words(error), "") from error
 
 
 def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> Payload | None:
@@ -133,6 +135,12 @@ def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> Pay
 
 def _failed(what: str, volume: str, why: str, hint: str) -> FailedPrecondition:
     return FailedPrecondition(f'{what} failed for volume "{volume}" : {why}', hint=hint)
+
+
+def _words(error: OSError) -> str:
+    """Return what the system says, without Python's number for it."""
+    said = error.strerror or str(error)
+    return said if error.filename is None else f"{error.filename}: {said}"
 
 
 def owners_of(pod: Pod, node: Surroundings) -> Owners:
@@ -187,7 +195,11 @@ def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: Po
         path = host_path.check(persistent.host_path)
         mark = directory.volume(_HOST_PATH, persistent.name)
     elif persistent.local:
-        path = host_path.check_local(persistent.local, block=persistent.block)
+        try:
+            path = host_path.check_local(persistent.local, block=persistent.block)
+        except FileNotFoundError as error:
+            text = f'path "{persistent.local}" does not exist'
+            raise MountCheckFailed(text, step="NewMounter initialization", volume=persistent.name) from error
         mark = directory.volume(_LOCAL, persistent.name)
     else:
         raise NotProcessed(

@@ -83,13 +83,15 @@ def containers(spec: PodSpec) -> Iterator[tuple[str, AnyContainer]]:
             yield f"spec.{field}[{index}]", container
 
 
-def validate(pod: Pod, gates: FeatureGates, errors: FieldErrors) -> None:
+def validate(pod: Pod, gates: FeatureGates, errors: FieldErrors, *, node: bool = False) -> None:
     """Note every rule about classes that ``pod`` breaks.
+
+    :param node: a node agent takes care of the pod, and has its own rules for limits and requests of it as a whole.
 
     With the gate off fields are refused and annotations mean nothing (KEP-3008, Feature enablement and rollback).
     """
     enabled = gates.enabled(CLASS_RESOURCES)
-    _pod_level(pod.spec.resources, enabled, errors)
+    _pod_level(pod.spec.resources, enabled, errors, ("claims",) if node else ("limits", "requests", "claims"))
     for path, container in containers(pod.spec):
         _gated(container.resources.classes, f"{path}.resources.classes", enabled, errors)
     if enabled:
@@ -173,11 +175,13 @@ def _assigned(pod: Pod, container: Container, classes: Mapping[str, str]) -> Con
     return msgspec.structs.replace(container, resources=merged)
 
 
-def _pod_level(resources: ResourceRequirements | None, enabled: bool, errors: FieldErrors) -> None:
-    """What a pod has as a whole is classes alone (KEP-3008, Pod spec)."""
+def _pod_level(
+    resources: ResourceRequirements | None, enabled: bool, errors: FieldErrors, refused: Sequence[str]
+) -> None:
+    """What a pod has as a whole is classes (KEP-3008, Pod spec), and of a node what KEP-2837 adds."""
     if resources is None:
         return
-    for kind in ("limits", "requests", "claims"):
+    for kind in refused:
         if getattr(resources, kind):
             errors.forbidden(f"spec.resources.{kind}", "may not be set for a pod as a whole, only for its containers")
     _gated(resources.classes, "spec.resources.classes", enabled, errors, validate_pod_classes)

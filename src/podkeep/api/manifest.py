@@ -119,7 +119,7 @@ class _Reader:
     def _pod(self, value: Mapping[str, Any], errors: FieldErrors) -> None:
         def check(pod: Pod, errors: FieldErrors) -> None:
             validation.validate_pod(pod, errors)
-            class_resources.validate(pod, self._gates, errors)
+            class_resources.validate(pod, self._gates, errors, node=self._node)
             refuse_unsupported(pod, errors, node=self._node)
 
         self._store(value, Pod, self.pods, errors, (defaults.default_pod, check))

@@ -99,6 +99,26 @@ def test_a_static_pod_runs_and_is_mirrored(static_node: RunningNode, manifests: 
     node.until(lambda: node.left_behind() == [], "nothing left")
 
 
+@pytest.mark.requirement("Q52")
+def test_a_static_pod_has_resources_as_a_whole(static_node: RunningNode, manifests: Path, image: str) -> None:
+    """As one of the API: its class follows from them, and they are in force."""
+    limits = {"cpu": "500m", "memory": "64Mi"}
+    whole = pod(shell(image, FOREVER), restartPolicy="Always", resources={"limits": limits})
+    (manifests / "web.json").write_text(json.dumps(whole))
+    found = static_node.running(NAME)
+    assert found["spec"]["resources"] == {"limits": limits, "requests": limits}
+    assert found["status"]["qosClass"] == "Guaranteed"
+    uid = annotations(found)[HASH]
+    parent = static_node.daemon.cgroup_parent
+    held = [
+        file.read_text().strip()
+        for hierarchy in ("memory", "")
+        for name in ("memory.limit_in_bytes", "memory.max")
+        for file in Path("/sys/fs/cgroup", hierarchy).glob(f"{parent.strip('/')}/pod{uid}/{name}")
+    ]
+    assert held == [str(64 << 20)]
+
+
 def test_static_pods_need_no_api(own_node: RunningNode, manifests: Path, image: str) -> None:
     """They run while the API is away, over a restart of the agent too, and are shown when it is there."""
     node = own_node

@@ -64,6 +64,100 @@ def test_what_is_no_static_pod_is_refused(value: Any) -> None:
         decoded(value)
 
 
+def whole(own: dict[str, Any], *, limits: dict[str, str] | None = None, requests: dict[str, str] | None = None) -> Any:
+    """Return a Pod with resources of its own and of its container."""
+    resources = {"limits": limits or {}, "requests": requests or {}}
+    container = {"name": "main", "image": "busybox", "resources": resources}
+    return {**POD, "spec": {"resources": own, "containers": [container]}}
+
+
+@pytest.mark.requirement("Q52")
+@pytest.mark.parametrize(
+    ("own", "container", "limits", "requests"),
+    [
+        (
+            {"limits": {"cpu": "1", "memory": "64Mi"}},
+            {},
+            {"cpu": "1", "memory": "64Mi"},
+            {"cpu": "1", "memory": "64Mi"},
+        ),
+        ({"requests": {"cpu": "1"}}, {"limits": {"cpu": "1"}}, {}, {"cpu": "1"}),
+        (
+            {"limits": {"cpu": "2"}},
+            {"requests": {"cpu": "500m", "memory": "1Mi"}},
+            {"cpu": "2"},
+            {"cpu": "500m", "memory": "1Mi"},
+        ),
+        (
+            {"limits": {"memory": "1Gi"}},
+            {"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"memory": "1Mi"}},
+            {"memory": "1Gi", "hugepages-2Mi": "4Mi"},
+            {"memory": "1Mi", "hugepages-2Mi": "4Mi"},
+        ),
+    ],
+)
+def test_resources_of_a_static_pod_as_a_whole(
+    own: dict[str, Any], container: dict[str, Any], limits: dict[str, str], requests: dict[str, str]
+) -> None:
+    """What is left out follows from the rest, as in kube-apiserver."""
+    found = decoded(whole(own, **container)).spec.resources
+    assert found is not None
+    assert (found.limits, found.requests) == (limits, requests)
+
+
+@pytest.mark.requirement("Q52")
+@pytest.mark.parametrize(
+    ("own", "container", "problem"),
+    [
+        (
+            {"limits": {"ephemeral-storage": "1Gi"}},
+            {},
+            'spec.resources.limits[ephemeral-storage]: Unsupported value: "ephemeral-storage": supported values: "cpu",'
+            ' "hugepages-", "memory"',
+        ),
+        (
+            {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}},
+            {},
+            'spec.resources.requests: Invalid value: "2": must be less than or equal to cpu limit of 1',
+        ),
+        (
+            {"requests": {"cpu": "1"}},
+            {"requests": {"cpu": "1500m"}},
+            'spec.resources.requests[cpu]: Invalid value: "1": must be greater than or equal to aggregate container'
+            " requests of 1500m",
+        ),
+        (
+            {"limits": {"memory": "1Mi"}},
+            {"limits": {"memory": "2Mi"}, "requests": {"memory": "1Mi"}},
+            'spec.resources.containers[0][memory].limits: Invalid value: "2Mi": must be less than or equal to pod'
+            " limits of 1Mi",
+        ),
+        (
+            {"limits": {"cpu": "1", "hugepages-2Mi": "2Mi"}},
+            {"limits": {"hugepages-2Mi": "4Mi"}, "requests": {"hugepages-2Mi": "4Mi"}},
+            'spec.resources.requests[hugepages-2Mi]: Invalid value: "2Mi": must be greater than or equal to aggregate',
+        ),
+        ({"limits": {"hugepages-2Mi": "2Mi"}}, {}, "spec.resources: Forbidden: HugePages require cpu or memory"),
+        (
+            {"requests": {"cpu": "1", "hugepages-2Mi": "2Mi"}},
+            {},
+            "spec.resources.limits: Required value: Limit must be set for non overcommitable resources",
+        ),
+        (
+            {"claims": [{"name": "gpu"}]},
+            {},
+            "spec.resources.claims: Forbidden: may not be set for a pod as a whole, only for its containers",
+        ),
+    ],
+)
+def test_resources_of_a_static_pod_as_a_whole_that_are_wrong(
+    own: dict[str, Any], container: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refused:
+        decoded(whole(own, **container))
+    assert f": {problem}" in str(refused.value)
+
+
 def looked(path: Path) -> list[str]:
     """Return the names of the pods that one look finds."""
     files = StaticFiles(path=path, node_name="n", gates=GATES, take=lambda _: None)
@@ -132,3 +226,15 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     ((name, problem),) = files.problems().items()
     assert name == rf"{tmp_path}/\udcfd\n.json"
     assert problem.isprintable()
+
+
+def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path) -> None:
+    """It is part of an event, of a status and of a line of the log, which name the file."""
+    file = tmp_path / "web.json"
+    file.write_text(json.dumps({**POD, "spec": {"containers": [{"name": "A_"}, {"name": "B_"}]}}))
+    files = StaticFiles(path=tmp_path, node_name="n", gates=GATES, take=lambda _: None)
+    files.look()
+    (problem,) = files.problems().values()
+    assert problem.count("; document 1 (Pod default/web): ") >= 1
+    assert "\n" not in problem
+    assert str(file) not in problem

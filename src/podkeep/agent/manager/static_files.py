@@ -18,8 +18,10 @@ from pathlib import Path
 import msgspec
 
 from podkeep.agent.convert import names
+from podkeep.agent.manager import static_resources
 from podkeep.api import manifest
 from podkeep.api.feature_gates import FeatureGates
+from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
 from podkeep.api.scheduling import Toleration
 from podkeep.api.status import PodStatus
@@ -119,7 +121,9 @@ class StaticFiles:
             return _File(mark=mark, pod=decoded(data, name, self.node_name, self.gates))
         # RecursionError: of a manifest nested too deeply. One file must not keep the others from being read.
         except (PodkeepError, OSError, RecursionError) as error:
-            return _File(mark=mark, pod=None, problem=str(error))
+            # In an event, a status and a line of the log it is one line.
+            text = "; ".join(line.removeprefix(f"{name}: ") for line in str(error).splitlines())
+            return _File(mark=mark, pod=None, problem=text)
 
     def pods(self) -> list[Pod]:
         """Return the pods; of two of one name, that of the first file."""
@@ -180,7 +184,12 @@ def decoded(data: bytes, name: str, node_name: str, gates: FeatureGates) -> Pod:
     found = manifest.parse(text, source=name, gates=gates, node=True)
     if len(found.pods) != 1 or found.config_maps or found.secrets:
         raise InvalidArgument(f"{name}: a static pod's file has one Pod and nothing else")
-    return static(found.pods[0], name, node_name)
+    pod = static_resources.completed(found.pods[0])
+    errors = FieldErrors()
+    static_resources.validate(pod, errors)
+    if errors.found:
+        raise InvalidArgument("\n".join(f"{name}: {error}" for error in errors.found))
+    return static(pod, name, node_name)
 
 
 def static(pod: Pod, name: str, node_name: str) -> Pod:

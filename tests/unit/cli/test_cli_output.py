@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from podkeep.base.errors import NotFound
@@ -36,3 +41,18 @@ def test_what_others_wrote_gives_a_terminal_no_orders(capsys: pytest.CaptureFixt
     output.echo_line(EVIL)
     output.echo_json(EVIL)
     assert capsys.readouterr().out.splitlines() == [PLAIN, '"x\\u001b]0;owned\\u0007\\u009b31m\\r\\u202ey"']
+
+
+class Wire(msgspec.Struct, frozen=True):
+    name: str
+
+
+@dataclass(frozen=True)
+class Told:
+    parts: tuple[Wire, ...]
+    where: Path
+
+
+def test_json_has_the_fields_of_what_is_no_json(capsys: pytest.CaptureFixture[str]) -> None:
+    output.echo_json(Told((Wire("a"),), Path("/x")))
+    assert json.loads(capsys.readouterr().out) == {"parts": [{"name": "a"}], "where": "/x"}

@@ -14,6 +14,7 @@ from pathlib import PurePath
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from podkeep.base.errors import PodkeepError
 from podkeep.base.text import durations
@@ -55,13 +56,15 @@ def echo_line(text: str, *, err: bool = False) -> None:
 
 
 def echo_json(value: object) -> None:
-    """Print ``value`` as indented JSON: also dataclasses by their fields, and paths and fields of messages in it."""
+    """Print ``value`` as indented JSON: also dataclasses and structs by their fields, paths, and fields of messages."""
     click.echo(json.dumps(value, indent=2, default=_plain))
 
 
 def _plain(value: Any) -> object:
     if dataclasses.is_dataclass(value):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
     if isinstance(value, PurePath):
         return str(value)
     return dict(value) if isinstance(value, Mapping) else list(value)

@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
@@ -94,10 +94,19 @@ class Client:
 
     :param user_agent: what the server's logs call the client.
     :param timeout: seconds for each request with its retries, if a method is not told another.
+    :param on_warning: is told what the server warns of in an answer; without it that is not read.
     """
 
-    def __init__(self, settings: Settings, *, user_agent: str = "", timeout: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        user_agent: str = "",
+        timeout: float = TIMEOUT_S,
+        on_warning: Callable[[str], None] | None = None,
+    ) -> None:
         self.settings = settings
+        self._on_warning = on_warning
         self.timeout = timeout
         self._where = server_address(settings.server)
         self._credentials = Credentials(settings)
@@ -397,7 +406,11 @@ class Client:
             except BaseException:
                 connection.abort()
                 raise
+            warnings = connection.warnings
             self._give_back(connection, renewals)
+        if self._on_warning is not None:
+            for text in warnings:
+                self._on_warning(text)
         if connection.status >= 400:
             raise refusal(connection.status, body, _seconds(connection.headers.get("retry-after", "")))
         return Answer(status=connection.status, headers=connection.headers, data=body)

@@ -7,6 +7,7 @@ server whose machine is gone is found by the kernel's probes, so that an idle wa
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import AsyncGenerator
@@ -28,6 +29,9 @@ _PROBES = ((socket.TCP_KEEPIDLE, 30), (socket.TCP_KEEPINTVL, 10), (socket.TCP_KE
 """Seconds of silence before the first probe, between probes, and how many are left unanswered."""
 _UNSENT_MS = 30_000
 """For which what is sent may be unacknowledged."""
+
+_WARNING = re.compile(rb'\b299 [^\s"]+ "((?:[^"\\]|\\.)*)"')
+_ESCAPED = re.compile(r"\\(.)")
 
 Headers = list[tuple[str, str]]
 
@@ -71,12 +75,18 @@ def server_address(server: str) -> ServerAddress:
     )
 
 
+def warning_texts(value: bytes) -> list[str]:
+    """Return the texts of a header ``Warning`` (RFC 7234, section 5.5) of the code 299; others are of proxies."""
+    texts = (found[1].decode(errors="replace") for found in _WARNING.finditer(value))
+    return [_ESCAPED.sub(r"\1", text) for text in texts]
+
+
 class ConnectionEnded(Unavailable):
     """The connection ended before anything of an answer came."""
 
 
 class Connection:
-    """A connection; ``status`` and ``headers`` are those of the last answer."""
+    """A connection; ``status``, ``headers`` and ``warnings`` are those of the last answer."""
 
     def __init__(self, where: ServerAddress, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._where, self._reader, self._writer = where, reader, writer
@@ -87,6 +97,8 @@ class Connection:
         """It was cut from this side."""
         self.status = 0
         self.headers: dict[str, str] = {}
+        self.warnings: list[str] = []
+        """What the server has to say beside its answer (``Warning``), as text."""
 
     @classmethod
     async def open(cls, where: ServerAddress, tls: ssl.SSLContext | None, server_name: str = "") -> Connection:
@@ -156,6 +168,7 @@ class Connection:
             raise kind(f"the API at {self._where} gave no answer: {_words(error)}") from error
         self.status = event.status_code
         self.headers = {name.decode(): value.decode("latin-1") for name, value in event.headers}
+        self.warnings = [text for name, value in event.headers if name == b"warning" for text in warning_texts(value)]
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """Yield the body of the answer as it comes; after its end the connection is ready for another request.

@@ -188,6 +188,8 @@ def test_a_daemon_that_cannot_start_says_why_once(node: Node) -> None:
 def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> None:
     node.start()
     node.until(lambda: node.podkeep("status", status=None).startswith("node node-1: Ready\n"), "all is well")
+    told = json.loads(node.podkeep("status", "-o", "json"))
+    assert (told["is_well"], [item["name"] for item in told["daemons"]]) == (True, ["runtime", "api", "agent"])
     node.podkeep("apply", "-f", "-", stdin=manifest("bad", image, "exit 3"))
     said = node.until(
         lambda: (text := node.podkeep("status", status=None)) and "CrashLoopBackOff" in text and text, "it is told"
@@ -197,6 +199,29 @@ def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> 
     # Between two attempts it is told how the last one ended, for a moment.
     first = "pod/bad in default: CrashLoopBackOff: container main: back-off "
     node.until(lambda: node.podkeep("describe", "pod", "bad").startswith(first), first)
+
+
+def test_apply_shows_what_the_api_warns_of(node: Node, image: str) -> None:
+    """Once, however many objects it is about."""
+    node.start()
+    labels = {"app": "web"}
+    template = {"metadata": {"labels": labels}, "spec": json.loads(manifest("web", image, "true", "Always"))["spec"]}
+    items = [
+        {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name},
+            "spec": {"selector": {"matchLabels": labels}, "template": template},
+        }
+        for name in ("one", "two")
+    ]
+    both = json.dumps({"apiVersion": "v1", "kind": "List", "items": items})
+    said = node.podkeep("apply", "-f", "-", stdin=both, status=None)
+    warning = (
+        "warning: this Deployment is only stored: no pods are made of it unless kube-controller-manager runs beside"
+        " podkeep"
+    )
+    assert sorted(said.splitlines()) == ["deployment.apps/one created", "deployment.apps/two created", warning]
 
 
 def test_exec_says_why_there_is_nothing_to_run_it_in(node: Node, image: str) -> None:

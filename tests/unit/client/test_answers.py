@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.client.connection import server_address
+from podkeep.client.connection import server_address, warning_texts
 from podkeep.client.errors import refusal, status_error
 from podkeep.client.resources import LEASES, NODES, PODS
 
@@ -44,6 +44,22 @@ def test_where_a_server_is(url: str, host: str, port: int, path: str, prefix: st
 def test_what_is_no_server(url: str) -> None:
     with pytest.raises(InvalidArgument):
         server_address(url)
+
+
+@pytest.mark.parametrize(
+    ("header", "texts"),
+    [
+        (b'299 - "old"', ["old"]),
+        (b'299 - "a \\"b\\" \\\\ c"', ['a "b" \\ c']),
+        (b'299 - "one", 299 kube "two, 299 - three" "Sun, 06 Nov 1994 08:49:37 GMT"', ["one", "two, 299 - three"]),
+        (b'110 - "Response is Stale"', []),
+        (b'299 - "no end', []),
+        (b'299 - "\xff"', ["\ufffd"]),
+        (b"", []),
+    ],
+)
+def test_what_a_server_warns_of(header: bytes, texts: list[str]) -> None:
+    assert warning_texts(header) == texts
 
 
 def test_a_status_is_an_error() -> None:

@@ -129,7 +129,8 @@ class Resource:
     ``subresources`` are their names in paths: ``status``, ``scale``. ``columns`` are all of them in order, ``Name``
     included; none mean ``Name`` and ``Age``. ``verbs`` are those that the resource has. ``view`` is there if the
     objects are stored as those of another resource; whoever reads them from the store has to go through it.
-    ``deprecated`` is the warning of every answer about a resource that others replace.
+    ``deprecated`` is the warning of every answer about a resource that others replace. ``unserved`` is there if nothing
+    here acts on the objects: what does not happen, and without which program.
     """
 
     kind: Kind
@@ -143,6 +144,7 @@ class Resource:
     verbs: frozenset[str] = ALL_VERBS
     view: View | None = None
     deprecated: str = ""
+    unserved: str = ""
 
     @property
     def group(self) -> str:

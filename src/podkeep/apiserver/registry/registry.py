@@ -237,6 +237,7 @@ class Registry:
         self._require_valid(target, value, None, errors)
         self._admission.validate(attributes)
         request.warnings.extend(strategy.warnings(value, None))
+        request.warnings.extend(_unserved(target.resource, value, None))
 
     async def update(self, target: Target, value: Object, request: Request) -> tuple[Object, bool]:
         """Replace an object, or of the subresource ``status`` that part of it.
@@ -391,6 +392,7 @@ class Registry:
         self._admission.validate(attributes)
         if target.subresource != "status" and part is None:
             request.warnings.extend(strategy.warnings(new, old))
+            request.warnings.extend(_unserved(target.resource, new, old))
         # As kube-apiserver: an update that changes nothing but the times of managedFields writes no revision.
         if _same_but_for_times(new, old):
             await self._settle(target)
@@ -627,6 +629,15 @@ def _other_uid(given: str, found: str) -> str:
 
 def _spec(value: Object) -> dict[str, Any]:
     return {name: item for name, item in value.items() if name not in ("metadata", "status")}
+
+
+def _unserved(resource: Resource, new: Object, old: Object | None) -> list[str]:
+    """Return that nothing acts on what was asked for; what a controller made is no news to its client."""
+    if not resource.unserved or any(owner.get("controller") for owner in metadata(new).get("ownerReferences", ())):
+        return []
+    if old is not None and equal(_spec(new), _spec(old)):
+        return []
+    return [f"this {resource.kind.kind} is only stored: {resource.unserved}"]
 
 
 def _same_but_for_times(new: Object, old: Object) -> bool:

@@ -16,6 +16,7 @@ import click
 from podkeep.cli.core import connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.core.output import echo_line
 from podkeep.cli.objects import kinds
 
 if TYPE_CHECKING:
@@ -67,6 +68,18 @@ class Api:
         return self._kinds
 
 
+class _Warnings:
+    """Shows what the API warns of, each text once: a file may have many objects of a kind."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(self, text: str) -> None:
+        if text not in self._shown:
+            self._shown.add(text)
+            echo_line(f"warning: {text}", err=True)
+
+
 def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitable[Result]]) -> Result:
     """Connect to the API that is meant, run ``operation``, and return its result.
 
@@ -83,7 +96,7 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
         settings = kubeconfig.find(reach.kubeconfig, socket=invocation.config.api.unix_socket, context=reach.context)
         if settings.server == f"unix://{invocation.config.api.unix_socket}":
             connection.require_api(invocation)
-        client = Client(settings)
+        client = Client(settings, on_warning=_Warnings())
         try:
             return await operation(Api(client, reach))
         finally:

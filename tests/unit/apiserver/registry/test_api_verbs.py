@@ -772,6 +772,28 @@ def test_admission_is_asked_about_what_is_posted_and_stored_nowhere(tmp_path: Pa
     run(tmp_path, steps, admission=Tokens())
 
 
+def test_who_asks_for_what_nothing_acts_on_is_told(tmp_path: Path) -> None:
+    """At each change of the specification, but not the controller that keeps objects of its own."""
+    resource = Resource(kind=Kind("apps", "v1", "ReplicaSet"), plural="replicasets", unserved="no pods are made of it")
+    said = "this ReplicaSet is only stored: no pods are made of it"
+    owner = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "1", "controller": True}
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        here, told = at(resource), Request(field_manager="me")
+        await registry.create(here, {"metadata": {"name": "a"}, "spec": {"replicas": 7}}, told)
+        assert told.warnings == [said]
+        await registry.patch(here, {"metadata": {"labels": {"a": "b"}}}, PatchType.MERGE, told)
+        assert told.warnings == [said]
+        await registry.patch(here, {"spec": {"replicas": 8}}, PatchType.MERGE, told)
+        assert told.warnings == [said, said]
+        quiet = Request(field_manager="controller")
+        owned = {"metadata": {"name": "owned", "ownerReferences": [owner]}, "spec": {"replicas": 7}}
+        await registry.create(at(resource, "owned"), owned, quiet)
+        assert quiet.warnings == []
+
+    run(tmp_path, steps)
+
+
 def test_only_of_what_is_valid_there_are_warnings(tmp_path: Path) -> None:
     def warnings(new: Mapping[str, Any], _: Mapping[str, Any] | None) -> list[str]:
         return [f"{new['spec']['replicas']} are many"]

@@ -402,6 +402,7 @@ def _selectable(value: Mapping[str, Any]) -> dict[str, str]:
 SERVICES = Resource(
     kind=Kind("", "v1", "Service"),
     plural="services",
+    unserved="nothing leads to its pods unless kube-controller-manager and kube-proxy run beside podkeep",
     short_names=("svc",),
     categories=("all",),
     subresources=frozenset({"proxy", "status"}),

@@ -142,6 +142,7 @@ _JOB = ("spec", "jobTemplate", "spec")
 CRON_JOBS = Resource(
     kind=Kind("batch", "v1", "CronJob"),
     plural="cronjobs",
+    unserved=workload_rules.UNSERVED,
     short_names=("cj",),
     categories=("all",),
     subresources=frozenset({"status"}),

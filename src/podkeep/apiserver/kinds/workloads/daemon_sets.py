@@ -123,6 +123,7 @@ def _validate_status(new: Object, old: Object, errors: FieldErrors) -> None:
 DAEMON_SETS = Resource(
     kind=Kind("apps", "v1", "DaemonSet"),
     plural="daemonsets",
+    unserved=workload_rules.UNSERVED,
     short_names=("ds",),
     categories=("all",),
     subresources=frozenset({"status"}),

@@ -477,6 +477,7 @@ def _selectable(value: Mapping[str, Any]) -> dict[str, str]:
 JOBS = Resource(
     kind=Kind("batch", "v1", "Job"),
     plural="jobs",
+    unserved=workload_rules.UNSERVED,
     categories=("all",),
     subresources=frozenset({"status"}),
     strategy=Strategy(

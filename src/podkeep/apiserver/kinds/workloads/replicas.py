@@ -113,6 +113,7 @@ def validate_controller(value: Object, errors: FieldErrors) -> None:
 REPLICATION_CONTROLLERS = Resource(
     kind=Kind("", "v1", "ReplicationController"),
     plural="replicationcontrollers",
+    unserved=workload_rules.UNSERVED,
     short_names=("rc",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),
@@ -158,6 +159,7 @@ def _same_selector(new: Object, old: Object, errors: FieldErrors) -> None:
 REPLICA_SETS = Resource(
     kind=Kind("apps", "v1", "ReplicaSet"),
     plural="replicasets",
+    unserved=workload_rules.UNSERVED,
     short_names=("rs",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),
@@ -251,6 +253,7 @@ READY = cells.column("Ready", _ready, description="Number of the pod with ready 
 DEPLOYMENTS = Resource(
     kind=Kind("apps", "v1", "Deployment"),
     plural="deployments",
+    unserved=workload_rules.UNSERVED,
     short_names=("deploy",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),

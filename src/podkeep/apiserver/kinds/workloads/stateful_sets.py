@@ -204,6 +204,7 @@ def warnings(new: Mapping[str, Any], old: Mapping[str, Any] | None) -> list[str]
 STATEFUL_SETS = Resource(
     kind=Kind("apps", "v1", "StatefulSet"),
     plural="statefulsets",
+    unserved=workload_rules.UNSERVED,
     short_names=("sts",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),

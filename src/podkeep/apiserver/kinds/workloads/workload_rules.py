@@ -14,6 +14,7 @@ from podkeep.apiserver.kinds.pods.template import drop_pod_template, pod_templat
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.patch.values import equal
 
+UNSERVED = "no pods are made of it unless kube-controller-manager runs beside podkeep"
 MISMATCH = "`selector` does not match template `labels`"
 
 

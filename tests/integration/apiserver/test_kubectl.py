@@ -148,6 +148,23 @@ def test_what_there_is_can_be_asked(api: ApiDaemon) -> None:
     assert api.kubectl("get", "--raw", "/readyz") == "ok"
 
 
+def test_what_is_not_served_is_told(api: ApiDaemon) -> None:
+    api.kubectl("create", "deploy", "lone", "--image=x")
+    refused = api.kubectl("autoscale", "deploy/lone", "--max=3", status=1)
+    assert "podkeep has no horizontalpodautoscalers.autoscaling, since nothing would act on them" in refused
+    refused = api.kubectl("create", "ingress", "i", "--rule=a/b=c:80", status=1)
+    assert "podkeep has no ingresses.networking.k8s.io" in refused
+    api.kubectl("delete", "deploy", "lone")
+
+
+def test_a_patch_without_a_name_is_told_in_json(api: ApiDaemon) -> None:
+    api.kubectl("create", "deploy", "unnamed", "--image=x")
+    patch = '{"spec":{"template":{"spec":{"containers":[{"image":"y","tty":true}]}}}}'
+    refused = api.kubectl("patch", "deploy", "unnamed", "-p", patch, status=1)
+    assert 'map: {"image":"y","tty":true} does not contain declared merge key: name' in refused
+    api.kubectl("delete", "deploy", "unnamed")
+
+
 def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path, scratch_machine: None) -> None:
     with ApiDaemon(tmp_path) as daemon:
         daemon.kubectl("create", "cm", "kept", "--from-literal=a=b")

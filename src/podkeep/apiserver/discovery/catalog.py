@@ -31,6 +31,22 @@ _SUBRESOURCES: dict[str, tuple[Kind | None, frozenset[str]]] = {
     "proxy": (Kind("", "v1", "PodProxyOptions"), frozenset({"create", "delete", "get", "patch", "update"})),
 }
 """What each subresource takes and returns (None: its resource's kind), and its verbs."""
+NOT_SERVED = frozenset(
+    {
+        ("admissionregistration.k8s.io", "mutatingadmissionpolicies"),
+        ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"),
+        ("admissionregistration.k8s.io", "validatingadmissionpolicies"),
+        ("admissionregistration.k8s.io", "validatingwebhookconfigurations"),
+        ("apiextensions.k8s.io", "customresourcedefinitions"),
+        ("apiregistration.k8s.io", "apiservices"),
+        ("autoscaling", "horizontalpodautoscalers"),
+        ("certificates.k8s.io", "certificatesigningrequests"),
+        ("networking.k8s.io", "ingressclasses"),
+        ("networking.k8s.io", "ingresses"),
+        ("networking.k8s.io", "networkpolicies"),
+    }
+)
+"""Resources that kube-apiserver has, by group and plural, and that are left out: whoever asks for one is told so."""
 _PROXIES = {"nodes": "NodeProxyOptions", "services": "ServiceProxyOptions"}
 
 

@@ -18,7 +18,7 @@ from podkeep.apiserver.auth.impersonation import impersonate
 from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
 from podkeep.apiserver.discovery import health, openapi, openid
-from podkeep.apiserver.discovery.catalog import Catalog, Entry
+from podkeep.apiserver.discovery.catalog import NOT_SERVED, Catalog, Entry
 from podkeep.apiserver.discovery.groups import GROUP, Discovery, asked_version
 from podkeep.apiserver.discovery.openapi import OpenApi
 from podkeep.apiserver.endpoints import metrics
@@ -159,9 +159,16 @@ class Handler:
         :raises StatusError: 404 if there is nothing at its path, 405 if that has no such verb.
         """
         entry = self._parts.catalog.find(info.group, info.version, info.resource, info.subresource)
+        if entry is None and (info.group, info.resource) in NOT_SERVED:
+            raise no_such_resource(f"podkeep has no {info.resource}.{info.group}, since nothing would act on them")
         if entry is None or (info.rest and info.subresource != "proxy"):
             raise no_such_resource()
-        if (info.namespace and not entry.namespaced and info.resource != "namespaces") or info.verb not in entry.verbs:
+        # There are no such paths, whatever the method.
+        if info.namespace and not entry.namespaced and info.resource != "namespaces":
+            raise no_such_resource()
+        if info.parts > 1 and entry.namespaced and not info.namespace and info.verb != "watch":
+            raise no_such_resource()
+        if info.verb not in entry.verbs:
             raise method_not_allowed()
         on_all = info.verb in ("create", "deletecollection", "list") and not entry.subresource
         if on_all != (info.parts == 1) and info.verb != "watch":

@@ -63,8 +63,10 @@ def not_found(resource: str, group: str, name: str) -> StatusError:
     return StatusError(404, "NotFound", message, name=name, group=group, kind=resource)
 
 
-def no_such_resource() -> StatusError:
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
+def no_such_resource(why: str = "") -> StatusError:
+    """There is nothing at that path. kube-apiserver never says why."""
+    message = "the server could not find the requested resource"
+    return StatusError(404, "NotFound", f"{message}: {why}" if why else message)
 
 
 def already_exists(resource: str, group: str, name: str) -> StatusError:

@@ -153,14 +153,23 @@ def test_there_are_no_custom_resources(tmp_path: Path) -> None:
     [
         ("GET", "/nix", 404, "the server could not find the requested resource"),
         ("GET", "/api/v1/nixes", 404, "the server could not find the requested resource"),
-        ("GET", "/apis/networking.k8s.io/v1/ingresses", 404, "the server could not find the requested resource"),
+        (
+            "POST",
+            "/apis/networking.k8s.io/v1/namespaces/x/ingresses",
+            404,
+            "the server could not find the requested resource: podkeep has no ingresses.networking.k8s.io, since nothing "
+            "would act on them",
+        ),
+        ("GET", "/apis/networking.k8s.io/v1/nixes", 404, "the server could not find the requested resource"),
         ("GET", f"{CMS}/a/status", 404, "the server could not find the requested resource"),
         ("GET", f"{CMS}/a/b/c", 404, "the server could not find the requested resource"),
         ("POST", f"{CMS}/a", 405, "the server does not allow this method on the requested resource"),
         ("PUT", CMS, 405, "the server does not allow this method on the requested resource"),
         ("POST", "/api/v1/configmaps", 405, "the server does not allow this method on the requested resource"),
         ("OPTIONS", CMS, 405, "the server does not allow this method on the requested resource"),
-        ("GET", "/api/v1/namespaces/x/nodes/n", 405, "the server does not allow this method on the requested resource"),
+        ("GET", "/api/v1/namespaces/x/nodes/n", 404, "the server could not find the requested resource"),
+        ("GET", "/api/v1/configmaps/a", 404, "the server could not find the requested resource"),
+        ("PUT", "/api/v1/configmaps/a", 404, "the server could not find the requested resource"),
         ("POST", "/version", 405, "the server does not allow this method on the requested resource"),
         ("GET", f"{CMS}/..", 400, "invalid resource name \"..\": [may not be '..']"),
         (

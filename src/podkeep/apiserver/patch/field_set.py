@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from podkeep.apiserver.patch.errors import PatchError
+from podkeep.apiserver.patch.errors import PatchError, as_json
 from podkeep.apiserver.schema.types import List, Map, Struct, Type
 
 MAX_DEPTH = 100
@@ -183,13 +183,13 @@ def _shown_element(element: str) -> str:
 def _canonical(text: str) -> str:
     kind, separator, content = text.partition(":")
     if not separator or kind not in ("f", "k", "v", "i"):
-        raise PatchError(f"{text[:80]!r} is not a path element of fieldsV1")
+        raise PatchError(f"{as_json(text, 80)} is not a path element of fieldsV1")
     if kind == "f":
         return text
     try:
         value = msgspec.json.decode(content)
     except (msgspec.DecodeError, RecursionError):
-        raise PatchError(f"{text[:80]!r} is not a path element of fieldsV1") from None
+        raise PatchError(f"{as_json(text, 80)} is not a path element of fieldsV1") from None
     if kind == "k" and isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values()):
         return key_element(value)
     if kind == "v" and not isinstance(value, dict | list):
@@ -197,7 +197,7 @@ def _canonical(text: str) -> str:
     # Not isinstance(): booleans are integers in Python.
     if kind == "i" and type(value) is int:
         return f"i:{value}"
-    raise PatchError(f"{text[:80]!r} is not a path element of fieldsV1")
+    raise PatchError(f"{as_json(text, 80)} is not a path element of fieldsV1")
 
 
 def _not_empty(children: dict[str, FieldSet]) -> dict[str, FieldSet]:

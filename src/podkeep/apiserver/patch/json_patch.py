@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from podkeep.apiserver.patch.errors import PatchError
+from podkeep.apiserver.patch.errors import PatchError, as_json
 from podkeep.apiserver.patch.values import copy, equal
 
 MAX_OPERATIONS = 10_000
@@ -79,7 +79,7 @@ class _Document:
     def apply(self, operation: dict[str, Any]) -> None:
         kind, path = operation.get("op"), operation.get("path")
         if not isinstance(kind, str) or kind not in _MEMBERS:
-            raise PatchError(f"Unexpected kind: {str(kind)[:80]}", code=422)
+            raise PatchError(f"Unexpected kind: {kind[:80] if isinstance(kind, str) else as_json(kind, 80)}", code=422)
         for name in ("path", *_MEMBERS[kind]):
             if name not in operation:
                 raise PatchError(f"{kind} operation has no {name}", code=422)
@@ -190,7 +190,7 @@ class _Document:
 def _pointer(text: object, kind: str) -> list[str]:
     """Return the tokens of a JSON pointer (RFC 6901)."""
     if not isinstance(text, str) or len(text) > _MAX_POINTER or (text and not text.startswith("/")):
-        raise PatchError(f"{kind} operation has a path that is not a JSON pointer: {str(text)[:80]}", code=422)
+        raise PatchError(f"{kind} operation has a path that is not a JSON pointer: {as_json(text, 80)}", code=422)
     # In this order (RFC 6901, section 4): ~01 stands for ~1, and not for a slash.
     return [token.replace("~1", "/").replace("~0", "~") for token in text.split("/")[1:]]
 
@@ -199,7 +199,7 @@ def _index(path: list[str], depth: int, length: int, kind: str) -> int:
     """Return the index that the token before ``depth`` of a path is, in a list of this length."""
     token = path[depth - 1]
     if not _INDEX.fullmatch(token):
-        raise _does_not_apply(kind, path[:depth], f"{token[:80]!r} is not an index")
+        raise _does_not_apply(kind, path[:depth], f"{as_json(token, 80)} is not an index")
     index = int(token)
     if not -length <= index < length:
         raise _does_not_apply(kind, path[:depth], "invalid index referenced")

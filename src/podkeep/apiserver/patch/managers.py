@@ -15,7 +15,7 @@ import msgspec
 
 from podkeep.api.fields import MAX_CHARACTERS
 from podkeep.apiserver.patch import typed
-from podkeep.apiserver.patch.errors import PatchError
+from podkeep.apiserver.patch.errors import PatchError, as_json
 from podkeep.apiserver.patch.field_set import FieldSet, shown
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.types import Struct
@@ -121,7 +121,7 @@ def read(entries: Any) -> Managed:
     for entry in entries or []:
         operation = entry.get("operation")
         if operation not in (APPLY, UPDATE):
-            raise PatchError(f"operation must be `Apply` or `Update`, got {str(operation)[:80]!r}")
+            raise PatchError(f"operation must be `Apply` or `Update`, got {as_json(operation, 80)}")
         if entry.get("fieldsType") != "FieldsV1":
             raise PatchError("fieldsType must be `FieldsV1`")
         version = entry.get("apiVersion", "")
@@ -391,4 +391,6 @@ def _last_applied_text(config: dict[str, Any]) -> str:
     bare = copy(config)
     bare.get("metadata", {}).get("annotations", {}).pop(LAST_APPLIED, None)
     # Go's encoder, which kube-apiserver writes the annotation with, ends with a line end.
-    return msgspec.json.encode(bare).decode() + "\n"
+    text = msgspec.json.encode(bare).decode() + "\n"
+    # It also escapes these three, which JSON has in strings alone.
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from podkeep.apiserver.patch.errors import PatchError
+from podkeep.apiserver.patch.errors import PatchError, as_json
 from podkeep.apiserver.patch.values import copy
 from podkeep.apiserver.schema.types import Field, List, Map, Struct, Type
 
@@ -38,7 +38,7 @@ def _merge_objects(original: dict[str, Any], patch: dict[str, Any], kind: Type |
             return patch
         if directive == "delete":
             return {}
-        raise PatchError(f"unknown patch type: {str(directive)[:80]!r}")
+        raise PatchError(f"unknown patch type: {as_json(directive, 80)}")
     _retain_keys(original, patch)
     # First the lists that have an order: they leave the patch, or the loop would merge them twice
     # (mergePatchIntoOriginal).
@@ -174,7 +174,7 @@ def _merge_lists_of_objects(original: list[Any], patch: list[Any], merge_key: st
         elif directive == "replace":
             replace = True
         else:
-            raise PatchError(f"unknown patch type in a list: {str(directive)[:80]!r}")
+            raise PatchError(f"unknown patch type in a list: {as_json(directive, 80)}")
     if replace:
         return given
     merged = [item for item in original if _key(item, merge_key) not in doomed]
@@ -229,7 +229,7 @@ def _key(item: Any, merge_key: str) -> object:
     if not merge_key:
         return _identity(item)
     if not isinstance(item, dict) or merge_key not in item:
-        raise PatchError(f"map: {str(item)[:200]} does not contain declared merge key: {merge_key}", code=422)
+        raise PatchError(f"map: {as_json(item)} does not contain declared merge key: {merge_key}", code=422)
     return _identity(item[merge_key])
 
 

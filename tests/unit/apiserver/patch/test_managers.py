@@ -280,6 +280,18 @@ def test_kubectl_takes_over_what_client_side_apply_set() -> None:
         applied(live, deployment(replicas=2), "other")
 
 
+def test_the_last_applied_annotation_is_written_as_go_does() -> None:
+    live = deployment(replicas=1)
+    live["metadata"]["annotations"] = {managers.LAST_APPLIED: "{}"}
+    config = deployment(replicas=1)
+    config["metadata"]["annotations"] = {"why": "<a> & <b>"}
+    after = applied(updated(None, live, "kubectl-client-side-apply"), config, "kubectl", force=True)
+    text = after["metadata"]["annotations"][managers.LAST_APPLIED]
+    assert r'"why":"\u003ca\u003e \u0026 \u003cb\u003e"' in text
+    assert text.endswith("}\n")
+    assert msgspec.json.decode(text) == config
+
+
 def test_kubectl_does_not_take_what_changed_since_client_side_apply() -> None:
     config = deployment(replicas=1, paused=True)
     live = copy(config)

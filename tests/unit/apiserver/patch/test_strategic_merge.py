@@ -175,8 +175,13 @@ def test_only_the_strategy_of_a_field_replaces_an_object() -> None:
     ("patch", "code", "text"),
     [
         (["a"], 400, "must be an object"),
-        ({"spec": {"$patch": "merge"}}, 400, "unknown patch type"),
-        ({"spec": {"containers": [{"image": "x"}]}}, 422, "does not contain declared merge key: name"),
+        ({"spec": {"$patch": "merge"}}, 400, 'unknown patch type: "merge"'),
+        ({"spec": {"$patch": None}}, 400, "unknown patch type: null"),
+        (
+            {"spec": {"containers": [{"image": "x", "tty": True}]}},
+            422,
+            'map: {"image":"x","tty":true} does not contain declared merge key: name',
+        ),
         ({"spec": {"containers": [{"name": "a", "$patch": "merge"}]}}, 400, "unknown patch type in a list"),
         ({"spec": {"containers": [{"name": {"b": 1}}]}}, 422, "merge key, has an object"),
         ({"spec": {"containers": ["a"]}}, 422, "several types"),

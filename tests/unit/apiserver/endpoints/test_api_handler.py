@@ -157,8 +157,8 @@ def test_there_are_no_custom_resources(tmp_path: Path) -> None:
             "POST",
             "/apis/networking.k8s.io/v1/namespaces/x/ingresses",
             404,
-            "the server could not find the requested resource: podkeep has no ingresses.networking.k8s.io, since nothing "
-            "would act on them",
+            "the server could not find the requested resource: podkeep has no ingresses.networking.k8s.io, "
+            "since nothing would act on them",
         ),
         ("GET", "/apis/networking.k8s.io/v1/nixes", 404, "the server could not find the requested resource"),
         ("GET", f"{CMS}/a/status", 404, "the server could not find the requested resource"),

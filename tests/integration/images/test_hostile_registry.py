@@ -125,6 +125,24 @@ def test_a_broken_transfer_goes_on_where_it_was(busybox: Layout, open_store: Ope
         assert _ranges(registry, busybox) == ["", "bytes=500000-", "bytes=1000000-"]
 
 
+def test_a_layer_that_goes_on_after_its_connection_broke_is_logged(
+    busybox: Layout, open_store: OpenStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "podkeep.images.store.fetching")
+    layer = busybox.layer_digests[0]
+    cuts = iter([500_000, None])
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        return Answer(body=busybox.blob(layer), cut=next(cuts), part=False) if path.endswith(layer) else None
+
+    with HostileRegistry(busybox, decide) as registry:
+        name = f"{registry.host}/app:v1"
+        assert asyncio.run(open_store(registry.host).pull(name)).id == busybox.image_id
+    size = len(busybox.blob(layer))
+    (line,) = (record.getMessage() for record in caplog.records)
+    assert line == f"the connection broke, a layer goes on after 500000 of {size} bytes: {layer}: image={name}"
+
+
 def test_a_registry_that_ignores_ranges_is_read_from_the_start(busybox: Layout, open_store: OpenStore) -> None:
     layer = busybox.layer_digests[0]
     cuts = iter([300_000, None])

@@ -45,3 +45,10 @@ def test_an_end_for_want_of_memory(code: int, is_noted: bool, counted: int, reas
     if is_noted:
         (layout.bundle(ended.id) / "oom").touch()
     assert ended_status(ended, layout, lambda: counted).reason == reason
+
+
+def test_an_end_that_conmon_did_not_note_has_no_known_code(tmp_path: Path) -> None:
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    ended = ended_status(container(), layout, lambda: 1)
+    assert (ended.exit_code, ended.reason) == (255, "ContainerStatusUnknown")
+    assert ended.message == "its conmon ended without noting the exit code"

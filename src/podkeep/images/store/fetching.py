@@ -55,7 +55,9 @@ from podkeep.images.store.workers import Workers, run_worker
 log = logging.getLogger(__name__)
 
 _LOGGED_RETRIES = 20
-"""Answers "later" of one pull that the log has."""
+"""Answers "later", and layers that did not come at once, of one pull that the log has."""
+_BROKEN = {"resuming": "the connection broke, a layer goes on", "retrying": "a layer is asked of the next server"}
+"""What is logged of phases of a pull (:class:`PullProgress`)."""
 
 UNWANTED_S = 60.0
 """For how long a pull goes on without a caller; a kubelet comes back within half a minute, and joins it."""
@@ -220,6 +222,8 @@ class Fetching:
                             image=name, digest=event.digest, phase=event.phase, done=event.done, total=event.total
                         )
                     )
+                    if event.phase in _BROKEN:
+                        _log_break(name, event, next(retries))
                 case Retrying():
                     _log_retry(name, event, next(retries))
                 case FetchedImage():
@@ -315,9 +319,27 @@ def _log_retry(name: str, event: Retrying, count: int) -> None:
             printable(event.what[:300]),
             event.status,
             event.seconds,
-            ", and no more of this pull is logged" if count == _LOGGED_RETRIES else "",
+            _last_of(count),
             name,
         )
+
+
+def _log_break(name: str, event: Progress, count: int) -> None:
+    """Say that a layer did not come at once, as often as :func:`_log_retry` says something of the same pull."""
+    if count <= _LOGGED_RETRIES:
+        log.info(
+            "%s after %d of %d bytes: %s%s: image=%s",
+            _BROKEN[event.phase],
+            event.done,
+            event.total,
+            printable(event.digest[:100]),
+            _last_of(count),
+            name,
+        )
+
+
+def _last_of(count: int) -> str:
+    return ", and no more of this pull is logged" if count == _LOGGED_RETRIES else ""
 
 
 def _named_first(image: Image, *names: str) -> Image:

@@ -61,7 +61,7 @@ class ExitMonitor(Generic[Key]):
 
     def _ended(self, key: Key, watched: Watched) -> None:
         self.forget(key)
-        # If this was conmon alone, the container lives on: its first process is watched next.
+        # If this was conmon alone, the container lives on: its first process is watched next, and nobody is told.
         self.watch(key, watched)
 
     def close(self) -> None:

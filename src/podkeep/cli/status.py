@@ -127,7 +127,7 @@ def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
     by_pod: dict[str, list[Object]] = {}
     for event in seen.events:
         by_pod.setdefault(str((event.get("involvedObject") or {}).get("uid", "")), []).append(event)
-    found = [(pod, verdicts.verdict(pod, by_pod.get(pod["metadata"]["uid"], ()))) for pod in seen.pods]
+    found = [(pod, verdicts.verdict(pod, by_pod.get(verdicts.uid_of_events(pod), ()))) for pod in seen.pods]
     unwell = tuple(
         PodLine(
             namespace=pod["metadata"].get("namespace", ""),

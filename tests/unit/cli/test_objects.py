@@ -111,8 +111,9 @@ def test_what_words_mean() -> None:
 
 def test_kind_of_an_object() -> None:
     assert kinds.of_object(KINDS, "apps/v1", "Deployment").path("x", "y") == "/apis/apps/v1/namespaces/x/deployments/y"
-    with pytest.raises(NotFound, match='no matches for kind "Deployment" in version "v1"'):
-        kinds.of_object(KINDS, "v1", "Deployment")
+    for version in ("v1", "apps/v9"):
+        with pytest.raises(NotFound, match=f'no matches for kind "Deployment" in version "{version}"'):
+            kinds.of_object(KINDS, version, "Deployment")
 
 
 OBJECT = {
@@ -384,6 +385,22 @@ def test_verdict(value: dict[str, Any], happened: list[dict[str, Any]], state: s
 def test_the_first_line_of_a_description_says_why() -> None:
     lines = list(described(pod("Pending", **_container(**WAITS)), [], "pod", 0))
     assert lines[0] == "pod/web in default: ImagePullBackOff: container main: Back-off pulling image"
+
+
+def test_a_description_of_a_static_pod_has_what_it_asks_for_as_a_whole_and_no_account() -> None:
+    value = pod()
+    value["spec"]["resources"] = {"limits": {"memory": "64Mi", "cpu": "1"}}
+    lines = list(described(value, [], "pod", 0))
+    assert next(line.split(maxsplit=1) for line in lines if line.startswith("Limits")) == [
+        "Limits:",
+        "cpu 1, memory 64Mi",
+    ]
+    assert not [line for line in lines if line.startswith("Account")]
+
+
+def test_events_of_a_static_pod_name_its_own_uid_and_not_its_mirrors() -> None:
+    assert verdicts.uid_of_events(pod()) == "u"
+    assert verdicts.uid_of_events(pod(metadata={"annotations": {"kubernetes.io/config.mirror": "h"}})) == "h"
 
 
 def test_a_description_of_a_secret_shows_no_value() -> None:

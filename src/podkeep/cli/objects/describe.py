@@ -64,7 +64,7 @@ async def events_of(api: Api, value: Object) -> list[Object]:
     metadata = value["metadata"]
     fields = f"involvedObject.name={metadata['name']},involvedObject.kind={value['kind']}"
     if value["kind"] == "Pod":  # of a pod of the same name that was before, there may be events, too
-        fields += f",involvedObject.uid={metadata['uid']}"
+        fields += f",involvedObject.uid={verdicts.uid_of_events(value)}"
     listed = await api.client.list(EVENTS, metadata.get("namespace", ""), fields=fields)
     return sorted(listed.get("items") or (), key=verdicts.event_time)
 
@@ -140,7 +140,11 @@ def _pod(pod: Object, now: float) -> Iterator[str]:
     yield _pair("Addresses", addresses or "none yet")
     yield _pair("Phase", status.get("phase", ""))
     yield _pair("QoS class", status.get("qosClass", ""))
-    yield _pair("Account", spec.get("serviceAccountName", ""))
+    if spec.get("serviceAccountName"):  # a static pod has none
+        yield _pair("Account", spec["serviceAccountName"])
+    for title, name in (("Requests", "requests"), ("Limits", "limits")):
+        if wanted := (spec.get("resources") or {}).get(name):
+            yield _pair(title, _amounts(wanted))
     for title, key, statuses in (
         ("Init containers", "initContainers", "initContainerStatuses"),
         ("Containers", "containers", "containerStatuses"),
@@ -174,13 +178,17 @@ def _container(container: Object, told: Object, now: float) -> Iterator[str]:
     for name in ("requests", "limits"):
         wanted = (container.get("resources") or {}).get(name)
         if wanted:
-            yield f"    {name}: {', '.join(f'{key} {text}' for key, text in sorted(wanted.items()))}"
+            yield f"    {name}: {_amounts(wanted)}"
     mounts = [
         f"{item.get('name')} on {item.get('mountPath')}{' (read-only)' if item.get('readOnly') else ''}"
         for item in container.get("volumeMounts") or ()
     ]
     if mounts:
         yield f"    mounts: {', '.join(mounts)}"
+
+
+def _amounts(wanted: Object) -> str:
+    return ", ".join(f"{name} {text}" for name, text in sorted(wanted.items()))
 
 
 def _state(state: Object, now: float) -> str:

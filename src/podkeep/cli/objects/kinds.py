@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument, NotFound
@@ -12,13 +12,14 @@ from podkeep.client.resources import Resource
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """A resource and the other names that it has."""
+    """A resource, the other names that it has, and the ``versions`` of its group that have it."""
 
     resource: Resource
     singular: str
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ()
+    versions: tuple[str, ...] = ()
 
     def is_called(self, name: str) -> bool:
         """Return whether a name in lower case, without a group, is one of its."""
@@ -33,7 +34,8 @@ def discovered(answer: Any) -> list[Kind]:
         for version in group.get("versions") or ():
             for item in version.get("resources") or ():
                 kind = _kind(name, version.get("version", ""), item)
-                found.setdefault((name, kind.resource.name), kind)
+                first = found.setdefault((name, kind.resource.name), kind)
+                found[name, kind.resource.name] = replace(first, versions=(*first.versions, kind.resource.version))
     return list(found.values())
 
 
@@ -87,7 +89,7 @@ def of_object(kinds: Iterable[Kind], api_version: str, kind: str) -> Resource:
     group, _, version = api_version.rpartition("/")
     for item in kinds:
         resource = item.resource
-        if resource.kind == kind and resource.group == group and "/" not in resource.name:
+        if resource.kind == kind and resource.group == group and version in item.versions and "/" not in resource.name:
             return Resource(group=group, version=version, name=resource.name, kind=kind, namespaced=resource.namespaced)
     raise NotFound(f'no matches for kind "{kind}" in version "{api_version}"')
 

@@ -7,8 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 _MAX_MESSAGE = 300
+_MIRROR = "kubernetes.io/config.mirror"
 _BENIGN = ("ContainerCreating", "PodInitializing")
 """Reasons for waiting that are no problem yet."""
+
+
+def uid_of_events(pod: Mapping[str, Any]) -> str:
+    """Return the UID by which events name a pod: of a static one that which its node gave it, not its mirror's."""
+    metadata = pod.get("metadata") or {}
+    return str((metadata.get("annotations") or {}).get(_MIRROR) or metadata.get("uid", ""))
 
 
 @dataclass(frozen=True, kw_only=True)

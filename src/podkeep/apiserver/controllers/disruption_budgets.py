@@ -136,7 +136,7 @@ class DisruptionBudgets:
         if change.is_deletion:
             self._counted.pop(key, None)
         else:
-            selector = selectors.of_object(change.value["spec"].get("selector"))
+            selector = selectors.of_object(change.value.get("spec", {}).get("selector"))
             if selector is not None:
                 of_namespace[key] = selector
             yield key
@@ -174,13 +174,14 @@ class DisruptionBudgets:
 
 def _count(budget: Mapping[str, Any], of_namespace: Sequence[Mapping[str, Any]], lister: Lister, now: datetime) -> Plan:
     metadata, old = budget["metadata"], budget.get("status", {})
-    selector = selectors.of_object(budget["spec"].get("selector"))
+    spec = budget.get("spec", {})  # a budget without one covers no pod
+    selector = selectors.of_object(spec.get("selector"))
     pods = [pod for pod in of_namespace if selector is not None and selector.matches(pod["metadata"].get("labels", {}))]
     evicted, late = unconfirmed(pods, old.get("disruptedPods", {}), now)
     text = f"Pod was expected by PDB {metadata['namespace']}/{metadata['name']} to be deleted but it wasn't"
     events = [_told(pod, "NotDeleted", text, lister, now) for pod in late]
     try:
-        wanted = expected(budget["spec"], pods, lister)
+        wanted = expected(spec, pods, lister)
     except _Uncountable as error:
         # Nothing may be evicted while it is not known how many pods there should be (``failSafe``).
         status = {**old, "disruptionsAllowed": 0, "observedGeneration": metadata["generation"]}
@@ -205,7 +206,7 @@ def _count(budget: Mapping[str, Any], of_namespace: Sequence[Mapping[str, Any]],
         if not pods:
             events.append(_told(budget, "NoPods", "No matching pods found", lister, now))
         if wanted.unmanaged:
-            why = _UNMANAGED.format(selector=selector_text(budget["spec"].get("selector")))
+            why = _UNMANAGED.format(selector=selector_text(spec.get("selector")))
             events.append(_told(budget, "UnmanagedPods", why, lister, now))
     condition |= {"type": "DisruptionAllowed", "observedGeneration": metadata["generation"]}
     conditions = with_condition(old.get("conditions", ()), condition, now)
@@ -286,7 +287,7 @@ def _scale(pods: Sequence[Mapping[str, Any]], lister: Lister) -> tuple[int, tupl
                 raise _Uncountable(f'found no controllers for pod "{pod["metadata"]["name"]}"')
             # Pods of several replica sets of one Deployment are pods of that one.
             sizes[owner["uid"]] = 0
-            sizes[found["metadata"]["uid"]] = found["spec"].get("replicas", 1)
+            sizes[found["metadata"]["uid"]] = found.get("spec", {}).get("replicas", 1)
     return sum(sizes.values()), tuple(unmanaged)
 
 

@@ -109,8 +109,12 @@ class Runner:
     def _tell(self, event: Event, told: Mapping[Controller, WorkQueue]) -> None:
         change = Change(event, self._now())
         for controller, queue in told.items():
-            for item in controller.observe(change):
-                queue.add(item)
+            try:
+                for item in controller.observe(change):
+                    queue.add(item)
+            except Exception:
+                # An object of one user, at which one controller fails, must not end the work of all of them.
+                log.exception("controller %s cannot read %s", controller.name, change.key)
 
     async def _feed(self, watcher: Watcher, told: Mapping[Controller, WorkQueue]) -> None:
         try:

@@ -55,7 +55,8 @@ def apply(value: Any, patch: Any) -> Any:
 
 def _require_flat(root: Any) -> None:
     """Refuse what nests too deeply: many moves make it, though each operation is short."""
-    level = [root]
+    # A patch may replace the whole document, by a text or a number too; what it may be is the kind's to say.
+    level = [root] if isinstance(root, dict | list) else []
     for _ in range(_MAX_DEPTH):
         inner = (item.values() if isinstance(item, dict) else item for item in level)
         level = [member for items in inner for member in items if isinstance(member, dict | list)]

@@ -263,6 +263,17 @@ def test_budgets_are_counted_when_their_pods_change() -> None:
     assert controller.reconcile(KEY, Objects(), NOW) == Plan()
 
 
+def test_a_budget_without_a_specification_covers_no_pod() -> None:
+    resource, value = budget()
+    del value["spec"]
+    controller = DisruptionBudgets()
+    assert told(controller, (resource, value)) == [KEY]
+    assert told(controller, pod("p")) == []
+    changed = status_of(controller.reconcile(KEY, Objects((resource, value), pod("p")), NOW))
+    assert changed["observedGeneration"] == 2
+    assert "expectedPods" not in changed  # it is 0, as before
+
+
 def test_a_pod_that_stayed_is_not_said_to_be_disrupted_for_ever() -> None:
     key = Key(PODS, "default", "p")
     target = {"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}

@@ -270,6 +270,33 @@ def test_what_fails_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert not any("stale" in text or "nobody" in text for text in texts)
 
 
+class Unreading(Trying):
+    """A controller that fails at an object when it is told of it."""
+
+    def observe(self, change: Change) -> Iterator[Item]:
+        raise LookupError("this is no object that I know")
+
+
+def test_an_object_that_one_controller_cannot_read_ends_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def act(name: str, lister: Lister) -> Plan:
+        return Plan(writes=[Patch(resource="configmaps", namespace="shop", name=name, patch={"data": {"done": "yes"}})])
+
+    async def steps(world: World) -> None:
+        await world.create(CONFIG_MAPS, named("a"))
+        await world.until(CONFIG_MAPS, lambda: "data" in (world.get(CONFIG_MAPS, "a") or {}))
+
+    async def before(world: World) -> None:
+        await world.create(CONFIG_MAPS, named("there"))
+
+    with caplog.at_level(logging.ERROR):
+        run(tmp_path, lambda: [Unreading(act), Trying(act)], steps, before)
+    texts = [record.getMessage() for record in caplog.records]
+    assert next(text for text in texts if "there" in text).startswith("controller trying cannot read ")
+    assert not any("controllers failed" in text for text in texts)
+
+
 def test_controllers_begin_anew_if_a_watch_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(running, "RESTART_DELAY", 0.0)
     made: list[list[str]] = []

@@ -139,6 +139,11 @@ def test_resources_of_a_static_pod_as_a_whole(
         ),
         ({"limits": {"hugepages-2Mi": "2Mi"}}, {}, "spec.resources: Forbidden: HugePages require cpu or memory"),
         (
+            {"limits": {"cpu": "-1"}},
+            {},
+            'spec.resources.limits[cpu]: Invalid value: "-1": must be greater than or equal to 0',
+        ),
+        (
             {"requests": {"cpu": "1", "hugepages-2Mi": "2Mi"}},
             {},
             "spec.resources.limits: Required value: Limit must be set for non overcommitable resources",

@@ -71,7 +71,7 @@ def _against_containers(pod: Pod, own: ResourceRequirements, path: str, errors: 
     total = aggregate(pod, "requests")
     for name, request in own.requests.items():
         if total.get(name, 0) > amount(name, request):
-            why = f"must be greater than or equal to aggregate container requests of {text(name, total[name])}"
+            why = f"must be greater than or equal to aggregate container requests of {text(name, total.get(name, 0))}"
             errors.invalid(f"{path}.requests[{name}]", request, why)
     for name, together in aggregate(pod, "limits").items():
         # Huge pages alone are never overcommitted.

@@ -26,6 +26,10 @@ as JSON, which is YAML, too (upstream: always in block style)."""
 _ESCAPED = {code: f"\\u{code:04x}" for code in (*range(0x7F, 0xA0), 0x2028, 0x2029, 0xFEFF, 0xFFFE, 0xFFFF)}
 """Characters that JSON's strings may have, and YAML's not, or that end a line there."""
 _TO_ESCAPE = re.compile(f"[{''.join(map(chr, _ESCAPED))}]")
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+":?')
+"""A string of JSON, from its start; with the colon, if it is a key. One after the other, they take linear time."""
+_PLAIN_KEY = 1_000
+"""Characters of a key, about: of more than 1,024, YAML needs an indicator before it."""
 EVENT_END = b"}\n"
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 encode = msgspec.json.Encoder().encode
@@ -227,12 +231,25 @@ def _yaml(value: bytes | Mapping[str, Any], *, item: bool = False) -> bytes:
         text = data.decode()
         if _TO_ESCAPE.search(text):
             text = text.translate(_ESCAPED)
+        if _has_long_key(text):
+            text = _STRING.sub(_with_indicator, text)
         return f"{'- ' if item else ''}{text}\n".encode()
     plain = decode(data) if isinstance(value, bytes) else value
     if plain == {} and not item:
         return b""
     shown = [plain] if item else plain
     return bytes(yaml.dump(shown, Dumper=_YamlDumper, encoding="utf-8", allow_unicode=True, sort_keys=True))
+
+
+def _has_long_key(text: str) -> bool:
+    # Without what is escaped, each quotation mark begins or ends a string.
+    pieces = text.replace(r"\\", "__").replace(r"\"", "__").split('"')
+    return any(len(pieces[at]) > _PLAIN_KEY and pieces[at + 1].startswith(":") for at in range(1, len(pieces), 2))
+
+
+def _with_indicator(string: re.Match[str]) -> str:
+    text = string[0]
+    return f"? {text[:-1]} :" if len(text) > _PLAIN_KEY and text.endswith(":") else text
 
 
 class _YamlDumper(yaml.CSafeDumper):

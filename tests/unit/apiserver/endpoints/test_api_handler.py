@@ -14,7 +14,9 @@ import yaml
 
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.list_watch import lists
+from podkeep.apiserver.requests import output
 from podkeep.apiserver.requests.limits import OWN_BYTES, SEAT_CHARACTERS, InFlight, Slots
+from podkeep.apiserver.requests.media_types import YAML, Form
 from podkeep.apiserver.requests.output import PIECE_BYTES
 from podkeep.apiserver.storage import database, store
 from podkeep.apiserver.storage.records import Key, Stored
@@ -426,6 +428,16 @@ def test_a_large_object_in_yaml_is_made_as_fast_as_in_json(tmp_path: Path) -> No
         assert b"- apiVersion: v1\n  data:\n    x: '1'\n" in listed  # what is short is as always
 
     run(tmp_path, test)
+
+
+def test_a_large_object_with_a_long_key_is_yaml() -> None:
+    """YAML takes a key of more than 1,024 characters only with an indicator before it; managedFields may have such."""
+    key = 'v:"' + "é\\" * 700 + '":'
+    value = {"data": {"k": "x" * 40_000, "like": '{"' + "y" * 1_100 + '": 1}'}, "fields": [{"f:a": {key: {}, "b": 1}}]}
+    form = Form(media_type=YAML)
+    for written in (output.written(value, form), output.written(output.encode(value), form)):
+        assert yaml.load(written, yaml.CSafeLoader) == value
+        assert yaml.load(written, yaml.SafeLoader) == value
 
 
 _LARGE = "x" * 500_000

@@ -161,6 +161,22 @@ def test_a_changed_image_restarts_that_container_alone(
     node.until(lambda: {path.name for path in logs.iterdir()} == {"1.log", "2.log"}, "logs of two attempts")
 
 
+def test_a_changed_image_restarts_a_container_that_is_never_restarted(
+    node: RunningNode, image: str, registry: Registry, busybox: Layout
+) -> None:
+    """The API takes no status after one that says that the container has ended."""
+    node.apply(pod(shell(image, "exec sleep 1000"), restartPolicy="Never", terminationGracePeriodSeconds=1))
+    before = node.running("web")
+    newer = registry.push(busybox, "busybox:2")
+    node.patch("web", {"spec": {"containers": [{"name": "main", "image": newer}]}})
+    after = node.pod("web", lambda found: statuses(found)["main"]["restartCount"] == 1, "restarted")
+    assert after["status"]["phase"] == "Running"
+    assert "running" in statuses(after)["main"]["state"]
+    assert statuses(after)["main"]["lastState"]["terminated"]["containerID"] == container_id(before)
+    assert running_containers(node, "web") == {container_id(after).rpartition("/")[2]}
+    assert "is invalid" not in node.said()
+
+
 def statuses(found: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the statuses of a pod's containers by name."""
     return {item["name"]: item for item in found["status"]["containerStatuses"]}

@@ -183,6 +183,29 @@ def status_of(pod: Pod, seen: Observed, **facts: Any) -> PodStatus:
     return pod_status(pod, seen, StatusFacts(**(base | facts)))
 
 
+@pytest.mark.parametrize("policy", ["Always", "OnFailure", "Never"])
+@pytest.mark.parametrize("code", [0, 137])
+def test_a_container_that_is_replaced_has_not_ended(policy: str, code: int) -> None:
+    """After kubectl set image, whatever the policy: an end that was told is final where nothing is restarted."""
+    seen = observed(view("a", State.EXITED, code=code))
+    found = status_of(make(policy, ("a",)), seen, replaced={"a0"})
+    assert found.phase == "Running"
+    assert only(found).state == ContainerState(waiting=ContainerStateWaiting(reason="ContainerCreating"))
+    last = only(found).last_state.terminated
+    assert last is not None
+    assert last.exit_code == code
+    failed = status_of(make(policy, ("a",)), seen, replaced={"a0"}, waiting={"a": Waiting(reason="ErrImagePull")})
+    assert failed.phase == "Running"
+    assert only(failed).state == ContainerState(waiting=ContainerStateWaiting(reason="ErrImagePull"))
+
+
+def test_a_container_that_is_replaced_in_a_pod_that_ends_has_ended() -> None:
+    seen = observed(view("a", State.EXITED, code=137))
+    found = status_of(make("Never", ("a",)), seen, replaced={"a0"}, finished=True)
+    assert found.phase == "Failed"
+    assert only(found).state.terminated is not None
+
+
 def only(status: PodStatus) -> ContainerStatus:
     (found,) = status.container_statuses
     return found

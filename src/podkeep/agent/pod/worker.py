@@ -754,6 +754,7 @@ class PodWorker:
             now=time.time(),
             host_ips=self._node.host_ips,
             waiting=self._waiting.reasons,
+            replaced=frozenset(key for key, action in self._killed.items() if action.replace),
             probes=self._probe_results(),
             message=self._messages.of,
             finished=end is not None,

@@ -14,7 +14,7 @@ import msgspec
 from podkeep.agent.observed import ContainerView, Observed, State
 from podkeep.agent.pod.plan import reported, restarting_all
 from podkeep.agent.pod.restarts import RESTARTING_ALL, restarts_after
-from podkeep.agent.pod.status.facts import StatusFacts
+from podkeep.agent.pod.status.facts import StatusFacts, Waiting
 from podkeep.agent.probes.model import NO_PROBES
 from podkeep.agent.resources.requests import binary
 from podkeep.api.containers import Container, ResourceRequirements, VolumeMount, is_sidecar
@@ -138,10 +138,23 @@ class ContainerStatuses:
         before = self._before.get(view.name)
         return before if before is not None and before.container_id == self._id(view) else None
 
+    def replaced(self) -> frozenset[str]:
+        """Return the containers proper that the agent ended to start them anew, and that have not been started yet."""
+        containers = self._pod.spec.containers
+        return frozenset(item.name for item in containers if self._is_replaced(self._observed.latest(item.name)))
+
+    def _is_replaced(self, view: ContainerView | None) -> bool:
+        if view is None or view.state is not State.EXITED or self._deleted or self._facts.finished:
+            return False
+        return view.id in self._facts.replaced
+
     def _waits(self, container: Container) -> ContainerStatus:
         """Return the status; of a container that will be started again and could not be, it says why."""
         status = self._state(container)
         waiting = self._facts.waiting.get(container.name)
+        if waiting is None and self._is_replaced(self._observed.latest(container.name)):
+            # An end, once told, is final where the policy restarts nothing: the API takes no status after it.
+            waiting = Waiting(reason=CONTAINER_CREATING)
         if waiting is None or self._facts.finished or not self._is_started_again(container):
             return status
         last = status.last_state if status.state.terminated is None else status.state
@@ -157,7 +170,9 @@ class ContainerStatuses:
             return True
         if view.state is State.RUNNING:
             return False
-        return view.state is not State.EXITED or restarts_after(container, self._pod.spec, view.exit_code)
+        if view.state is not State.EXITED or self._is_replaced(view):
+            return True
+        return restarts_after(container, self._pod.spec, view.exit_code)
 
     def _state(self, container: Container) -> ContainerStatus:
         attempts = self._observed.containers.get(container.name, ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 
 from podkeep.agent.observed import ContainerView
@@ -26,6 +26,7 @@ class StatusFacts:
     :param since: when the pod became active: its start time.
     :param message: returns the termination message of an attempt of a container.
     :param waiting: by container name, why its last start failed.
+    :param replaced: attempts (IDs) that the agent ended to start the container anew, whatever its restart policy.
     :param finished: the pod has ended, or is being removed, and nothing of it is started again.
     :param failed: it ended in failure whatever its containers say.
     :param reason: why the agent ended it (``DeadlineExceeded``, ``Evicted``): the pod has failed as of now; ``text`` is
@@ -42,6 +43,7 @@ class StatusFacts:
     host_ips: tuple[str, ...]
     waiting: Mapping[str, Waiting]
     message: Callable[[ContainerView], str]
+    replaced: Set[str] = frozenset()
     finished: bool = False
     failed: bool = False
     reason: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import msgspec
 
@@ -23,11 +23,13 @@ def phase(
     *,
     terminal: bool,
     initialized: bool,
+    replaced: Set[str] = frozenset(),
 ) -> PodPhase:
     """Return the phase.
 
     :param terminal: nothing of the pod is started again, whatever its restart policy.
     :param initialized: one of its containers proper has been made in this sandbox.
+    :param replaced: containers that are between two attempts, and count as running: a kubelet tells nothing of that.
     """
     by_name = {status.name: status for status in (*inits, *mains)}
     pending_init = pending_sidecar = waiting = running = unknown = 0
@@ -49,7 +51,7 @@ def phase(
         status = by_name.get(container.name)
         if status is None or _is_stateless(status):
             unknown += 1
-        elif status.state.running is not None:
+        elif status.state.running is not None or container.name in replaced:
             running += 1
         elif (ended := _ended(status)) is not None:
             ends.append((container, ended))

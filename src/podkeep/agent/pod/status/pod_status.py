@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import msgspec
 
 from podkeep.agent.events import PodRejected
@@ -52,7 +54,7 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
         resource_claim_statuses=previous.resource_claim_statuses,
         extended_resource_claim_status=previous.extended_resource_claim_status,
     )
-    status = _with_phase(pod, observed, facts, previous, status)
+    status = _with_phase(pod, observed, facts, previous, status, statuses.replaced())
     if facts.finished and not _anything_runs(observed):
         status = at_its_end(pod, status)
     found = conditions(pod, observed, status, previous, _own_conditions(facts, previous, status))
@@ -82,7 +84,9 @@ def exit_code(pod: Pod, observed: Observed) -> int:
     return min(failures, key=lambda view: view.finished_at).exit_code
 
 
-def _with_phase(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStatus, status: PodStatus) -> PodStatus:
+def _with_phase(
+    pod: Pod, observed: Observed, facts: StatusFacts, previous: PodStatus, status: PodStatus, replaced: Set[str]
+) -> PodStatus:
     """Return ``status`` with a phase, and the reason and message of that."""
     now = phase(
         pod,
@@ -90,6 +94,7 @@ def _with_phase(pod: Pod, observed: Observed, facts: StatusFacts, previous: PodS
         status.container_statuses,
         terminal=facts.finished,
         initialized=_has_begun(pod, observed),
+        replaced=replaced,
     )
     reason, message = facts.reason, facts.text
     if reason or (facts.finished and facts.failed and not _anything_runs(observed)):

@@ -55,7 +55,9 @@ def test_the_node_says_what_it_is(node: RunningNode) -> None:
 
 def test_the_lease_is_the_nodes(node: RunningNode) -> None:
     """The lease belongs to the Node and is renewed."""
-    path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{node.name}"
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
+    path = f"{leases}/{node.name}"
+    node.until(lambda: node.ask("GET", leases)["items"], "there")  # the agent writes it when it knows the Node
     lease = node.ask("GET", path)
     assert lease["spec"]["holderIdentity"] == node.name
     assert lease["spec"]["leaseDurationSeconds"] == 40

@@ -48,8 +48,7 @@ class Budget(msgspec.Struct, frozen=True):
     spec: _Spec = _Spec()
 
     def has(self, labels: Mapping[str, str]) -> bool:
-        selector = selectors.of_object(self.spec.selector)
-        return selector is not None and selector.matches(labels)
+        return _selects(self.spec.selector, labels)
 
 
 def budget_of(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
@@ -58,15 +57,17 @@ def budget_of(pod: Mapping[str, Any], budgets: Iterable[Mapping[str, Any]]) -> M
     :raises StatusError: 500, if it has several.
     """
     labels = metadata(pod).get("labels", {})
-    found = []
-    for budget in budgets:
-        selector = selectors.of_object(budget.get("spec", {}).get("selector"))
-        if selector is not None and selector.matches(labels):
-            found.append(budget)
+    found = [budget for budget in budgets if _selects(budget.get("spec", {}).get("selector"), labels)]
     if len(found) > 1:
         why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support."
         raise StatusError(500, "", why)
     return found[0] if found else None
+
+
+def _selects(selector: Mapping[str, Any] | None, labels: Mapping[str, str]) -> bool:
+    """Tell whether the selector of a disruption budget has a pod with these labels."""
+    found = selectors.of_object(selector)
+    return found is not None and found.matches(labels)
 
 
 def is_unguarded(pod: Mapping[str, Any], budget: Mapping[str, Any]) -> bool:

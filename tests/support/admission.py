@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableSequence
 from typing import Any
 
 import msgspec
@@ -58,6 +58,19 @@ class Objects:
         for found, value in self._objects:
             if found == resource and namespace in ("", value["metadata"].get("namespace", "")):
                 yield value
+
+
+class CountedObjects(Objects):
+    """The same, and ``read``: the name of each object that was read, in order."""
+
+    def __init__(self, *objects: tuple[str, Mapping[str, Any]]) -> None:
+        super().__init__(*objects)
+        self.read: MutableSequence[str] = []
+
+    def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+        for value in super().list(resource, namespace):
+            self.read.append(value["metadata"]["name"])
+            yield value
 
 
 def attributes(

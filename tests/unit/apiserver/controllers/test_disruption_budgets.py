@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from podkeep.apiserver.controllers.controller import Create, Patch, Plan
 from podkeep.apiserver.controllers.disruption_budgets import BUDGETS, INTERVAL, PODS, DisruptionBudgets
 from podkeep.apiserver.storage.records import EventType, Key
-from support.admission import Objects
+from support.admission import CountedObjects, Objects
 from support.controllers import NOW, told
 
 KEY = Key(BUDGETS, "default", "b")
@@ -215,38 +214,30 @@ def test_pods_that_change_at_once_are_counted_together() -> None:
 
 def test_pods_are_read_once_for_all_budgets_of_a_namespace() -> None:
     """Each budget had all pods decoded, whole, for each of them that changed: seconds, with ten of them."""
-    read: list[str] = []
-
-    class Counted(Objects):
-        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
-            for value in super().list(resource, namespace):
-                read.append(value["metadata"]["name"])
-                yield value
-
     pods = [pod(f"p{number}") for number in range(50)]
     budgets = []
     for number in range(20):
         resource, value = budget(minAvailable=1)
         budgets.append((resource, value | {"metadata": value["metadata"] | {"name": f"b{number}"}}))
-    controller, objects = DisruptionBudgets(), Counted(*budgets, *pods)
+    controller, objects = DisruptionBudgets(), CountedObjects(*budgets, *pods)
     keys = [key for item in budgets for key in told(controller, item)]
     assert len(keys) == 20
 
     def plans(now: datetime) -> list[Plan]:
-        read.clear()
+        objects.read.clear()
         return [controller.reconcile(key, objects, now) for key in keys]
 
     assert all(plan.writes for plan in plans(NOW))
-    assert sum(name.startswith("p") for name in read) == 50
+    assert sum(name.startswith("p") for name in objects.read) == 50
     # What has changed since is not read before its time, and is not missed.
     soon = NOW + INTERVAL * 5 / 4
     assert all(plan.writes for plan in plans(soon))
     controller._counted.clear()
     assert set(told(controller, pod("p1", ready=False))) == set(keys)
     assert {plan.after for plan in plans(soon + INTERVAL / 2)} == {INTERVAL.total_seconds() / 2}
-    assert not any(name.startswith("p") for name in read)
+    assert not any(name.startswith("p") for name in objects.read)
     assert all(plan.writes for plan in plans(soon + INTERVAL))
-    assert sum(name.startswith("p") for name in read) == 50
+    assert sum(name.startswith("p") for name in objects.read) == 50
 
 
 def test_budgets_are_counted_when_their_pods_change() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -15,7 +14,7 @@ from podkeep.apiserver.controllers.event_expiry import EventExpiry
 from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
 from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
-from support.admission import RESOURCES, Objects
+from support.admission import RESOURCES, CountedObjects, Objects
 from support.controllers import NOW, change
 
 TIME = "2026-11-23T06:00:00Z"
@@ -149,18 +148,11 @@ def test_what_remains_is_told() -> None:
 
 def test_no_more_of_a_namespace_is_read_at_a_time_than_is_deleted() -> None:
     """All objects were decoded whole, for each fifty that were deleted: minutes, and gigabytes, for some thousands."""
-    read: list[str] = []
-
-    class Counted(Objects):
-        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
-            for value in super().list(resource, namespace):
-                read.append(value["metadata"]["name"])
-                yield value
-
     many = [thing("pods", f"s{number:04}") for number in range(1_000)]
-    plan = NamespaceDeletion(RESOURCES.values()).reconcile("shop", Counted(namespace(), *many), NOW)
+    objects = CountedObjects(namespace(), *many)
+    plan = NamespaceDeletion(RESOURCES.values()).reconcile("shop", objects, NOW)
     assert len(list(islice(plan.writes, 51))) == 51
-    assert len(read) < 100
+    assert len(objects.read) < 100
 
 
 def test_pods_that_are_about_to_go_are_waited_for() -> None:

@@ -32,8 +32,8 @@ class RuntimeNamespace:
     hidden: bool | None = None
 
 
-async def require_runtime_here(client: CriClient, own: int) -> None:
-    """Return if the runtime is in the mount namespace ``own``.
+async def require_runtime_here(client: CriClient, own: int) -> api_pb2.StatusResponse:
+    """Return what the runtime says of itself, if it is in the mount namespace ``own``.
 
     :param own: inode of the mount namespace that the agent mounts volumes in.
     :raises FailedPrecondition: naming both inodes, and what fixes it, if it is in another one.
@@ -43,6 +43,7 @@ async def require_runtime_here(client: CriClient, own: int) -> None:
     there = reported(answer.info.get("mountNamespace", "")) or of_listener(client.socket)
     if there is not None:
         require_same(own, there.inode, hidden=there.hidden)
+    return answer
 
 
 def reported(info: str) -> RuntimeNamespace | None:

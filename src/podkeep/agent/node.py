@@ -27,8 +27,8 @@ from podkeep.agent.probes.hooks import Hooks
 from podkeep.agent.probes.prober import Probes
 from podkeep.agent.resources import allocatable, machine
 from podkeep.agent.resources.allocations import Allocations
-from podkeep.agent.resources.class_offers import ClassOffers
 from podkeep.agent.resources.resizer import Resizer
+from podkeep.agent.runtime_status import RuntimeStatus
 from podkeep.agent.user_namespaces import getsubids, mapping
 from podkeep.agent.user_namespaces.blocks import IdRange, Records, default_range
 from podkeep.api import feature_gates
@@ -81,7 +81,7 @@ class Node:
     logs: NodeLogs
     allocations: Allocations
     resizer: Resizer
-    class_offers: ClassOffers
+    runtime_status: RuntimeStatus
     probes: Probes
     hooks: Hooks
     config: Config
@@ -148,11 +148,11 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
     client.observe = runtime_calls.observer(metrics)
     plugins = CredentialPlugins.of(config.agent)
     size = allocatable.allocatable(machine.capacity(Path(config.agent.root), config.agent.max_pods), config.agent)
-    dirs, offers = PodDirs.of(config), ClassOffers(client)
+    dirs, status = PodDirs.of(config), RuntimeStatus(client)
     memory, sizes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), machine.page_sizes()
     return Node(
         client=client,
-        allocations=Allocations(dirs, offers.immutable),
+        allocations=Allocations(dirs, status.immutable),
         resizer=Resizer(client, config, memory, sizes),
         logs=NodeLogs(client, config.agent),
         images=Images(
@@ -163,7 +163,7 @@ def this_node(client: CriClient, config: Config, show_pull: ShowPull | None = No
             records=_pull_records(config),
             metrics=metrics,
         ),
-        class_offers=offers,
+        runtime_status=status,
         probes=Probes(client, lambda: addresses.ips, metrics),
         hooks=Hooks(client, metrics),
         config=config,

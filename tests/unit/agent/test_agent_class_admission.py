@@ -22,7 +22,7 @@ from podkeep.agent.pod.admission import Admitted, admit, with_identity
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status.pod_status import rejected
 from podkeep.agent.pod.worker import PodWorker
-from podkeep.agent.resources.class_offers import ClassOffers
+from podkeep.agent.runtime_status import RuntimeStatus
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
@@ -353,12 +353,12 @@ def test_the_runtime_is_not_asked_again_for_every_container(tmp_path: Path) -> N
 
     async def work() -> None:
         async with runtime.at(tmp_path / "s") as client:
-            offers = ClassOffers(client)
-            first = await offers.read()
+            status = RuntimeStatus(client)
+            first = await status.offers()
             runtime.offered = {"rdt": ("gold",)}
-            assert await offers.read() is first
-            assert (await offers.read(fresh=True)).container["rdt"].classes == ("gold",)
-            assert (await offers.read()).container["rdt"].classes == ("gold",)
+            assert await status.offers() is first
+            assert (await status.offers(fresh=True)).container["rdt"].classes == ("gold",)
+            assert (await status.offers()).container["rdt"].classes == ("gold",)
 
     run(work())
     assert runtime.calls == ["Status", "Status"]

@@ -189,15 +189,16 @@ async def _serve(
         )
         # First of all: volumes that are mounted in another namespace than the runtime's are empty directories to
         # containers.
-        await require_runtime_here(runtime, mount_namespace)
+        status = await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
         about = await runtime.runtime.Version(api_pb2.VersionRequest())
         node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
+        node.runtime_status.keep(status)
         stack.push_async_callback(node.logs.close)
         await asyncio.to_thread(_require_blocks, node)
         # It may come back elsewhere at any time, so this is looked at again whenever it answers after it was away.
-        here = _Here(runtime, mount_namespace, stop)
+        here = _Here(node, mount_namespace, stop)
         events = RuntimeEvents(runtime, node.metrics, here.check)
         agent = _Agent(node, client, await asyncio.to_thread(_Size.of, config), events)
         registered = await agent.start(stack, certify)
@@ -237,8 +238,8 @@ def _require_blocks(node: Node) -> None:
 class _Here:
     """Ends the agent when the runtime comes back in another mount namespace, where volumes of this one are not."""
 
-    def __init__(self, runtime: CriClient, mount_namespace: int, stop: asyncio.Event) -> None:
-        self._runtime, self._mount_namespace, self._stop = runtime, mount_namespace, stop
+    def __init__(self, node: Node, mount_namespace: int, stop: asyncio.Event) -> None:
+        self._node, self._mount_namespace, self._stop = node, mount_namespace, stop
         self.moved: FailedPrecondition | None = None
 
     async def check(self) -> None:
@@ -247,11 +248,12 @@ class _Here:
         :raises PodkeepError: if it does not say so, or is elsewhere.
         """
         try:
-            await require_runtime_here(self._runtime, self._mount_namespace)
+            answer = await require_runtime_here(self._node.client, self._mount_namespace)
         except FailedPrecondition as error:
             self.moved = error
             self._stop.set()
             raise
+        self._node.runtime_status.keep(answer)  # it may be another one
 
 
 class _Agent:
@@ -269,7 +271,7 @@ class _Agent:
             node_reference=Reference(kind="Node", name=node.name, uid=node.name),
         )
         self._events = events
-        self._state = RuntimeState(node.client, config.agent.node_status_max_images)
+        self._state = RuntimeState(node.client, node.runtime_status, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._words = ""
         self._left_out: dict[str, str] = {}

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from podkeep.agent.runtime_status import RuntimeStatus
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -32,8 +33,8 @@ class RuntimeState:
     :param max_images: how many images a Node's status has; -1: all.
     """
 
-    def __init__(self, client: CriClient, max_images: int = 50) -> None:
-        self._client = client
+    def __init__(self, client: CriClient, status: RuntimeStatus, max_images: int = 50) -> None:
+        self._client, self._status = client, status
         self._timeout = min(_TIMEOUT_S, client.default_timeout)
         self._max_images = max_images
         self._answered = 0.0
@@ -54,7 +55,7 @@ class RuntimeState:
     async def look(self) -> None:
         """Ask the runtime; what it does not answer stays as it was."""
         try:
-            answer = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=self._timeout)
+            answer = await self._status.read(fresh=True, timeout=self._timeout)
             # Asked once for each time that the runtime comes back: only a restart can change its version.
             if not self._is_known:
                 about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=self._timeout)

@@ -327,7 +327,7 @@ async def _require_classes(pod: Pod, node: Node) -> None:
         raise PodRejected(error.message, reason=class_resources.UNAVAILABLE, hint=error.hint) from error
     if not asks:
         return
-    refusal = class_resources.refusal(pod, node.gates, await node.class_offers.read(fresh=True))
+    refusal = class_resources.refusal(pod, node.gates, await node.runtime_status.offers(fresh=True))
     if refusal is not None:
         raise PodRejected(refusal.message, reason=class_resources.UNAVAILABLE, hint=refusal.hint)
 
@@ -343,11 +343,10 @@ async def _require_user_namespaces(pod: Pod, node: Node) -> None:
         handler = node.runtime_classes.handler(pod)
     except FailedPrecondition as error:
         raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
-    answer = await node.client.runtime.Status(api_pb2.StatusRequest())
     # Fail closed: a runtime that reports no handlers gives no user namespaces (KEP-127, version skew).
-    for known in answer.runtime_handlers:
-        if known.name == handler and known.features.user_namespaces:
-            return
+    if await node.runtime_status.supports(handler, "user_namespaces"):
+        return
+    answer = await node.runtime_status.read()
     raise StepFailed(
         f"{_PREFIX}user namespaces is not supported by the runtime",
         reason=FAILED_SANDBOX,

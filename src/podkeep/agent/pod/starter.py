@@ -196,7 +196,9 @@ class Starter:
         images = ContainerImages(image=image, volumes=volumes)
         message = await self._configure(action, observed, admitted, images)
         created = await self._create(container, sandbox, config, message)
-        if config.linux.security_context.namespace_options.userns_options.uids:
+        if config.linux.security_context.namespace_options.userns_options.uids and (
+            self._node.runtime_status.copies_owners
+        ):
             await self._note_remap(created)  # before it runs: then the pod's start is measured
         await self._start(action, created)
         await self._post_start(container, created, observed)
@@ -238,7 +240,7 @@ class Starter:
         """Return the sandbox's configuration; with ``fresh`` the runtime is asked anew whether it knows of classes."""
         offers = Offers()
         if self._node.gates.enabled(CLASS_RESOURCES):
-            offers = await self._node.class_offers.read(fresh=fresh)
+            offers = await self._node.runtime_status.offers(fresh=fresh)
         classes = class_resources.of_pod(self._pod, self._node.gates, offers)
         class_resources.require_reported(classes, offers)
         dns = await asyncio.to_thread(self._read_dns) if self._dns is None else self._dns
@@ -356,11 +358,7 @@ class Starter:
         """Return whether the pod's handler can mount read-only recursively; it is asked only if a container asks."""
         if all(mount.recursive_read_only in {None, "Disabled"} for mount in container.volume_mounts):
             return False
-        answer = await self._node.client.runtime.Status(api_pb2.StatusRequest())
-        return any(
-            known.name == self._handler and known.features.recursive_read_only_mounts
-            for known in answer.runtime_handlers
-        )
+        return await self._node.runtime_status.supports(self._handler, "recursive_read_only_mounts")
 
     async def _classes(self, container: Container) -> dict[str, str]:
         """Return the container's classes, read anew for every attempt (KEP-3008, rollback).
@@ -369,7 +367,7 @@ class Starter:
         """
         classes = class_resources.of_container(self._pod, container, self._node.gates)
         if classes:
-            class_resources.require_reported(classes, await self._node.class_offers.read(fresh=True))
+            class_resources.require_reported(classes, await self._node.runtime_status.offers(fresh=True))
         return classes
 
     async def _create(

@@ -1,0 +1,108 @@
+"""What the runtime said of itself (CRI: Status): asked for once, and not for each pod.
+
+Owns the last answer and its age. Does not own what follows from it: which pods it can run (``pod/admission.py``),
+classes (``resources/class_resources.py``), what the Node says (``node_status/runtime_state.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+
+from podkeep.agent.resources import class_messages
+from podkeep.agent.resources.class_resources import Offers
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+
+MAX_AGE_S = 10.0
+"""Seconds for which an answer is good enough; a kubelet's is as old, and a runtime that comes back is asked anew."""
+
+Feature = Literal["recursive_read_only_mounts", "user_namespaces"]
+"""A field of CRI's RuntimeHandlerFeatures."""
+
+_MAPPED = frozenset({"", "idmapped"})
+"""``rootfs.variant`` of podkeep's runtime where no image is copied for the owners of a pod; empty: it has none."""
+
+
+class _Rootfs(msgspec.Struct, frozen=True):
+    """What podkeep's runtime says of root file systems in a verbose Status."""
+
+    variant: str = ""
+
+
+class RuntimeStatus:
+    """The last answer of one runtime."""
+
+    def __init__(self, client: CriClient) -> None:
+        self._client = client
+        self._last = api_pb2.StatusResponse()
+        self._offers = Offers()
+        self._until = 0.0
+        self._asking = asyncio.Lock()
+        self.copies_owners = False
+        """Whether it copies images, or their inodes, for the owners of a pod; only podkeep's says so."""
+
+    async def read(self, *, fresh: bool = False, timeout: float | None = None) -> api_pb2.StatusResponse:
+        """Return the runtime's status.
+
+        :param fresh: ask for it in any case.
+        :param timeout: seconds; ``None``: as long as any call may take.
+        :raises PodkeepError: if it does not answer.
+        """
+        if fresh:
+            return await self._ask(timeout)
+        # Pods that come at once share one answer.
+        async with self._asking:
+            if time.monotonic() >= self._until:
+                return await self._ask(timeout)
+        return self._last
+
+    async def offers(self, *, fresh: bool = False) -> Offers:
+        """Return which classes it offers.
+
+        :param fresh: ask it in any case: a class may have come with a reload a moment ago.
+        :raises PodkeepError: if it does not answer.
+        """
+        await self.read(fresh=fresh)
+        return self._offers
+
+    async def supports(self, handler: str, feature: Feature) -> bool:
+        """Say whether ``handler`` has ``feature``. What it lacks is asked for once more: it may have come since.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        return _has(await self.read(), handler, feature) or _has(await self.read(fresh=True), handler, feature)
+
+    def immutable(self) -> Mapping[Literal["pod", "container"], frozenset[str]]:
+        """Return the types whose class cannot be changed, as the last answer had them."""
+        return {
+            "pod": frozenset(name for name, offer in self._offers.pod.items() if offer.immutable),
+            "container": frozenset(name for name, offer in self._offers.container.items() if offer.immutable),
+        }
+
+    def keep(self, answer: api_pb2.StatusResponse) -> None:
+        """Note an answer: one of a runtime that came back may be that of another runtime."""
+        self._last, self._offers = answer, class_messages.offers(answer)
+        self._until = time.monotonic() + MAX_AGE_S
+        if answer.info:
+            self.copies_owners = _variant(answer.info.get("rootfs", "{}")) not in _MAPPED
+
+    async def _ask(self, timeout: float | None) -> api_pb2.StatusResponse:
+        answer: api_pb2.StatusResponse = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=timeout)
+        self.keep(answer)
+        return answer
+
+
+def _has(answer: api_pb2.StatusResponse, handler: str, feature: Feature) -> bool:
+    return any(known.name == handler and getattr(known.features, feature) for known in answer.runtime_handlers)
+
+
+def _variant(rootfs: str) -> str:
+    try:
+        return msgspec.json.decode(rootfs, type=_Rootfs).variant
+    except msgspec.MsgspecError:
+        return ""  # another runtime's

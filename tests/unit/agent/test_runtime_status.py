@@ -1,0 +1,108 @@
+"""What a runtime says of itself is asked for once for all pods, and again where a pod would be refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from podkeep.agent.runtime_status import RuntimeStatus
+from podkeep.cri.client import CriClient
+from podkeep.cri.v1 import api_pb2
+from unit.cri.cri_endpoint import run, serving
+
+
+class Runtime:
+    """A runtime whose default handler has the features that it was told, and that counts how often it was asked."""
+
+    def __init__(self, **features: bool) -> None:
+        self.features = features
+        self.asked = 0
+
+    @asynccontextmanager
+    async def at(self, directory: Path) -> AsyncIterator[RuntimeStatus]:
+        socket = directory / "s"
+        async with serving(socket, runtime={"Status": self._answer}), CriClient(str(socket)) as client:
+            yield RuntimeStatus(client)
+
+    async def _answer(self, _request: Any) -> api_pb2.StatusResponse:
+        self.asked += 1
+        await asyncio.sleep(0)
+        return self.status()
+
+    def status(self) -> api_pb2.StatusResponse:
+        handler = api_pb2.RuntimeHandler(name="", features=api_pb2.RuntimeHandlerFeatures(**self.features))
+        return api_pb2.StatusResponse(runtime_handlers=[handler])
+
+
+def test_pods_that_come_at_once_share_an_answer(tmp_path: Path) -> None:
+    runtime = Runtime(user_namespaces=True)
+
+    async def work() -> list[bool]:
+        async with runtime.at(tmp_path) as status:
+            return await asyncio.gather(*(status.supports("", "user_namespaces") for _ in range(50)))
+
+    assert run(work()) == [True] * 50
+    assert runtime.asked == 1
+
+
+def test_what_a_handler_lacks_is_asked_for_again(tmp_path: Path) -> None:
+    """Neither is a pod refused for what the runtime was, nor is one started because another handler has a feature."""
+    runtime = Runtime()
+
+    async def work() -> list[bool]:
+        async with runtime.at(tmp_path) as status:
+            before = await status.supports("", "user_namespaces")
+            runtime.features = {"user_namespaces": True}
+            return [
+                before,
+                await status.supports("", "user_namespaces"),
+                await status.supports("", "recursive_read_only_mounts"),
+                await status.supports("other", "user_namespaces"),
+            ]
+
+    assert run(work()) == [False, True, False, False]
+
+
+def test_a_runtime_that_came_back_is_not_taken_for_the_one_before(tmp_path: Path) -> None:
+    runtime = Runtime(user_namespaces=True)
+
+    async def work() -> list[bool]:
+        async with runtime.at(tmp_path) as status:
+            before = await status.supports("", "user_namespaces")
+            runtime.features = {}
+            status.keep(runtime.status())
+            return [before, await status.supports("", "user_namespaces")]
+
+    assert run(work()) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("rootfs", "copies"),
+    [
+        ('{"variant":"idmapped"}', False),
+        ('{"variant":"metacopy"}', True),
+        ('{"variant":"copy"}', True),
+        ('{"variant":""}', False),
+        ("{}", False),
+        ('{"variant":7}', False),
+        ("no JSON", False),
+        (None, False),
+    ],
+)
+def test_whether_images_are_copied_for_the_owners_of_a_pod(tmp_path: Path, rootfs: str | None, copies: bool) -> None:
+    """Only then does a container's status tell how long it took, which is no time of the pod's start."""
+
+    async def work() -> list[bool]:
+        async with Runtime().at(tmp_path) as status:
+            info = {"config": "{}"} if rootfs is None else {"rootfs": rootfs}
+            status.keep(api_pb2.StatusResponse(info=info))
+            told = status.copies_owners
+            await status.read(fresh=True)  # not verbose: says nothing about it
+            return [told, status.copies_owners]
+
+    assert run(work()) == [copies, copies]

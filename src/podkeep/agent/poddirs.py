@@ -38,7 +38,7 @@ from podkeep.kernel.mount import mountinfo
 LOCK_NAME = ".podkeep.lock"
 _LOCK_PAUSE_S = 0.01
 _IDENTITY = "pod.json"
-_UNFINISHED = f".{_IDENTITY}."
+_UNFINISHED = (f".{_IDENTITY}.", f".{userns.FILE_NAME}.")
 """How the names of files begin that ``atomicfile`` has not given their own name yet."""
 _DELETION = "deletion-grace-period"
 
@@ -226,11 +226,13 @@ class PodDirs:
         managed: bool = False,
         user_namespace: bool = False,
         node_mapping: bool = False,
+        is_last: bool = True,
     ) -> None:
         """Note in the directory of pod ``uid`` which pod it is, and whether it is one of the node agent's.
 
         :param user_namespace: it is given one of its own, though it does not ask.
         :param node_mapping: it is given the mapping of all pods of the node.
+        :param is_last: as for ``atomicfile.write``: false if the record of its IDs is written next.
         """
         record = _Record(
             namespace=identity.namespace,
@@ -240,7 +242,7 @@ class PodDirs:
             user_namespace=user_namespace,
             node_mapping=node_mapping,
         )
-        atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(record))
+        atomicfile.write(self.pods / uid / _IDENTITY, msgspec.json.encode(record), is_last=is_last)
 
     def find(self, identity: PodIdentity) -> list[PodUID]:
         """Return the pods with this namespace and name that have a directory of ours."""
@@ -282,7 +284,7 @@ class PodDirs:
     def is_taken(self, uid: PodUID) -> bool:
         """Say whether the directory of pod ``uid`` is in use; an empty directory may be taken by anybody.
 
-        So may one with nothing but an unfinished record: the process that made it ended at that moment.
+        So may one with nothing but unfinished records: the process that made it ended at that moment.
         """
         try:
             return any(not entry.startswith(_UNFINISHED) for entry in os.listdir(self.pods / uid))

@@ -7,10 +7,12 @@ import tempfile
 from pathlib import Path
 
 
-def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+def write(path: Path, data: bytes, *, mode: int = 0o600, is_last: bool = True) -> None:
     """Replace ``path`` with ``data`` durably: write beside it, sync the file, rename, sync the directory.
 
     :param mode: permission bits of the new file.
+    :param is_last: the caller writes nothing more into the directory for now. If it does, what comes last syncs the
+        directory for all: each sync is a few milliseconds of a disk.
     :raises OSError: if the directory is missing, read-only or full; the old file is then untouched.
     """
     # In the same directory: rename(2) replaces a file only within one file system.
@@ -28,7 +30,8 @@ def write(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         os.unlink(temporary)
         raise
     # The rename itself is on the disk only with its directory (fsync(2), NOTES).
-    sync_directory(path.parent)
+    if is_last:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

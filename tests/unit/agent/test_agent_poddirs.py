@@ -145,7 +145,11 @@ def test_an_empty_directory_is_anybodys(tmp_path: Path) -> None:
     assert dirs.is_foreign(PodUID("u"))
 
 
-@pytest.mark.parametrize("left", [(), (".pod.json.x1y2z3",)], ids=["directory", "unfinished-record"])
+@pytest.mark.parametrize(
+    "left",
+    [(), (".pod.json.x1y2z3",), (".pod.json.x1y2z3", ".userns.x1y2z3")],
+    ids=["directory", "unfinished-record", "two"],
+)
 def test_a_directory_whose_owner_ended_while_making_it_is_nobodys(tmp_path: Path, left: tuple[str, ...]) -> None:
     dirs = PodDirs(tmp_path, SOCKET)
     for uid in ("wanted", "owned", "left"):

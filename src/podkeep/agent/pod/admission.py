@@ -269,6 +269,7 @@ def _prepare(
         managed=managed,
         user_namespace=defaulted,
         node_mapping=wanted.id_map is not None,
+        is_last=not wanted.choice.own,
     )
     return _resume(pod, node, others, wanted)
 

@@ -487,9 +487,8 @@ def write(pods: Path, uid: str, given: Block | IdMap) -> None:
 
     :raises OSError: if it cannot be written.
     """
+    # A directory that is lost with the power takes along what had these IDs: the pod's volumes.
     atomicfile.write(pods / uid / FILE_NAME, render(given), mode=0o600)
-    # The directory itself must survive a power cut with its file.
-    atomicfile.sync_directory(pods)
 
 
 def release(pods: Path, uid: str) -> None:

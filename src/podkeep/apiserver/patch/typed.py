@@ -143,7 +143,12 @@ def _compare(old: Any, new: Any, kind: Type, path: _Path, comparison: Comparison
         before, after = old or {}, new or {}
         for name in before | after:
             inner = _field_type(kind, name)
-            _compare(before.get(name), after.get(name), inner, (*path, f"f:{name}"), comparison)
+            here = before.get(name), after.get(name)
+            if isinstance(kind, Struct) and name in kind.always:
+                # What kube-apiserver compares has it on each side that has the struct around it, so that it is neither
+                # added nor removed itself.
+                here = _present(here[0], old, inner), _present(here[1], new, inner)
+            _compare(*here, inner, (*path, f"f:{name}"), comparison)
     elif _is_granular(kind):
         _compare_lists(old or [], new or [], kind, path, comparison)
     else:
@@ -153,6 +158,12 @@ def _compare(old: Any, new: Any, kind: Type, path: _Path, comparison: Comparison
         comparison.added.insert(path)
     elif new is None:
         comparison.removed.insert(path)
+
+
+def _present(value: Any, around: Any, kind: Type) -> Any:
+    if value is not None or around is None:
+        return value
+    return [] if isinstance(kind, List) else {}
 
 
 def _compare_leaf(old: Any, new: Any, path: _Path, comparison: Comparison) -> None:

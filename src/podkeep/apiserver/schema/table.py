@@ -68,7 +68,8 @@ class Table:
         if found is None:
             given = self._definitions[name]
             fields: dict[str, Field] = {}
-            found = Struct(name, fields, frozenset(given.get("required", ())), given.get("mapType") == "atomic")
+            required, always = (frozenset(given.get(key, ())) for key in ("required", "always"))
+            found = Struct(name, fields, required, given.get("mapType") == "atomic", always)
             self._structs[name] = found  # before its fields: a type may contain itself
             fields.update((field, self._field(value)) for field, value in given["fields"].items())
         return found
@@ -94,7 +95,7 @@ class Table:
             return _SCALARS[text]
         struct = self.struct(text)
         if options.get("mapType") == "granular" and struct.atomic:  # a field may overrule its type
-            return Struct(struct.name, struct.fields, struct.required)
+            return Struct(struct.name, struct.fields, struct.required, always=struct.always)
         return struct
 
 

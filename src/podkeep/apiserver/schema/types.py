@@ -77,12 +77,17 @@ class Field:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Struct:
-    """An object with known fields. ``name`` is OpenAPI's: ``io.k8s.api.core.v1.Pod``."""
+    """An object with known fields. ``name`` is OpenAPI's: ``io.k8s.api.core.v1.Pod``.
+
+    ``always`` are the structs and lists among them that Go's type has also when they are empty: no pointers to structs,
+    no lists that are left out.
+    """
 
     name: str
     fields: Mapping[str, Field]
     required: frozenset[str] = frozenset()
     atomic: bool = False
+    always: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:  # without its fields: a type may contain itself
         return f"Struct({self.name!r})"

@@ -63,11 +63,7 @@ def test_who_creates_owns_what_is_there_and_containers_of_it() -> None:
     assert owned(created, "u") == [
         ".metadata.labels",
         ".metadata.labels.app",
-        ".spec",
         ".spec.replicas",
-        ".spec.template",
-        ".spec.template.spec",
-        ".spec.template.spec.containers",
         '.spec.template.spec.containers[name="a"]',
         '.spec.template.spec.containers[name="a"].image',
         '.spec.template.spec.containers[name="a"].name',
@@ -80,6 +76,32 @@ def test_who_creates_owns_what_is_there_and_containers_of_it() -> None:
         "time": "2026-11-23T06:00:00Z",
         "fieldsType": "FieldsV1",
     }
+
+
+def test_what_is_always_there_is_owned_through_its_members() -> None:
+    # As kube-apiserver has it of a Deployment that was created: pointers and maps are owned themselves, structs and the
+    # list of containers are not.
+    container = {"name": "a", "resources": {}, "securityContext": {"runAsUser": 1}}
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}}
+    spec: dict[str, Any] = {"containers": [container], "securityContext": {}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": spec}
+    created = updated(None, deployment(strategy=strategy, template=template))
+    item = 'k:{"name":"a"}'
+    of_container = {".": {}, "f:name": {}, "f:resources": {}, "f:securityContext": {".": {}, "f:runAsUser": {}}}
+    assert created["metadata"]["managedFields"][0]["fieldsV1"] == {
+        "f:spec": {
+            "f:strategy": {"f:rollingUpdate": {".": {}, "f:maxSurge": {}}, "f:type": {}},
+            "f:template": {
+                "f:metadata": {"f:labels": {".": {}, "f:app": {}}},
+                "f:spec": {"f:containers": {item: of_container}, "f:securityContext": {}},
+            },
+        }
+    }
+    # The container was there with its resources, so that whoever sets a limit adds a map and an amount.
+    limited = copy(created)
+    limited["spec"]["template"]["spec"]["containers"][0]["resources"] = {"limits": {"cpu": "1"}}
+    path = '.spec.template.spec.containers[name="a"].resources.limits'
+    assert owned(updated(created, limited, "v"), "v") == [path, f"{path}.cpu"]
 
 
 def test_who_applies_owns_what_the_configuration_says() -> None:
@@ -260,7 +282,7 @@ def test_an_object_without_managers_is_owned_by_before_first_apply() -> None:
     with pytest.raises(ApplyConflict, match='"before-first-apply" using apps/v1'):
         applied(live, deployment(replicas=2))
     after = applied(live, deployment(replicas=2), force=True)
-    assert owned(after, "before-first-apply") == [".spec", ".spec.paused"]
+    assert owned(after, "before-first-apply") == [".spec.paused"]
 
 
 def test_an_object_without_managers_is_not_tracked_by_updates() -> None:

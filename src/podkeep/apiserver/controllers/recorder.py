@@ -60,7 +60,8 @@ def event(value: Mapping[str, Any], told: Told, lister: Lister, now: datetime) -
         "action": told.action,
         "source": {"component": told.component},
         "reportingComponent": told.component,
-        "reportingInstance": told.component,
+        # The host of who tells it: empty for who runs beside the API, as with client-go's recorder.
+        "reportingInstance": "",
         "firstTimestamp": rfc3339.of(now),
         "lastTimestamp": rfc3339.of(now),
         "count": 1,

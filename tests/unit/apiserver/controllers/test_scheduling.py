@@ -421,7 +421,7 @@ def test_a_pod_is_bound_and_that_is_told() -> None:
             "action": "Binding",
             "source": {"component": "default-scheduler"},
             "reportingComponent": "default-scheduler",
-            "reportingInstance": "default-scheduler",
+            "reportingInstance": "",
             "firstTimestamp": TIME,
             "lastTimestamp": TIME,
             "count": 1,

@@ -164,7 +164,7 @@ class Handler:
         if entry is None or (info.rest and info.subresource != "proxy"):
             raise no_such_resource()
         # There are no such paths, whatever the method.
-        if info.namespace and not entry.namespaced and info.resource != "namespaces":
+        if info.in_namespace and not entry.namespaced:
             raise no_such_resource()
         if info.parts > 1 and entry.namespaced and not info.namespace and info.verb != "watch":
             raise no_such_resource()

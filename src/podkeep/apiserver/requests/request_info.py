@@ -27,6 +27,9 @@ class RequestInfo(RequestAttributes):
     rest: tuple[str, ...] = ()
     parts: int = 0
     """How many parts the path has from the resource on: a list has one, also if ``name`` is known from a selector."""
+    in_namespace: bool = False
+    """Whether the path has a namespace before the resource. That of a namespace itself has none; ``namespace`` has its
+    name all the same, for authorizers."""
 
     @property
     def api_version(self) -> str:
@@ -60,11 +63,12 @@ def parse(method: str, target: str, query: Query) -> RequestInfo:
         if len(parts) < 2:
             raise bad_request(f"unable to determine kind and namespace from url, {path[:200]}")
         verb, parts = "watch", parts[1:]
-    namespace = ""
+    namespace, in_namespace = "", False
     if parts[0] == "namespaces" and len(parts) > 1:
         namespace = parts[1]
         # /namespaces/NAME/status is a part of the namespace, /namespaces/NAME/pods is what is in it.
-        if len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES:
+        in_namespace = len(parts) > 2 and parts[2] not in _NAMESPACE_SUBRESOURCES
+        if in_namespace:
             parts = parts[2:]
     name = parts[1] if len(parts) > 1 else ""
     if not name and verb in ("get", "delete"):
@@ -83,6 +87,7 @@ def parse(method: str, target: str, query: Query) -> RequestInfo:
         label_selector=query.text("labelSelector") if verb in _WITH_SELECTORS and not watches else "",
         field_selector=query.text("fieldSelector") if verb in _WITH_SELECTORS and not watches else "",
         parts=len(parts),
+        in_namespace=in_namespace,
     )
 
 

@@ -16,30 +16,11 @@ import msgspec
 from podkeep.apiserver.admission.storage_classes import PROTECTION
 from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.controllers.controller import NOTHING, Change, Item, Patch, Plan, revised, service_account
-from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES
+from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES, ClaimingPod
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
 
 Value = Mapping[str, Any]
-
-
-class _Life(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    name: str
-    uid: str
-    deletion_timestamp: str = ""
-    deletion_grace_period_seconds: int | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    node_name: str = ""
-    volumes: list[dict[str, Any]] = []
-
-
-class _Pod(msgspec.Struct, frozen=True):
-    """What of a pod says whether it uses a claim."""
-
-    metadata: _Life
-    spec: _Spec = _Spec()
 
 
 class StorageProtection:
@@ -88,11 +69,11 @@ class StorageProtection:
         if key.resource == VOLUMES:
             return bool(value.get("status", {}).get("phase") == "Bound")
         # Those that are known first: the pods of a namespace may be many, and are not read for each change of one.
-        known = (lister.part(*pod, _Pod) for pod in self._users.get(key, ()))
+        known = (lister.part(*pod, ClaimingPod) for pod in self._users.get(key, ()))
         # What was written last may not have been told yet.
         return any(
             pod is not None and _uses(msgspec.to_builtins(pod), value)
-            for pod in chain(known, lister.parts(PODS, key.namespace, _Pod))
+            for pod in chain(known, lister.parts(PODS, key.namespace, ClaimingPod))
         )
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:

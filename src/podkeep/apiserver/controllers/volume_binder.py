@@ -44,18 +44,22 @@ _EXTERNAL = (
 Value = Mapping[str, Any]
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     name: str
+    uid: str
+    deletion_timestamp: str = ""
+    deletion_grace_period_seconds: int | None = None
 
 
-class _Spec(msgspec.Struct, frozen=True):
+class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    node_name: str = ""
     volumes: list[dict[str, Any]] = []
 
 
-class _Pod(msgspec.Struct, frozen=True):
-    """What of a pod says which claims it has: the pods of a namespace may be many, and large."""
+class ClaimingPod(msgspec.Struct, frozen=True):
+    """What of a pod says which claims it has or uses: the pods of a namespace may be many, and large."""
 
-    metadata: _Named
+    metadata: _Metadata
     spec: _Spec = _Spec()
 
 
@@ -205,7 +209,7 @@ def _waits(claim: Value, lister: Lister) -> bool:
     if kind is None or kind.get("volumeBindingMode") != _WAITS:
         return False
     metadata = claim["metadata"]
-    pods = map(msgspec.to_builtins, lister.parts(PODS, metadata["namespace"], _Pod))
+    pods = map(msgspec.to_builtins, lister.parts(PODS, metadata["namespace"], ClaimingPod))
     return all(metadata["name"] not in pod_references.claims(pod) for pod in pods)
 
 

@@ -43,7 +43,7 @@ def waiting_class(name: str = "slow") -> Found:
 
 def pod(claim_name: str) -> Found:
     volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": claim_name}}]
-    return PODS, {"metadata": {"name": "p", "namespace": "default"}, "spec": {"volumes": volumes}}
+    return PODS, {"metadata": {"name": "p", "namespace": "default", "uid": "u-p"}, "spec": {"volumes": volumes}}
 
 
 def merged(value: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:

@@ -46,7 +46,10 @@ class FieldSet:
         """Put a path into this set; the empty path is not one."""
         node = self
         for element in path[:-1]:
-            node = node.children.setdefault(element, FieldSet())
+            child = node.children.get(element)
+            if child is None:  # not setdefault(), which makes a set each time
+                child = node.children[element] = FieldSet()
+            node = child
         if path:
             node.members.add(path[-1])
 
@@ -119,7 +122,8 @@ class FieldSet:
     def fields_v1(self) -> dict[str, Any]:
         encoded: dict[str, Any] = {}
         for element in sorted(self.members | self.children.keys()):
-            inner = self.below(element).fields_v1()
+            child = self.children.get(element)
+            inner = child.fields_v1() if child else {}
             if inner and element in self.members:
                 encoded[element] = {_MEMBER: {}, **inner}
             elif inner or element in self.members:
@@ -146,7 +150,7 @@ class FieldSet:
             element = _canonical(text)
             if not isinstance(inner, dict):
                 raise PatchError("fieldsV1 must hold objects")
-            child = cls.decode(inner, depth + 1)
+            child = cls.decode(inner, depth + 1) if inner else None
             if child:
                 decoded.children[element] = child
             # A key without anything below it is a member; `.` marks one that has both (meta/v1: FieldsV1).

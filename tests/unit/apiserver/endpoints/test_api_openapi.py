@@ -93,9 +93,12 @@ def test_descriptions_are_of_fields_that_there_are() -> None:
 
 
 _ASKED = (
-    "Affinity DaemonSetSpec Deployment DeploymentSpec LimitRangeItem LimitRangeSpec Namespace "
-    "PersistentVolumeClaimSpec Pod PodDisruptionBudgetSpec PodSecurityContext Probe ResourceQuotaSpec Role RoleBinding "
-    "SecurityContext ServiceAccount StatefulSetSpec Toleration"
+    "Affinity ConfigMapVolumeSource Container DaemonSetSpec Deployment DeploymentSpec DownwardAPIVolumeSource "
+    "EmptyDirVolumeSource EnvVar EnvVarSource ExecAction HTTPGetAction HostPathVolumeSource ImageVolumeSource "
+    "Lifecycle LimitRangeItem LimitRangeSpec Namespace PersistentVolumeClaimSpec "
+    "PersistentVolumeClaimVolumeSource Pod PodDisruptionBudgetSpec PodSecurityContext PodSpec Probe "
+    "ProjectedVolumeSource ResourceQuotaSpec ResourceRequirements Role RoleBinding SecretVolumeSource "
+    "SecurityContext ServiceAccount ServicePort StatefulSetSpec Taint Toleration VolumeMount"
 ).split()
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.auth.following import Changes, Following
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
@@ -33,6 +35,35 @@ class Ref(NamedTuple):
     resource: str
     namespace: str
     name: str
+
+
+class _Metadata(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+    uid: str
+    annotations: dict[str, str] = {}
+
+
+class _Container(msgspec.Struct, frozen=True, rename="camel"):
+    env: list[dict[str, Any]] = []
+    env_from: list[dict[str, Any]] = []
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+    service_account_name: str = ""
+    image_pull_secrets: list[dict[str, Any]] = []
+    init_containers: list[_Container] = []
+    containers: list[_Container] = []
+    ephemeral_containers: list[_Container] = []
+    volumes: list[dict[str, Any]] = []
+
+
+class _NamingPod(msgspec.Struct, frozen=True):
+    """What of a pod the index is made of: all pods are read for it, and may be large."""
+
+    metadata: _Metadata
+    spec: _PodSpec = _PodSpec()
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,8 +317,8 @@ def _selects(selector: str, name: str, value: str) -> bool:
 
 def _built(lister: Lister) -> _Index:
     index = _Index()
-    for pod in lister.list("pods"):
-        index.set_pod(metadata(pod)["namespace"], metadata(pod)["name"], pod)
+    for part in lister.parts("pods", "", _NamingPod):
+        index.set_pod(part.metadata.namespace, part.metadata.name, msgspec.to_builtins(part))
     for volume in lister.list("persistentvolumes"):
         index.set_volume(metadata(volume)["name"], volume)
     return index
@@ -296,6 +327,7 @@ def _built(lister: Lister) -> _Index:
 def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
     for resource, namespace, name in dict.fromkeys(changes):
         if resource == "pods":
-            index.set_pod(namespace, name, lister.get(resource, namespace, name))
+            part = lister.part(resource, namespace, name, _NamingPod)
+            index.set_pod(namespace, name, None if part is None else msgspec.to_builtins(part))
         elif resource == "persistentvolumes":
             index.set_volume(name, lister.get(resource, namespace, name))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
 from podkeep.apiserver.auth import pod_references
@@ -11,6 +13,7 @@ from podkeep.apiserver.auth.default_policy import node_rules
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
 from podkeep.apiserver.auth.node import NodeAuthorizer
 from podkeep.apiserver.auth.user import User
+from podkeep.apiserver.meta.lister import Part
 from support.objects import Objects
 
 N1 = User(name="system:node:n1", groups=("system:nodes", "system:authenticated"))
@@ -267,6 +270,33 @@ def test_the_index_follows_what_is_written(forgotten: bool) -> None:
     objects.delete(volume())
     node.authorize(N1, asks("get", "secrets", name="s"))
     assert not any(vars(node._index.current()).values())
+
+
+def test_no_pod_is_decoded_whole() -> None:
+    """There may be thousands of them, of which little is asked: the first request of a node reads them all."""
+    whole: list[str] = []
+
+    class Noted(Objects):
+        def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+            whole.append(resource)
+            return super().get(resource, namespace, name)
+
+        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+            whole.append(resource)
+            return super().list(resource, namespace)
+
+        def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+            return (msgspec.convert(value, of) for value in super().list(resource, namespace))
+
+        def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+            return None if (value := super().get(resource, namespace, name)) is None else msgspec.convert(value, of)
+
+    objects = Noted(pod("a", **SECRETS[0][1]))
+    node = NodeAuthorizer(objects, node_rules())
+    assert node.authorize(N1, asks("get", "secrets", name="s")).allowed
+    objects.put(pod("b", **CONFIG_MAPS[0][1]))
+    assert node.authorize(N1, asks("get", "configmaps", name="c")).allowed
+    assert "pods" not in whole
 
 
 def test_pods_that_name_nothing_come_and_go() -> None:

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from agent.manifests import FOREVER, mount, pod, shell
 
+from podkeep.cri.v1 import api_pb2
+from support.cri import Pods
 from support.running_node import RunningNode
 
 MUCH = "99%"
@@ -44,6 +46,37 @@ def test_a_node_without_memory_evicts_what_it_may(own_node: RunningNode, image: 
         node.apply(forever(image, "refused"))
         refused = node.phase("refused", "Failed")
         assert refused["status"]["message"] == "Pod was rejected: The node had condition: [MemoryPressure]. "
+
+
+def test_a_full_disk_ends_the_pod_that_filled_it(own_node: RunningNode, image: str) -> None:
+    """Not one that wrote less, though the runtime had counted that before the other wrote at all."""
+    with own_node as node, Pods(node.daemon.socket, "") as client:
+        script = "dd if=/dev/zero of=/file bs=1M count=4; " + FOREVER
+        node.apply(pod(shell(image, script), name="innocent"), pod(shell(image, FOREVER), name="culprit"))
+        uids = {name: node.running(name)["metadata"]["uid"] for name in ("innocent", "culprit")}
+
+        def layers() -> dict[str, int]:
+            answer = client.call("ListPodSandboxStats", api_pb2.ListPodSandboxStatsRequest())
+            return {
+                item.attributes.metadata.uid: item.linux.containers[0].writable_layer.used_bytes.value
+                for item in answer.stats
+                if item.linux.containers[0].writable_layer.HasField("used_bytes")
+            }
+
+        node.until(lambda: layers().get(uids["innocent"], 0) >= 4 << 20 and uids["culprit"] in layers(), "sizes")
+        node.end_agent()
+        node.settings = (f'agent.eviction_hard={{"nodefs.available" = "{MUCH}"}}',)
+        command = ["dd", "if=/dev/zero", "of=/file", "bs=1M", "count=32"]
+        container = node.running("culprit")["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+        request = api_pb2.ExecSyncRequest(container_id=container, cmd=command, timeout=60)
+        assert client.call("ExecSync", request).exit_code == 0
+        node.start_agent()
+
+        evicted = node.phase("culprit", "Failed")
+
+        assert evicted["status"]["reason"] == "Evicted"
+        ended = [line for line in node.log if "evicting pod" in line]
+        assert "default/culprit" in ended[0]
 
 
 def test_a_volume_beyond_its_limit_evicts_its_pod(node: RunningNode, image: str) -> None:

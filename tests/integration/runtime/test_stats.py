@@ -187,6 +187,19 @@ def test_a_container_that_ended_has_only_its_layer(pods: Pods) -> None:
     wait_for(lambda: container_stats(pods, done).writable_layer.HasField("used_bytes"), "its size")
 
 
+def test_the_layers_of_a_single_pod_are_counted_for_the_answer(pods: Pods) -> None:
+    """Who asks which pod fills the disk must not be told what it had written ten seconds ago."""
+    sandbox = pods.run()
+    writer = pods.launch(sandbox)
+    wait_for(lambda: container_stats(pods, writer).writable_layer.HasField("used_bytes"), "its first size")
+    for count in (3, 6):
+        command = ["dd", "if=/dev/zero", f"of=/file-{count}", "bs=1M", f"count={count}"]
+        assert pods.call("ExecSync", api.ExecSyncRequest(container_id=writer, cmd=command, timeout=60)).exit_code == 0
+        (found,) = pod_stats(pods, sandbox).linux.containers
+        assert found.writable_layer.used_bytes.value >= count * MIB
+    assert found.writable_layer.used_bytes.value >= 9 * MIB
+
+
 def test_filters(pods: Pods) -> None:
     one = pods.run(pod("one", labels={"app": "one"}))
     two = pods.run(pod("two", labels={"app": "two"}))

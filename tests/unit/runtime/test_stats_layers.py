@@ -131,3 +131,45 @@ def test_a_layer_that_takes_longer_than_a_turn_is_walked_apart(tmp_path: Path, m
     assert layers.size(SECOND) is not None
     layers.walk_due(large=True)
     assert layers.size(FIRST) is not None
+
+
+def test_layers_that_are_asked_for_are_walked_however_lately_they_were(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path)])
+    layers.walk_due()
+    (tmp_path / "file").write_bytes(b"x" * 100_000)
+    layers.walk_now([FIRST, SECOND])
+    found = layers.size(FIRST)
+    assert found is not None
+    assert (found.size.inodes, found.size.used_bytes >= 100_000) == (2, True)
+    assert layers.size(SECOND) is None
+
+
+def test_a_walk_that_is_asked_for_and_takes_too_long_leaves_what_is_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("large/directory", "new"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "large/directory/file").write_bytes(b"x" * 100_000)
+    layers = Layers()
+    layers.follow([target("c1", tmp_path / "large")])
+    layers.walk_due()
+    before = layers.size(FIRST)
+    layers.follow([target("c1", tmp_path / "large"), target("c2", tmp_path / "new")])
+    monkeypatch.setattr("podkeep.runtime.stats.layers.TURN_S", -1.0)
+    layers.walk_now([FIRST, SECOND])
+    large, new = layers.size(FIRST), layers.size(SECOND)
+    assert before is not None
+    assert large is not None
+    assert new is not None
+    assert large.size == before.size
+    assert new.size.inodes == 1
+
+
+def test_a_layer_whose_container_has_ended_is_not_walked_however_often_it_is_asked_for(tmp_path: Path) -> None:
+    layers = Layers()
+    layers.follow([target("c1", tmp_path, ended=True)])
+    layers.walk_due()
+    before = layers.size(FIRST)
+    layers.walk_now([FIRST])
+    assert layers.size(FIRST) is before

@@ -219,8 +219,10 @@ class EvictionManager:
             log.info("eviction manager: enough %s was reclaimed without ending a pod", resource)
             return []
         active = self._pods.active()
-        # Files are not counted where nothing depends on them: memory is gone before they are.
-        uses = await self._statistics.pods(active, files=signals.CONDITIONS[threshold.signal] == "DiskPressure")
+        # Files are not counted where nothing depends on them: memory is gone before they are. Where something does,
+        # they are counted anew: by what was known before the disk filled, an innocent pod would go.
+        disk = signals.CONDITIONS[threshold.signal] == "DiskPressure"
+        uses = await self._statistics.pods(active, files=disk, anew=disk)
         order = ranking.rank(threshold.signal, active, lambda pod: uses.get(pod.metadata.uid), self._filesystems)
         for pod in order:
             use = uses.get(pod.metadata.uid)

@@ -9,6 +9,7 @@ kernel would drop first; from /proc/meminfo, which is right for both versions of
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 import time
@@ -26,7 +27,7 @@ from podkeep.agent.resources import thresholds as signals
 from podkeep.agent.resources.thresholds import Observation, Observations
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
-from podkeep.base.errors import Internal, PodkeepError
+from podkeep.base.errors import FailedPrecondition, Internal, NotFound, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -35,6 +36,8 @@ from podkeep.kernel.cgroup.cgroups import detect
 from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.kernel.process import totals
+
+log = logging.getLogger(__name__)
 
 _MEASURE_S, _LEAST_S, _ALL_S = 20.0, 1.0, 60.0
 """How long the files of one pod are counted: of many, each has its share of a minute, a second at least. What was not
@@ -74,21 +77,41 @@ class Statistics:
             await self._find()
         return await asyncio.to_thread(self._observe)
 
-    async def pods(self, pods: Iterable[Pod], *, files: bool = True) -> dict[str, PodUse]:
+    async def pods(self, pods: Iterable[Pod], *, files: bool = True, anew: bool = False) -> dict[str, PodUse]:
         """Return what pods use, by UID; those that the runtime says nothing of are left out.
 
         :param files: whether files are counted, which takes as long as pods have it take.
+        :param anew: have the runtime count writable layers for this answer; in a list they are as old as its last walk.
         :raises PodkeepError: if the runtime does not answer.
         """
         answer = await self._client.runtime.ListPodSandboxStats(api_pb2.ListPodSandboxStatsRequest())
-        by_uid: dict[str, api_pb2.LinuxPodSandboxStats] = {}
+        by_uid: dict[str, api_pb2.PodSandboxStats] = {}
         for item in answer.stats:
             uid = item.attributes.metadata.uid
             # Of several sandboxes of a pod, the one that runs has figures.
             if uid not in by_uid or item.linux.HasField("memory"):
-                by_uid[uid] = item.linux
+                by_uid[uid] = item
         wanted = [pod for pod in pods if pod.metadata.uid in by_uid]
-        return await asyncio.to_thread(self._pods, wanted, by_uid, files=files)
+        if anew:
+            await self._count_anew([pod.metadata.uid for pod in wanted], by_uid)
+        linux = {uid: item.linux for uid, item in by_uid.items()}
+        return await asyncio.to_thread(self._pods, wanted, linux, files=files)
+
+    async def _count_anew(self, wanted: Iterable[str], by_uid: dict[str, api_pb2.PodSandboxStats]) -> None:
+        """Replace the statistics of pods by such as are counted now; what takes too long stays as it was listed."""
+        late = time.monotonic() + _ALL_S
+        for uid in wanted:
+            left = late - time.monotonic()
+            if left <= 0 or self._ending.is_set():
+                return
+            request = api_pb2.PodSandboxStatsRequest(pod_sandbox_id=by_uid[uid].attributes.id)
+            try:
+                by_uid[uid] = (await self._client.runtime.PodSandboxStats(request, timeout=left)).stats
+            except (NotFound, FailedPrecondition):
+                continue  # it has ended since it was listed
+            except PodkeepError as error:
+                log.warning("eviction manager: sizes of pods are as old as the runtime has them: %s", error)
+                return
 
     async def _find(self) -> None:
         if self._images:

@@ -1,6 +1,7 @@
 """RPCs of statistics: container and pod stats, metric descriptors and pod metrics, each as a list and as a stream.
 
 Records are chosen in the event loop; reading and the making of messages happen on a thread, for a stream in parts.
+Sizes of writable layers are those of the last walk in the background; those of a single pod are counted for its answer.
 What goes away while a list is made is left out of it, or listed as ended; no list fails because of one container.
 """
 
@@ -39,6 +40,8 @@ class StatsRpc:
         """``mountpoint`` is that of ImageFsInfo: the kubelet takes two names for two file systems."""
         self._state, self._targets, self._collector = state, targets, collector
         self._messages = StatsMessages(mountpoint=mountpoint)
+        # One at a time: whoever asks for many pods at once takes one thread and one processor.
+        self._counting = asyncio.Lock()
 
     async def container(self, request: api.ContainerStatsRequest) -> api.ContainerStatsResponse:
         container = self._state.container(_required(request.container_id, "container_id"))
@@ -68,6 +71,9 @@ class StatsRpc:
         sandbox = self._state.sandbox(_required(request.pod_sandbox_id, "pod_sandbox_id"))
         answer = api.ListPodSandboxStatsResponse()
         if sandbox.status.state is SandboxState.READY:
+            async with self._counting:
+                (target,) = self._sandbox_targets([sandbox])
+                await asyncio.to_thread(self._collector.count_layers, target)
             await asyncio.to_thread(self._read_sandboxes, self._sandbox_targets([sandbox]), answer.stats)
         if not answer.stats:
             raise FailedPrecondition(f"pod sandbox {sandbox.id} is not ready: it uses nothing any more")

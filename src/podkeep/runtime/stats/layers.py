@@ -1,5 +1,7 @@
-"""Sizes of writable layers, with what else a container writes to disk: walked in the background, remembered, never
-waited for.
+"""Sizes of writable layers, with what else a container writes to disk: walked in the background, and remembered.
+
+Nothing waits for a walk, but for the layers of a single pod that somebody asks for: who decides which pod is to go must
+not take what it was before for what it is.
 
 Owns: which layer is walked when. A layer is walked again after a pause that grows with how long the walk took, so that
 large ones cost a bounded share of a processor; one whose container has ended is walked once more and then no more.
@@ -86,6 +88,24 @@ class Layers:
             if self._stopped.is_set():
                 return
 
+    def walk_now(self, containers: Iterable[ContainerID]) -> None:
+        """Walk the layers of these containers, however lately they were; blocks for a turn at most, for all together.
+
+        What is not done by then is as much as was counted, or as was known if that is more.
+        """
+        late = time.monotonic() + TURN_S
+        with self._lock:
+            layers = [self._layers[container] for container in containers if container in self._layers]
+        for layer in layers:
+            if layer.due == float("inf"):
+                continue  # what it was at its end
+            size = _measure(layer.paths, lambda: self._stopped.is_set() or time.monotonic() > late, partly=True)
+            if size is None or self._stopped.is_set():
+                continue
+            if layer.known is not None and time.monotonic() > late:
+                size = _larger(size, layer.known.size)
+            layer.known = LayerSize(at=time.time_ns(), size=size)
+
     def _walk(self, layer: _Layer) -> None:
         started, ended, limited = time.monotonic(), layer.ended, not layer.large
 
@@ -112,17 +132,21 @@ class Layers:
         self._stopped.set()
 
 
-def _measure(paths: Sequence[str], stop: Callable[[], bool]) -> TreeSize | None:
-    """Return the size of trees together; None if the first is gone, or ``stop`` said so meanwhile.
+def _larger(one: TreeSize, other: TreeSize) -> TreeSize:
+    return TreeSize(used_bytes=max(one.used_bytes, other.used_bytes), inodes=max(one.inodes, other.inodes))
+
+
+def _measure(paths: Sequence[str], stop: Callable[[], bool], *, partly: bool = False) -> TreeSize | None:
+    """Return the size of trees together; None if the first is gone, or ``stop`` said so meanwhile and not ``partly``.
 
     Of trees with files that are too deep to be counted it is the most that it can be. CRI has no word for that, and a
     container would hide from its limit.
     """
     used = inodes = 0
     for path in paths:
-        size = tree_size.measure(path, stop=stop)
+        size = tree_size.measure(path, stop=stop, partly=partly)
         if size is None:
-            if path == paths[0] or stop():
+            if path == paths[0] or (stop() and not partly):
                 return None
             continue
         used, inodes = used + size.used_bytes, inodes + size.inodes

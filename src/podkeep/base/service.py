@@ -19,14 +19,19 @@ _WATCHDOG = "WATCHDOG_USEC"
 _WATCHDOG_PID = "WATCHDOG_PID"
 
 
-def ready(status: str) -> None:
+PROBLEM = "X_PODKEEP_PROBLEM"
+"""Of :func:`ready` and :func:`status`: few words for what is wrong though the daemon serves. systemd takes no notice of
+variables that begin with ``X_``."""
+
+
+def ready(status: str, *, problem: str = "") -> None:
     """Say that the daemon serves, and in words what."""
-    _notify(f"READY=1\nSTATUS={_line(status)}", waits=True)
+    _notify(f"READY=1\n{_said(status, problem)}", waits=True)
 
 
-def status(text: str) -> None:
+def status(text: str, *, problem: str = "") -> None:
     """Say in words what the daemon does by now, without more."""
-    _notify(f"STATUS={_line(text)}")
+    _notify(_said(text, problem))
 
 
 def reloading() -> None:
@@ -69,6 +74,10 @@ def parse(datagram: bytes) -> dict[str, str]:
     """Return what a daemon tells with one datagram, by key: the manager's side."""
     lines = datagram.decode(errors="replace").split("\n")
     return {key: value for key, separator, value in (line.partition("=") for line in lines) if separator}
+
+
+def _said(status: str, problem: str) -> str:
+    return f"{PROBLEM}={_line(problem)}\nSTATUS={_line(status)}" if problem else f"STATUS={_line(status)}"
 
 
 def _line(text: str) -> str:

@@ -124,6 +124,7 @@ def not_running(name: str, socket: str) -> Status:
 def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
     """Return what is to be shown: the worst comes into the first line."""
     down = [daemon for daemon in told.daemons if daemon.state != "ready"]
+    problems = [daemon.problem for daemon in told.daemons if daemon.problem]
     by_pod: dict[str, list[Object]] = {}
     for event in seen.events:
         by_pod.setdefault(str((event.get("involvedObject") or {}).get("uid", "")), []).append(event)
@@ -141,11 +142,11 @@ def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:
         if not verdict.is_well
     )
     node = node_summary(seen.node) if seen.node is not None else ""
-    summary = _summary(down, seen, node, len(unwell))
+    summary = "; ".join([_summary(down, seen, node, len(unwell)), *problems])
     return Status(
         name=name,
         summary=summary,
-        is_well=not down and not seen.problem and node == "Ready" and not unwell,
+        is_well=not down and not seen.problem and node == "Ready" and not unwell and not problems,
         daemons=told.daemons,
         counts=dict(Counter(verdict.state for _, verdict in found)),
         unwell=unwell,

@@ -252,10 +252,15 @@ def test_a_broken_static_manifest_is_told_where_people_look(node: Node, image: s
     node.start()
     text = f"static pod {manifests}/bad.yaml is left out: "
     node.until(lambda: text in node.podkeep("status", status=None), "the status says it")
+    node.until(
+        lambda: node.podkeep("status", status=1).startswith("node node-1: Ready; 1 static pod is left out\n"),
+        "its first line does, and so does its exit status",
+    )
     node.until(lambda: text in node.podkeep("events", "-A", status=None), "an event says it")
     (manifests / "bad.yaml").write_text(manifest("good", image, "exec sleep 1000"))
     node.until(lambda: text not in node.podkeep("status", status=None), "the status does not say it any more")
     node.podkeep("wait", "pod/good-node-1", "--for=condition=Ready", "--timeout", "1m")
+    node.until(lambda: node.podkeep("status", status=None).startswith("node node-1: Ready\n"), "all is well")
     (manifests / "bad.yaml").unlink()
     node.until(lambda: "good" not in node.podkeep("get", "pods", status=None), "the static pod is gone")
 

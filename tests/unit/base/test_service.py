@@ -25,6 +25,8 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.
 def test_each_word_arrives(manager: socket.socket) -> None:
     service.ready("serving\n/run/a.sock")
     assert manager.recv(4096) == b"READY=1\nSTATUS=serving /run/a.sock"
+    service.status("serving", problem="one file\nis wrong")
+    assert manager.recv(4096) == b"X_PODKEEP_PROBLEM=one file is wrong\nSTATUS=serving"
     service.reloading()
     kind, _, when = manager.recv(4096).partition(b"\nMONOTONIC_USEC=")
     assert kind == b"RELOADING=1"

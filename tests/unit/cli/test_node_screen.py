@@ -18,6 +18,15 @@ def test_a_daemon_that_is_started_again(had_served: bool, said: str) -> None:
     assert shown[-1] == "pods: not known, the API does not answer; they run on"
 
 
+def test_what_is_wrong_with_a_daemon_that_serves_is_in_the_first_line() -> None:
+    agent = DaemonReport(name="agent", state="ready", problem="1 static pod is left out")
+    told = NodeReport(pid=1, runtime="/run/r.sock", kubeconfig="", embedded=True, daemons=(agent,))
+    node = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    found = status.judged(told, "one", status.Seen(node=node), 0.0)
+    assert next(iter(status.lines(found, 0.0))) == "node one: Ready; 1 static pod is left out"
+    assert not found.is_well
+
+
 def test_a_node_without_pods_says_so() -> None:
     told = NodeReport(
         pid=1, runtime="/run/r.sock", kubeconfig="", embedded=True, daemons=(DaemonReport(name="api", state="ready"),)

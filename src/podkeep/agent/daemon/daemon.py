@@ -396,7 +396,7 @@ class _Agent:
     def say_ready(self, words: str) -> None:
         """Tell the service manager that pods are followed, and what else there is to say."""
         self._words = words
-        service.ready(self._status())
+        service.ready(self._status(), problem=self._problem())
 
     def _status(self) -> str:
         if not self._left_out:
@@ -404,6 +404,10 @@ class _Agent:
         (first, problem), *others = sorted(self._left_out.items())
         more = f" (and {len(others)} more)" if others else ""
         return f"{self._words}; static pod {first} is left out{more}: {problem}"
+
+    def _problem(self) -> str:
+        count = len(self._left_out)
+        return "" if not count else "1 static pod is left out" if count == 1 else f"{count} static pods are left out"
 
     def _note_left_out(self, problems: Mapping[str, str]) -> None:
         """Tell everywhere which static pods are left out, and why: in an event, a metric and the daemon's status."""
@@ -413,7 +417,7 @@ class _Agent:
         self._left_out = dict(problems)
         self._node.metrics.set(STATIC_PODS_LEFT_OUT, len(problems))
         if self._words:
-            service.status(self._status())
+            service.status(self._status(), problem=self._problem())
 
     async def _once_known(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run what must not begin before it is known which pods the node has."""

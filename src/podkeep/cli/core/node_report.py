@@ -24,6 +24,8 @@ class DaemonReport(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     status: str = ""
     """What it says of itself, such as where it serves."""
+    problem: str = ""
+    """What is wrong though it serves, in few words."""
     reason: str = ""
     """Why it ended last; kept until it serves again."""
     hint: str = ""

@@ -112,7 +112,7 @@ class Child:
         :raises OSError: if the socket or the process cannot be made.
         """
         self.ready = False
-        self.status = ""
+        self.status = self.problem = ""
         self.alive_at: float | None = None
         """When it said last that it is alive (the clock of whoever reads); None: never."""
         self._output = output
@@ -162,7 +162,8 @@ class Child:
             except BlockingIOError:
                 break
             told = service.parse(data)
-            self.status = told.get("STATUS", self.status)
+            if "STATUS" in told:
+                self.status, self.problem = told["STATUS"], told.get(service.PROBLEM, "")
             if "WATCHDOG" in told:
                 self.alive_at = now
             self.ready = self.ready or told.get("READY") == "1"

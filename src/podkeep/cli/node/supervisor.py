@@ -75,6 +75,7 @@ class Daemon:
             since=self.since,
             restarts=self.restarts,
             status=self.child.status if self.child else "",
+            problem=self.child.problem if self.child else "",
             reason=reason.text,
             hint=reason.hint,
             had_served=self.had_served,
@@ -216,9 +217,9 @@ class Supervisor:
         child = daemon.child
         if child is None:
             return
-        before = child.status
+        before = child.status, child.problem
         if not child.read_messages(time.monotonic()):
-            if child.status != before:
+            if (child.status, child.problem) != before:
                 self._publish()
             return
         daemon.ready_at, daemon.since, daemon.has_served = time.monotonic(), time.time(), True

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from support.container_mounts import ContainerMounts
+from support.cri import Pods
 from support.daemon import Daemon
 from support.registry import Registry
 from support.running_node import own_base
@@ -285,6 +286,30 @@ def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, imag
     node.podkeep("run", "-d", str(files / "two.yaml"))
     node.podkeep("wait", "pod/two", "--for=jsonpath={.status.phase}=Succeeded", "--timeout", "1m")
     assert node.podkeep("delete", "pod", "two") == "pod/two deleted\n"
+
+
+def test_delete_waits_as_kubectl_does(node: Node, image: str) -> None:
+    """Times are written like kubectl's; a grace period of 0 ends the pod, and does not only forget it."""
+    node.start()
+    script = "trap '' TERM; echo ready; while :; do sleep 1; done"
+    pod = json.loads(manifest("web", image, script))
+    pod["spec"]["terminationGracePeriodSeconds"] = 1000
+    node.podkeep("apply", "-f", "-", stdin=json.dumps(pod))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    status = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]
+    with Pods(node.daemon.socket, "") as client:
+        process = client.host_pid(status["containerStatuses"][0]["containerID"].rpartition("/")[2])
+    said = node.podkeep("delete", "pod/web", "--timeout=1ms", status=1)
+    assert said.startswith("podkeep: pod/web is not gone after 0.001 s\n")
+    assert node.podkeep("delete", "pod/web", "--wait=false") == "pod/web deleted\n"
+    assert node.podkeep("delete", "pod/web", "--grace-period=0", "--timeout", "1m") == "pod/web deleted\n"
+    assert not Path(f"/proc/{process}").exists()
+    for options, why in (
+        (("--now", "--grace-period=5"), "--now and --grace-period cannot be specified together"),
+        (("--force", "--grace-period=5"), "--force and --grace-period greater than 0 cannot be specified together"),
+    ):
+        assert why in node.podkeep("delete", "pod/web", *options, status=2)
+    assert "--timeout=soon: not a duration" in node.podkeep("delete", "pod/web", "--timeout=soon", status=1)
 
 
 def test_run_says_why_containers_failed(node: Node, image: str) -> None:

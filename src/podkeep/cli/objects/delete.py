@@ -18,6 +18,7 @@ from podkeep.cli.objects import kinds, manifests
 from podkeep.cli.objects.apply import place
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
+from podkeep.cli.objects.wait import seconds
 
 if TYPE_CHECKING:
     from podkeep.client.resources import Resource
@@ -41,6 +42,8 @@ class _Target:
     resource: Resource
     name: str
     namespace: str
+    is_listed: bool = False
+    """Whether nobody named it: then it is no error that somebody else was faster."""
 
     def __str__(self) -> str:
         return f"{typed_name(self.resource)}/{self.name}"
@@ -56,14 +59,35 @@ class _Chosen:
     all_: bool
 
 
-def _options(*, grace_period: int | None, now: bool, force: bool, no_wait: bool, cascade: str, **same: Any) -> Options:
+def _options(
+    *,
+    grace_period: int | None,
+    now: bool,
+    force: bool,
+    wait: bool,
+    no_wait: bool,
+    timeout: str,
+    cascade: str,
+    **same: Any,
+) -> Options:
+    """Return what the options of the verb mean.
+
+    :raises UsageError: if two of them contradict each other, in kubectl's words.
+    :raises InvalidArgument: if the timeout is none.
+    """
+    if now and grace_period is not None:
+        raise click.UsageError("--now and --grace-period cannot be specified together")
+    if force and grace_period:
+        raise click.UsageError("--force and --grace-period greater than 0 cannot be specified together")
     propagations: dict[str, Literal["Background", "Foreground", "Orphan"]] = {
         "background": "Background",
         "foreground": "Foreground",
         "orphan": "Orphan",
     }
-    grace = 0 if force else 1 if now else grace_period
-    return Options(grace=grace, wait=not no_wait, propagation=propagations[cascade], **same)
+    # 0 without --force is 1, as with kubectl: an object without its grace period is gone while its pod may run on.
+    grace = 0 if force else 1 if now or grace_period == 0 else grace_period
+    limit = seconds(timeout) or None
+    return Options(grace=grace, wait=wait and not no_wait, timeout=limit, propagation=propagations[cascade], **same)
 
 
 @click.command(name="delete")
@@ -80,16 +104,26 @@ def _options(*, grace_period: int | None, now: bool, force: bool, no_wait: bool,
 @api_options(everywhere=True)
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Those with these labels.")
 @click.option("--all", "all_", is_flag=True, help="All of TYPE in the namespace.")
-@click.option("--grace-period", type=click.IntRange(min=0), metavar="SECONDS", help="Instead of the object's own.")
+@click.option(
+    "--grace-period",
+    type=click.IntRange(min=0),
+    metavar="SECONDS",
+    help="Instead of the object's own; 0 without --force is 1.",
+)
 @click.option("--now", is_flag=True, help="As --grace-period 1.")
 @click.option("--force", is_flag=True, help="At once, without waiting for what the object stands for: pods may run on.")
+@click.option("--wait", type=bool, default=True, metavar="BOOL", help="As kubectl's: --wait=false is --no-wait.")
 @click.option("--no-wait", is_flag=True, help="Do not wait until they are gone.")
-@click.option("--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="How long to wait; default: no end.")
+@click.option(
+    "--timeout", default="0", metavar="TIME", help="How long to wait, such as 30s or 2m; 0, the default: no end."
+)
 @click.option("--cascade", type=click.Choice(["background", "foreground", "orphan"]), default="background")
 @click.option("--ignore-not-found", is_flag=True, help="That there is none is no error.")
 @forms.form_option("table", "name")
 @bundle("chosen", _Chosen, "what", "files", "selector", "all_")
-@bundle("options", _options, "grace_period", "now", "force", "no_wait", "timeout", "cascade", "ignore_not_found")
+@bundle(
+    "options", _options, "grace_period", "now", "force", "wait", "no_wait", "timeout", "cascade", "ignore_not_found"
+)
 @pass_invocation
 def command(invocation: Invocation, reach: Reach, chosen: _Chosen, options: Options, output: str) -> None:
     """Delete objects of the Kubernetes API, and wait until they are gone.
@@ -149,6 +183,7 @@ async def _of_words(api: Api, chosen: _Chosen) -> list[_Target]:
                 resource=meant.resource,
                 name=item["metadata"]["name"],
                 namespace=item["metadata"].get("namespace", ""),
+                is_listed=True,
             )
             for item in listed.get("items") or ()
         ]
@@ -168,7 +203,7 @@ async def _delete(api: Api, target: _Target, options: Options) -> bool:
             propagation=options.propagation,
         )
     except ApiError as error:
-        if error.not_found and options.ignore_not_found:
+        if error.not_found and (options.ignore_not_found or target.is_listed):
             return False
         raise
     # The object if it is still there; else a Status that has the UID of what it was.

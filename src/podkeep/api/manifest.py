@@ -26,6 +26,7 @@ Key = tuple[str, str]
 """Namespace and name."""
 Object = TypeVar("Object", Pod, ConfigMap, Secret)
 _DEFAULT_GATES = FeatureGates()
+_KINDS = ("Pod", "ConfigMap", "Secret", "List")
 _SHOWN = 400
 """Characters of an object's kind, namespace and name in each of its problems; valid ones have no more."""
 
@@ -108,7 +109,11 @@ class _Reader:
         if not isinstance(version, str) or not version:
             errors.add("apiVersion", "Required value")
             return False
-        if version != "v1" or kind not in {"Pod", "ConfigMap", "Secret", "List"}:
+        meant = next((name for name in _KINDS if version == "v1" and name.lower() == kind.lower()), kind)
+        if meant != kind:
+            errors.add("kind", f"{kind} is not supported: kinds have capital letters, this one is written {meant}")
+            return False
+        if version != "v1" or kind not in _KINDS:
             # On a node it is a file of static pods: other objects are its API's.
             instead = "" if self._node else ", or `podkeep node`, whose API has the others"
             text = f"{kind} ({version}) is not supported by this version; use v1 Pod, ConfigMap or Secret{instead}"

@@ -113,6 +113,10 @@ def refused_name(name: str) -> str:
         ({"kind": "Pod"}, "apiVersion: Required value"),
         ({"apiVersion": "v1"}, "kind: Required value"),
         (
+            {"apiVersion": "v1", "kind": "pod"},
+            "kind: pod is not supported: kinds have capital letters, this one is written Pod",
+        ),
+        (
             {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}},
             "kind: Deployment (apps/v1) is not supported by this version; use v1 Pod, ConfigMap or Secret, or "
             "`podkeep node`, whose API has the others",

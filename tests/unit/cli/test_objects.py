@@ -114,6 +114,9 @@ def test_kind_of_an_object() -> None:
     for version in ("v1", "apps/v9"):
         with pytest.raises(NotFound, match=f'no matches for kind "Deployment" in version "{version}"'):
             kinds.of_object(KINDS, version, "Deployment")
+    with pytest.raises(NotFound) as caught:
+        kinds.of_object(KINDS, "v1", "pod")
+    assert caught.value.hint == "kinds have capital letters, this one is written Pod"
 
 
 OBJECT = {

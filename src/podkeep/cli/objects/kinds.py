@@ -87,11 +87,19 @@ def of_object(kinds: Iterable[Kind], api_version: str, kind: str) -> Resource:
     :raises NotFound: in kubectl's words, if the API has none.
     """
     group, _, version = api_version.rpartition("/")
+    meant = ""
     for item in kinds:
         resource = item.resource
-        if resource.kind == kind and resource.group == group and version in item.versions and "/" not in resource.name:
+        if resource.group != group or version not in item.versions or "/" in resource.name:
+            continue
+        if resource.kind == kind:
             return Resource(group=group, version=version, name=resource.name, kind=kind, namespaced=resource.namespaced)
-    raise NotFound(f'no matches for kind "{kind}" in version "{api_version}"')
+        if resource.kind.lower() == kind.lower():
+            meant = resource.kind
+    raise NotFound(
+        f'no matches for kind "{kind}" in version "{api_version}"',
+        hint=f"kinds have capital letters, this one is written {meant}" if meant else "",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,8 @@ _PAUSE_S = 0.05
 """Pause between looks at the logs: output appears at once for a person, and an idle pod costs nothing to speak of."""
 _MAX_MESSAGE = 1024
 """How much of a termination message is shown; `-o json` has all of it."""
+REMEMBERED = 64
+"""How many warnings of a pod are known not to be said again, the last ones: a probe may write another one each time."""
 _MAX_LINE = 64 * 1024
 """How much of a line is collected to be written with its container's name; a longer one is written in several."""
 
@@ -199,7 +201,7 @@ class PodOutput:
     def __init__(self, pod: str, news: threading.Event) -> None:
         self._pod = pod
         self._news = news
-        self._said: set[str] = set()
+        self._said: dict[str, None] = {}
         self._shown: Future[None] = Future()
         self._shown.set_running_or_notify_cancel()
         self.has_ended = False
@@ -251,16 +253,19 @@ class PodOutput:
         if event.reason == "FailedToRetrieveImagePullSecret":
             echo_line(f"podkeep: {_joined(self._pod, event.message)}", err=True)
         elif event.reason in _OF_PROBES_AND_HOOKS:
-            said = _joined(self._name(event.container) if event.container else self._pod, event.message)
-            if said not in self._said:
-                self._said.add(said)
-                echo_line(f"podkeep: {said}", err=True)
+            self._say_once(_joined(self._name(event.container) if event.container else self._pod, event.message))
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """Say that a container waits to be tried again, and why; the same only once."""
-        said = _joined(self._name(container) if container else self._pod, reason, message)
-        if said not in self._said:
-            self._said.add(said)
+        self._say_once(_joined(self._name(container) if container else self._pod, reason, message))
+
+    def _say_once(self, said: str) -> None:
+        is_news = said not in self._said
+        self._said.pop(said, None)
+        self._said[said] = None  # the last of them
+        if len(self._said) > REMEMBERED:
+            del self._said[next(iter(self._said))]
+        if is_news:
             echo_line(f"podkeep: {said}", err=True)
 
     def started(self, container: str, attempt: int, log: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.cli.run_output import RunOutput
+from podkeep.agent.events import Event
+from podkeep.cli.run_output import REMEMBERED, RunOutput
 
 TIME = b"2026-01-02T03:04:05.000000006Z"
 
@@ -88,3 +89,22 @@ def test_a_log_that_cannot_be_read_keeps_no_other_from_being_shown(
     assert out == b"[pod1/main] two\n"
     assert told.startswith("podkeep: pod0/main: its output is not shown: ")
     assert told.count("\n") == 1
+
+
+def test_of_warnings_the_last_ones_are_said_once(capfd: pytest.CaptureFixture[str]) -> None:
+    """A probe that writes something else each time takes no memory without end."""
+    pod = RunOutput(stdout=None, stderr=None, prefixed=False).pod("web")
+
+    def failed(output: str) -> None:
+        pod.event(Event(type="Warning", reason="Unhealthy", message=f"Readiness probe failed: {output}"))
+
+    for _ in range(3):
+        failed("the same")
+    for number in range(REMEMBERED):
+        failed(f"at {number}")
+        failed("the same")
+    failed("at 0")
+    lines = capfd.readouterr().err.splitlines()
+    assert len(lines) == 1 + REMEMBERED + 1
+    assert lines[0] == "podkeep: web: Readiness probe failed: the same"
+    assert lines[-1] == "podkeep: web: Readiness probe failed: at 0"

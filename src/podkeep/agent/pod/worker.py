@@ -491,7 +491,7 @@ class PodWorker:
             # Not the pod's failure: without a retry it would end the pod, whose sandbox somebody stopped between look
             # and start.
             if await self._sandbox_ended(action, observed):
-                log.info("%s; the pod gets a new sandbox", failure.message)
+                log.info("%s; its sandbox has ended, and the pod is looked at again", failure.message)
                 return
             if _is_outage(failure) and self._broken_off < _BROKEN_OFF:
                 log.warning("%s; trying again", failure.message)

@@ -147,6 +147,14 @@ def ask(pod: Pod, observed: Observed, *, state: WorkerState = WorkerState(), del
         ("Never", seen(*ended("a", code=137), sandbox=DEAD), ["finish failed"]),
         ("Always", seen(view("a", State.UNKNOWN), *runs("b", "c")), ["kill a0 Unknown"]),
         ("Never", seen(view("a", State.UNKNOWN), *runs("b", "c")), ["kill a0 Unknown"]),
+        # A start whose answer came too late went on: of two attempts that run the newest is kept.
+        ("Always", seen(view("a", State.RUNNING, attempt=1), *runs("a", "b", "c")), ["kill a0 Replaced"]),
+        ("Always", seen(view("a", State.RUNNING, attempt=1), *ended("a"), *runs("b", "c")), ["wait"]),
+        (
+            "Always",
+            seen(view("a", State.CREATED, attempt=1), *runs("a", "b", "c")),
+            ["kill a0 Replaced", "start a 2"],
+        ),
         # Of two sandboxes the newest is kept.
         (
             "Always",

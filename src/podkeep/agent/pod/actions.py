@@ -15,7 +15,9 @@ from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.status import PodStatus
 
 ContainerKind = Literal["container", "init container", "ephemeral container"]
-KillReason = Literal["", "LivenessProbe", "StartupProbe", "Unknown", "Definition", "Resize", "RestartAllContainers"]
+KillReason = Literal[
+    "", "LivenessProbe", "StartupProbe", "Unknown", "Definition", "Resize", "Replaced", "RestartAllContainers"
+]
 """Why a container is killed. That of a failed postStart hook is with who runs hooks."""
 
 

@@ -257,6 +257,7 @@ class _Containers:
         if initialized:
             for container in self._pod.spec.containers:
                 self._container(container)
+        self._older_attempts()
         mains = self._allowed(self._starts)
         resize = self._resize() if initialized else ()
         actions: tuple[Action, ...] = (*self._kills, *self._allowed(ephemeral), *inits, *resize, *mains)
@@ -388,6 +389,14 @@ class _Containers:
         if reason == "Definition" or restarts_when_killed(container, self._pod.spec):
             message += ", will be restarted"
         self._kill(container, view, reason, message)
+
+    def _older_attempts(self) -> None:
+        """Kill what runs beside a newer attempt: a start whose answer came too late may have gone on to its end."""
+        for container in (*self._pod.spec.init_containers, *self._pod.spec.containers):
+            for view in self._observed.containers.get(container.name, ())[1:]:
+                if view.state is State.RUNNING:
+                    message = f"Container {container.name} runs in a newer attempt, attempt {view.attempt} is stopped"
+                    self._kill(container, view, "Replaced", message)
 
     # ------------------------------------------------------------------------------------------------------- actions
 

@@ -167,7 +167,17 @@ def test_tail_is_the_end_of_the_whole(texts: list[tuple[bytes, bool]], count: in
     tail = [log_reader.parse(item + b"\n") for item in data[start:].split(b"\n")[:-1]]
     assert everything[len(everything) - len(tail) :] == tail
     full = sum(1 for record in everything if not record.partial)
-    assert sum(1 for record in tail if not record.partial) == min(count, full)
+    unfinished = everything[-1].partial if everything and count else False
+    assert sum(1 for record in tail if not record.partial) == min(count - unfinished, full)
+
+
+def test_a_last_line_without_an_end_is_one_of_the_tail(tmp_path: Path) -> None:
+    path = tmp_path / "0.log"
+    path.write_bytes(line(b"a") + line(b"b") + line(b"c", tag=b"P") + line(b"d", tag=b"P"))
+    for count, expected in ((1, [b"c", b"d"]), (2, [b"b\n", b"c", b"d"])):
+        reader = log_reader.LogReader(path, tail=count)
+        assert [record.text for record in reader.read()] == expected
+        reader.close()
 
 
 def test_tail_of_an_open_reader(tmp_path: Path) -> None:

@@ -58,14 +58,15 @@ def parse(line: bytes) -> Record:
 
 
 def tail_offset(file: io.BufferedIOBase, lines: int, *, block: int = _BLOCK) -> int:
-    """Return where the last ``lines`` lines start; a line that was written as several records counts once.
+    """Return where the last ``lines`` lines start; a line that was written as several records counts once, and so does
+    one that has no end yet.
 
     :param block: how many bytes to read at a time.
     """
     end = file.seek(0, os.SEEK_END)
     if lines <= 0:
         return end
-    position, tail, seen = end, b"", 0
+    position, tail, seen, is_last = end, b"", 0, True
     while position > 0:
         step = min(block, position)
         position -= step
@@ -79,20 +80,24 @@ def tail_offset(file: io.BufferedIOBase, lines: int, *, block: int = _BLOCK) -> 
         offset = end
         for line in reversed(complete):
             offset -= len(line)
-            if _ends_line(line):
+            record = _record(line)
+            if record is None:
+                continue
+            if is_last or not record.partial:
                 seen += 1
                 if seen > lines:
                     return offset + len(line)
+            is_last = False
         tail, end = first, position + len(first)
     return 0
 
 
-def _ends_line(record: bytes) -> bool:
-    """Say whether a record is the last one of a line; False for what is no record, which is not shown."""
+def _record(line: bytes) -> Record | None:
+    """Return a record that is there whole; None for what is no record, which is not shown."""
     try:
-        return record.endswith(b"\n") and not parse(record).partial
+        return parse(line) if line.endswith(b"\n") else None
     except DataLoss:
-        return False
+        return None
 
 
 def _lines(data: bytes) -> list[bytes]:

@@ -513,7 +513,7 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     audit_log: str = ""
     """File for a line of JSON about each request; empty: none."""
     history: int = 300
-    """Seconds for which a watch or a list may go back."""
+    """Seconds for which a watch or a list may go back; fewer, if too much was written meanwhile."""
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
     admission: AdmissionConfig = AdmissionConfig()

@@ -16,11 +16,38 @@ LOOKS = 5
 """How many times the revision is noted within the time that is kept."""
 SHORT_S = 60.0
 """How long the past of events and leases is kept, at most."""
+MOST_BYTES = 512 << 20
+"""Of what objects were, which the disk has beside what they are: a client that changes a label of a large object again
+and again makes some 100 MB of it in a second, and the file never gets smaller."""
+MARKS = 8
+"""How many times the revision is noted while that is written."""
 
 
-async def compact_regularly(store: Store, seconds: float) -> None:
-    """Give up every state that is older than some seconds, of events and leases sooner, until cancelled."""
-    await asyncio.gather(_regularly(store, store.compact, seconds), _short_lived(store, seconds))
+async def compact_regularly(store: Store, seconds: float, most_bytes: int = MOST_BYTES) -> None:
+    """Give up every state that is older than some seconds, of events and leases sooner, until cancelled.
+
+    :param most_bytes: of what objects were; beyond them newer states are given up, too.
+    """
+    await asyncio.gather(
+        _regularly(store, store.compact, seconds), _short_lived(store, seconds), _bounded(store, most_bytes)
+    )
+
+
+async def _bounded(store: Store, most_bytes: int) -> None:
+    marks = deque([(0, 0), (store.revision, store.past_bytes)])
+    while True:
+        while store.past_bytes - marks[0][1] > most_bytes:
+            marks.popleft()
+        await _compacted(store.compact, marks[0][0])
+        await store.past_reaches(marks[-1][1] + most_bytes // MARKS)
+        marks.append((store.revision, store.past_bytes))
+
+
+async def _compacted(compact: Callable[[int], Awaitable[None]], revision: int) -> None:
+    try:
+        await compact(revision)
+    except PodkeepError as error:
+        log.warning("old revisions of the API's objects cannot be removed: %s", error)
 
 
 async def _short_lived(store: Store, seconds: float) -> None:
@@ -35,7 +62,4 @@ async def _regularly(store: Store, compact: Callable[[int], Awaitable[None]], se
         noted.append(store.revision)
         await asyncio.sleep(seconds / LOOKS)
         if len(noted) > LOOKS:
-            try:
-                await compact(noted.popleft())
-            except PodkeepError as error:
-                log.warning("old revisions of the API's objects cannot be removed: %s", error)
+            await _compacted(compact, noted.popleft())

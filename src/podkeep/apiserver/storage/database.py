@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from sys import intern
+from typing import Any
 
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.base import sqlite
@@ -22,6 +23,8 @@ PAST_BYTES = 1 << 20
 """Of the objects that one read of a list of the past returns, but for the last of them."""
 PAST_EVENT_BYTES = 64 << 10
 """Of the objects of a read of past events: they are kept for a watcher while it takes them."""
+STEP_BYTES = 4 << 20
+"""Of the objects that one step of a compaction removes, but for the last of them: some 10 ms for each MiB."""
 _MODE = 0o600
 _SCHEMA = f"""
 BEGIN IMMEDIATE;
@@ -205,10 +208,17 @@ class Database:
             raise self._refusal("read", error) from error
         return [row[0] for row in rows if row]
 
+    def past_bytes(self) -> int:
+        """Return how many bytes there are of what objects were, beside what they are."""
+        (everything,) = self._db.execute("SELECT coalesce(sum(length(value)), 0) FROM log").fetchone()
+        newest = "SELECT coalesce(sum(length(value)), 0) FROM current JOIN log USING (revision)"
+        return int(everything - self._db.execute(newest).fetchone()[0])
+
     def compact(self, revision: int, batch: int) -> int:
         """Remove what nobody can ask for any more once states before ``revision`` are not told.
 
-        :param batch: how many revisions to look at; more are left for the next call.
+        :param batch: how many revisions to look at; fewer, if what goes has ``STEP_BYTES``. More are left for the next
+            call.
         :returns: up to which revision that is done.
         """
         start = self.compacted()
@@ -216,8 +226,9 @@ class Database:
         if end <= start:
             return start
         try:
+            span = "revision > ? AND revision <= ?"
+            end = self._end_of_step(span, (start, end))
             with sqlite.transaction(self._db):
-                span = "revision > ? AND revision <= ?"
                 superseded = f"DELETE FROM log WHERE revision IN (SELECT previous FROM log WHERE {span})"
                 self._db.execute(superseded, (start, end))
                 self._db.execute(f"DELETE FROM log WHERE {span} AND type = 'DELETED'", (start, end))
@@ -226,23 +237,46 @@ class Database:
             raise self._refusal("written", error) from error
         return end
 
-    def compact_of(self, resources: Iterable[str], after: int, upto: int) -> None:
+    def compact_of(self, resources: Iterable[str], after: int, upto: int) -> int:
         """Remove what nobody can ask for of some resources once their states before ``upto`` are not told.
 
         The newest revision of all stays, if it is a deletion too: from it follows which one is next.
 
         :param after: up to which revision that was done before.
+        :returns: up to which revision that is done: ``upto``, or less, if what goes has ``STEP_BYTES``.
         """
         names = list(resources)
         span = f"revision > ? AND revision <= ? AND +resource IN ({', '.join('?' * len(names))})"
-        bounds = (after, upto, *names)
         try:
+            upto = self._end_of_step(span, (after, upto, *names))
+            bounds = (after, upto, *names)
             with sqlite.transaction(self._db):
                 self._db.execute(f"DELETE FROM log WHERE revision IN (SELECT previous FROM log WHERE {span})", bounds)
                 newest = "(SELECT max(revision) FROM log)"
                 self._db.execute(f"DELETE FROM log WHERE {span} AND type = 'DELETED' AND revision < {newest}", bounds)
         except sqlite3.Error as error:
             raise self._refusal("written", error) from error
+        return upto
+
+    def _end_of_step(self, span: str, bounds: tuple[Any, ...]) -> int:
+        """Return up to which revision of a span what goes has no more than ``STEP_BYTES`` before the last of it.
+
+        :param bounds: values of the span: after which revision, up to which, and others.
+        """
+        sizes = self._db.execute(
+            # The length of a value is in its row's head: the value is not read for it.
+            "SELECT step.revision, coalesce(length(before.value), 0) + iif(step.type = 'DELETED', step.size, 0)"
+            f" FROM (SELECT revision, previous, type, length(value) AS size FROM log WHERE {span}) AS step"
+            " LEFT JOIN log AS before ON before.revision = step.previous ORDER BY step.revision",
+            bounds,
+        )
+        total = 0
+        with closing(sizes):
+            for revision, size in sizes:
+                total += size
+                if total >= STEP_BYTES:
+                    return int(revision)
+        return int(bounds[1])
 
     def backup(self, path: Path) -> None:
         """Write a copy of the whole database to a new file.

@@ -44,6 +44,8 @@ SHORT_LIVED = frozenset({"events", "coordination.k8s.io/leases"})
 _COMPACT_BATCH = 500
 _GROUP_EVENTS = 500
 """Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
+GROUP_BYTES = 4 << 20
+"""Of their objects, but for the last one's."""
 _DISK_EVENTS = 500
 _encode = msgspec.json.Encoder().encode
 _key_of = attrgetter("key")
@@ -216,6 +218,16 @@ def _size(event: Event) -> int:
     return len(event.stored.value) + (len(event.previous.value) if event.previous else 0)
 
 
+def _group(queue: Sequence[_Write]) -> int:
+    """Return how many of the first writes that wait are one transaction."""
+    size = 0
+    for count, (event, _) in enumerate(queue[:_GROUP_EVENTS], 1):
+        size += len(event.stored.value)
+        if size >= GROUP_BYTES:
+            return count
+    return min(len(queue), _GROUP_EVENTS)
+
+
 def _exceeds(events: int, size: int, times: int) -> bool:
     return events > times * WATCHER_EVENTS or size > times * WATCHER_BYTES
 
@@ -258,6 +270,10 @@ class Store:
         self._history: deque[Event] = deque()
         self._history_bytes = 0
         self._history_start = self._revision
+        self.past_bytes = self._database.past_bytes()
+        """Of what objects were: on the disk at the start, and all that writes have made the past since."""
+        self._grown = asyncio.Event()
+        self._grown_at = self.past_bytes
         self._watchers: dict[_Scope, set[Watcher]] = {}
 
     async def __aenter__(self) -> Store:
@@ -421,7 +437,8 @@ class Store:
         """Write what is queued, a group after the other, until nothing is."""
         try:
             while self._queue:
-                group, self._queue = self._queue[:_GROUP_EVENTS], self._queue[_GROUP_EVENTS:]
+                count = _group(self._queue)
+                group, self._queue = self._queue[:count], self._queue[count:]
                 try:
                     await self._on_thread(partial(self._database.commit, [event for event, _ in group]))
                 except PodkeepError as error:
@@ -456,6 +473,8 @@ class Store:
                 self._remember(event.stored)
             self._revision = revision
             self._keep_in_history(event)
+            self.past_bytes += len(event.previous.value) if event.previous else 0
+            self.past_bytes += len(event.stored.value) if event.type is EventType.DELETED else 0
             for namespace in {"", key.namespace}:
                 seen.setdefault((key.resource, namespace), []).append(event)
             if not future.done():
@@ -466,6 +485,8 @@ class Store:
             added = sum(len(event.stored.value) for event in events)
             for watcher in list(self._watchers.get(scope, ())):
                 watcher.put(events, added)
+        if self.past_bytes >= self._grown_at:
+            self._grown.set()
 
     def _remember(self, stored: Stored) -> None:
         key = stored.key
@@ -524,6 +545,13 @@ class Store:
 
     # keeping it small, and safe
 
+    async def past_reaches(self, size: int) -> None:
+        """Return once :attr:`past_bytes` is at least ``size``; one caller at a time."""
+        self._grown_at = size
+        while self.past_bytes < size:
+            self._grown.clear()
+            await self._grown.wait()
+
     async def compact(self, revision: int) -> None:
         """Give up every state before ``revision``, in small steps between which others are written.
 
@@ -532,8 +560,9 @@ class Store:
         revision = min(revision, self._revision)
         while self._compacted < revision:
             # Told before it is done: what is asked for meanwhile must not find half of it.
-            self._compacted = min(revision, self._compacted + _COMPACT_BATCH)
-            await self._on_thread(partial(self._database.compact, self._compacted, _COMPACT_BATCH))
+            told = self._compacted = min(revision, self._compacted + _COMPACT_BATCH)
+            while await self._on_thread(partial(self._database.compact, told, _COMPACT_BATCH)) < told:
+                pass  # large objects are removed in several steps
 
     async def compact_short_lived(self, revision: int) -> None:
         """Give up every state of ``SHORT_LIVED`` before ``revision``. Otherwise as :meth:`compact`."""
@@ -542,8 +571,7 @@ class Store:
         self._short_compacted = max(self._short_compacted, revision)
         while (start := max(self._short_done, self._compacted)) < revision:
             end = min(revision, start + _COMPACT_BATCH)
-            await self._on_thread(partial(self._database.compact_of, SHORT_LIVED, start, end))
-            self._short_done = end
+            self._short_done = await self._on_thread(partial(self._database.compact_of, SHORT_LIVED, start, end))
 
     async def backup(self, path: Path) -> None:
         """Write a copy of everything that is acknowledged to a new file.

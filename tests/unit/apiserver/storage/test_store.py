@@ -18,11 +18,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from podkeep.apiserver.server.compaction import compact_regularly
 from podkeep.apiserver.storage import database
 from podkeep.apiserver.storage import store as storage
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.apiserver.storage.store import Compacted, Conflict, FutureRevision, Slow, Store, Watcher
 from podkeep.base.errors import DataLoss, Internal, Unavailable
+from support.timeout import TIMEOUT_S
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -396,14 +398,14 @@ def test_a_watcher_that_reads_too_little_is_ended_too(tmp_path: Path) -> None:
         taken: list[Event] = []
 
         async def write_and_take_one_each() -> None:
-            for start in range(0, 2 * storage.WATCHER_MOST * storage.WATCHER_BYTES // 300_000, 16):
-                names = [str(number) for number in range(start, start + 16)]
+            for start in range(0, 2 * storage.WATCHER_MOST * storage.WATCHER_BYTES // 300_000, 12):
+                names = [str(number) for number in range(start, start + 12)]
                 await asyncio.gather(*(store.put(key(name), value(name, data=large), None) for name in names))
                 taken.append(await anext(watcher))
 
         with pytest.raises(Slow):
             await write_and_take_one_each()
-        assert len(taken) * 16 > storage.WATCHER_BYTES // 300_000 + 16
+        assert len(taken) * 12 > storage.WATCHER_BYTES // 300_000 + 12
 
     run(tmp_path / "db", steps)
 
@@ -477,6 +479,71 @@ def test_compaction_keeps_what_can_still_be_asked_for(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT count(*) FROM log").fetchone() == (3,)
     run(path, again)
+
+
+async def write_large(store: Store, count: int, name: str = "large", resource: str = "pods") -> None:
+    """Write an object of 1 MiB, again and again."""
+    place = key(name, resource=resource)
+    for number in range(count):
+        await store.put(place, value(name, data="x" * (1 << 20), number=number), store.newest(place))
+
+
+def test_a_write_does_not_wait_for_the_compaction_of_large_objects(tmp_path: Path) -> None:
+    """What is removed in one step has few bytes, of objects that live for short, too."""
+
+    async def steps(store: Store) -> None:
+        for resource_name, compact in (("pods", store.compact), ("events", store.compact_short_lived)):
+            await write_large(store, 32, resource=resource_name)
+            ended: list[str] = []
+
+            async def ends(name: str, work: Awaitable[object], to: list[str] = ended) -> None:
+                await work
+                to.append(name)
+
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ends("compaction", compact(store.revision)))
+                await asyncio.sleep(0)  # it has begun
+                group.create_task(ends("write", store.put(key(resource_name), value(resource_name), None)))
+            assert ended == ["write", "compaction"]
+
+    run(tmp_path / "db", steps)
+    with closing(sqlite3.connect(tmp_path / "db")) as connection:
+        assert connection.execute("SELECT count(*) FROM log").fetchone() == (4,)
+
+
+def test_the_first_of_many_large_writes_does_not_wait_for_the_last(tmp_path: Path) -> None:
+    async def steps(store: Store) -> None:
+        writes = [store.put(key(f"{number}"), value(f"{number}", data="x" * (1 << 20)), None) for number in range(16)]
+        await writes[0]
+        assert store.revision < 16
+        await asyncio.gather(*writes)
+        assert store.revision == 16
+
+    run(tmp_path / "db", steps)
+
+
+def test_what_objects_were_takes_no_more_of_the_disk_than_it_may(tmp_path: Path) -> None:
+    """However large they are, and however often they are written; counted anew by each start."""
+    most = 16 << 20
+
+    async def written_again(store: Store) -> None:
+        await write_large(store, 12)
+
+    async def steps(store: Store) -> None:
+        assert store.past_bytes > 11 << 20
+        async with asyncio.TaskGroup() as group:
+            compacting = group.create_task(compact_regularly(store, 3600, most))
+            await write_large(store, 100)
+            async with asyncio.timeout(TIMEOUT_S):
+                while (store.revision - store.compacted("pods")) << 20 > most:
+                    await asyncio.sleep(0)
+            compacting.cancel()
+        # What was written last can still be asked for.
+        assert names(await store.page("pods", "", store.revision - 1, ("", ""), 9)) == ["large"]
+
+    run(tmp_path / "db", written_again)
+    run(tmp_path / "db", steps)
+    assert (tmp_path / "db").stat().st_size < 2 * most
 
 
 @pytest.mark.parametrize("resource_name", sorted(storage.SHORT_LIVED))

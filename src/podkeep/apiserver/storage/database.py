@@ -265,7 +265,7 @@ class Database:
         """
         sizes = self._db.execute(
             # The length of a value is in its row's head: the value is not read for it.
-            "SELECT step.revision, coalesce(length(before.value), 0) + iif(step.type = 'DELETED', step.size, 0)"
+            "SELECT step.revision, coalesce(length(before.value), 0) + (step.type = 'DELETED') * step.size"
             f" FROM (SELECT revision, previous, type, length(value) AS size FROM log WHERE {span}) AS step"
             " LEFT JOIN log AS before ON before.revision = step.previous ORDER BY step.revision",
             bounds,

@@ -139,7 +139,7 @@ class Handler:
         # Until the whole answer is sent: a list or a watch may take long.
         selectors = len(call.query.text("labelSelector")) + len(call.query.text("fieldSelector"))
         call.request.at_end.enter_context(parts.in_flight.counted(call.info, call.user, selectors))
-        call.room = parts.in_flight.room(call.user)
+        call.room, call.turns = parts.in_flight.room(call.user), parts.in_flight.turns
         call.require(call.info)
         if not call.info.resource_request:
             return self._document(call), True

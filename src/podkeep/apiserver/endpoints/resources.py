@@ -198,6 +198,7 @@ class Resources:
         return Request(
             field_manager=options.manager_of(asked, call.header("user-agent")),
             user=call.user,
+            size=call.received,
             dry_run=asked.dry_run,
             warnings=call.warnings,
             require_creation=call.require_creation,

@@ -1,9 +1,9 @@
 """Creating, updating, patching, applying and deleting objects of any resource.
 
 Each verb reads the newest revision, computes what is to be stored without waiting for anything, and hands it to the
-store, so that no other write comes between. What it waits for is the disk. The newest revision may itself still be on
-its way there; an answer without a write of its own, such as a refusal, is held back until it has arrived, and is 500 if
-it does not.
+store, so that no other write comes between. What it waits for is the disk, and before it begins its turn, if the object
+is large. The newest revision may itself still be on its way there; an answer without a write of its own, such as a
+refusal, is held back until it has arrived, and is 500 if it does not.
 """
 
 from __future__ import annotations
@@ -45,11 +45,17 @@ from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Store
+from podkeep.base.concurrency.turns import Turns
 from podkeep.base.errors import PodkeepError
 from podkeep.base.text import rfc3339
 
 MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""
+LARGE_BYTES = 64 << 10
+"""Of an object or a body, from which on a write waits for its turn: it takes some 20 ms for each MB, and several times
+its size in memory."""
+LARGE_AT_A_TIME = 2
+"""One computes while the other waits for the disk."""
 MAX_GENERATED_BASE = 58
 """Characters of ``generateName`` that are kept, before five that are random."""
 _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
@@ -73,6 +79,8 @@ class Request:
 
     field_manager: str = "unknown"
     user: User = NOBODY
+    size: int = 0
+    """Bytes of its body."""
     dry_run: bool = False
     warnings: list[str] = field(default_factory=list)
     annotations: dict[str, str] = field(default_factory=dict)
@@ -124,6 +132,7 @@ class Registry:
         self._admission = admission or AdmitAll()
         self._gates = gates or FeatureGates()
         self._now = now
+        self._turns = Turns(LARGE_BYTES, LARGE_AT_A_TIME)
 
     # reads
 
@@ -154,13 +163,17 @@ class Registry:
             raise internal(str(error)) from error
 
     @asynccontextmanager
-    async def _settled_refusals(self, target: Target) -> AsyncIterator[None]:
-        """Hold back a refusal until the revision that it is computed from is on the disk."""
-        try:
-            yield
-        except StatusError:
-            await self._settle(target)
-            raise
+    async def _turn(self, target: Target, request: Request) -> AsyncIterator[None]:
+        """Wait for the turn of a write, and hold back a refusal until the revision that it is computed from is on the
+        disk."""
+        newest = self._store.newest(target.key)
+        size = max(request.size, len(newest.value) if newest else 0)
+        async with self._turns.taken(request.user.name, size):
+            try:
+                yield
+            except StatusError:
+                await self._settle(target)
+                raise
 
     # writes
 
@@ -171,6 +184,10 @@ class Registry:
         :returns: the object as it is stored, or would be.
         :raises StatusError: 400, 403, 409, 422 or 500.
         """
+        async with self._turns.taken(request.user.name, request.size):
+            return await self._create(target, value, request)
+
+    async def _create(self, target: Target, value: Object, request: Request) -> Object:
         created = copy(value)
         self._place(target, created)
         request.warnings.extend(objects.drop_repeated_owners(created))
@@ -246,7 +263,7 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: 400, 403, 404, 409, 422 or 500.
         """
-        async with self._settled_refusals(target):
+        async with self._turn(target, request):
             _require_name(target, metadata(value).get("name", target.name))
             new = copy(value)
             new.setdefault("metadata", {})["name"] = target.name
@@ -254,7 +271,7 @@ class Registry:
                 if uid := metadata(new).get("uid"):
                     raise target.conflict(_other_uid(uid, ""))
                 request.require_creation(target.name)
-                return await self.create(target, new, request), True
+                return await self._create(target, new, request), True
             stored, old = self._newest(target)
             self._place(target, new)
             request.warnings.extend(objects.drop_repeated_owners(new))
@@ -275,7 +292,7 @@ class Registry:
         :param check: told the unknown fields of the result, which are dropped; may raise.
         :raises StatusError: 400, 403, 404, 409, 413, 422 or 500.
         """
-        async with self._settled_refusals(target):
+        async with self._turn(target, request):
             stored, old = self._newest(target)
             try:
                 patched = _patched(old, patch, kind, target.resource)
@@ -303,7 +320,7 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: as :meth:`patch`; 409 also if others own what would change.
         """
-        async with self._settled_refusals(target):
+        async with self._turn(target, request):
             stored = self._store.newest(target.key)
             if stored is None and target.subresource:
                 raise target.not_found()
@@ -338,7 +355,7 @@ class Registry:
         :param change: returns the new object, given the old one, which it does not change, the body and the time.
         :raises StatusError: as ``change``; 403, 404, 409 or 500.
         """
-        async with self._settled_refusals(target):
+        async with self._turn(target, request):
             stored, old = self._newest(target)
             attributes = self._attributes(Operation.CREATE, target, copy(body), None, request)
             self._admission.mutate(attributes)
@@ -423,7 +440,7 @@ class Registry:
         :returns: the object as it was last, and whether it is gone.
         :raises StatusError: 403, 404, 409 or 500.
         """
-        async with self._settled_refusals(target):
+        async with self._turn(target, request):
             stored, old = self._newest(target)
             self._check_preconditions(target, stored, old, options)
             self._admission.validate(self._attributes(Operation.DELETE, target, None, old, request))

@@ -17,6 +17,7 @@ from podkeep.apiserver.requests.media_types import JSON, PLAIN, Form
 from podkeep.apiserver.requests.output import written
 from podkeep.apiserver.requests.query import Query
 from podkeep.apiserver.requests.request_info import RequestInfo
+from podkeep.base.concurrency.turns import Turns
 from podkeep.http.messages import Request, Response
 
 MAX_WARNING_BYTES = 4 << 10
@@ -38,6 +39,10 @@ class Call:
     audit_id: str = ""
     room: Room = field(default_factory=Room)
     """For what is kept of its answer."""
+    received: int = 0
+    """Bytes of its body, once that was read."""
+    turns: Turns | None = None
+    """Of those who send large bodies; None: it waits for nobody."""
     authorizer: Authorizer | None = None
     """Asked about what a request turns out to do beyond its verb; None: nobody may do that."""
 
@@ -76,7 +81,11 @@ class Call:
         """
         media_type = media_types.of_body(self.header("content-type"), accepted)
         data = await bodies.read(self.request)
+        self.received = len(data)
         self.take_room(len(data))
+        if self.turns is not None:
+            async with self.turns.taken(self.user.name, len(data)):
+                pass  # it is read, and what it asks for computed, before the loop looks at the next one
         return data, media_type
 
     def take_room(self, size: int) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from podkeep.apiserver.auth.user import MASTERS, User
 from podkeep.apiserver.meta.status import StatusError, too_many_requests
 from podkeep.apiserver.requests.request_info import READ_ONLY, RequestInfo
+from podkeep.base.concurrency.turns import Turns
 
 MAX_READS = 400
 MAX_WRITES = 200
@@ -23,6 +24,8 @@ ROOM_BYTES = 64 << 20
 """Of what is made or read of large objects for clients of their own, who take their time."""
 OWN_BYTES = 128 << 10
 """Of these, what each answer may have anyway: more than a piece of many small objects."""
+LARGE_BYTES = 64 << 10
+"""Of a body, from which on it is read in turn: that takes up to 60 ms for each MB."""
 SEAT_CHARACTERS = 512
 """Of selectors, for which a request takes another seat: an open watch keeps them, in some 30 times as many bytes."""
 
@@ -92,6 +95,7 @@ class InFlight:
     def __init__(self, reads: int = MAX_READS, writes: int = MAX_WRITES, streams: int = MAX_STREAMS) -> None:
         self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams)
         self.kept = Slots(ROOM_BYTES)
+        self.turns = Turns(LARGE_BYTES, 1)
 
     def room(self, user: User) -> Room:
         return Room() if MASTERS in user.groups else Room(self.kept, user.name)

@@ -14,6 +14,7 @@ import pytest
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.admission.attributes import AdmitAll, Attributes, Operation
+from podkeep.apiserver.auth.user import User
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden
@@ -217,13 +218,13 @@ def test_what_was_computed_from_a_write_that_fails_is_not_answered(tmp_path: Pat
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         here = at(CONFIG_MAPS)
         first = await registry.create(here, config_map(), ME)
-        large = config_map(a="x" * 1_000_000)
+        large = config_map(a="x" * 60_000)  # of larger ones the next write would wait for the end of this one
         stale = {**large, "metadata": {"name": "a", "resourceVersion": "1"}}
         finalized = config_map("b")
         finalized["metadata"]["finalizers"] = ["x.io/a"]
         failing = [{"op": "test", "path": "/data/a", "value": "y"}]
         tried = Request(field_manager="me", dry_run=True)
-        limits = resource_limit(200_000)
+        limits = resource_limit(max(file.stat().st_size for file in tmp_path.iterdir()))
         try:
             answers = await asyncio.gather(
                 registry.update(here, large, ME),
@@ -247,6 +248,34 @@ def test_what_was_computed_from_a_write_that_fails_is_not_answered(tmp_path: Pat
             resource_limit(limits)
         assert [getattr(answer, "code", answer) for answer in answers] == [500] * len(answers)
         assert await registry.update(here, first, ME) == (first, False)
+
+    run(tmp_path, steps)
+
+
+def test_a_small_write_does_not_wait_for_many_of_large_objects(tmp_path: Path) -> None:
+    """Which one user asks for in a few bytes each; a large one of somebody else's has the turn after next."""
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        for name in ("large", "other"):
+            await registry.create(at(CONFIG_MAPS), config_map(name, a="x" * 1_000_000), ME)
+        ended: list[str] = []
+
+        async def ends(name: str, work: Awaitable[object]) -> None:
+            await work
+            ended.append(name)
+
+        async def change(name: str, number: int, user: str) -> object:
+            patch = {"metadata": {"annotations": {"number": str(number)}}}
+            asked = Request(field_manager="me", user=User(name=user))
+            return await registry.patch(at(CONFIG_MAPS, name), patch, PatchType.MERGE, asked)
+
+        async with asyncio.TaskGroup() as group:
+            for number in range(20):
+                group.create_task(ends("large", change("large", number, "one")))
+            group.create_task(ends("small", registry.create(at(CONFIG_MAPS), config_map("small"), ME)))
+            group.create_task(ends("other", change("other", 0, "two")))
+        assert ended.index("small") < 4
+        assert ended.index("other") < 8
 
     run(tmp_path, steps)
 

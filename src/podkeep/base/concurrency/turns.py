@@ -1,0 +1,63 @@
+"""Turns of what is large: work of which each piece keeps the event loop busy for a while, by users who ask for it.
+
+Whoever can ask for such work in a few bytes does it again and again, on many connections. Without turns the loop does
+all of it before anybody else goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+
+class Turns:
+    """Whose work is next: one piece of each user who waits, then the next one of each.
+
+    :param least: the size from which on work takes a turn.
+    :param at_a_time: how many have their turn at a time.
+    """
+
+    def __init__(self, least: int, at_a_time: int) -> None:
+        self._least = least
+        self._free = at_a_time
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+
+    @asynccontextmanager
+    async def taken(self, user: str, size: int) -> AsyncIterator[None]:
+        """Wait for a turn, and have it meanwhile and until the loop has looked at others; what is small needs none."""
+        if size < self._least:
+            yield
+            return
+        await self._take(user)
+        try:
+            yield
+        finally:
+            # Not at once: what follows in the same step of the loop is work as well.
+            asyncio.get_running_loop().call_soon(self._give_back)
+
+    async def _take(self, user: str) -> None:
+        if self._free:
+            self._free -= 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(user, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # its turn came in the same moment
+                self._give_back()
+            raise
+
+    def _give_back(self) -> None:
+        while self._waiting:
+            user, turns = next(iter(self._waiting.items()))
+            del self._waiting[user]
+            turn = turns.popleft()
+            if turns:
+                self._waiting[user] = turns  # behind all others
+            if not turn.done():  # its client has not left
+                turn.set_result(None)
+                return
+        self._free += 1

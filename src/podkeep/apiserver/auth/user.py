@@ -22,6 +22,8 @@ NODE = "system:node:"
 SERVICE_ACCOUNTS = "system:serviceaccounts"
 SERVICE_ACCOUNT = "system:serviceaccount:"
 """What the names of service accounts' users begin with; namespace, a colon and name follow."""
+_SYSTEM_NAMESPACE = "kube-system"
+_CONTROL_PLANE = frozenset({"system:kube-controller-manager", "system:kube-scheduler"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,3 +67,18 @@ def service_account_of(user: str) -> tuple[str, str] | None:
     if not user.startswith(SERVICE_ACCOUNT) or not colon or names.dns_label(namespace) or names.dns_subdomain(name):
         return None
     return namespace, name
+
+
+def share_of(user: User) -> str:
+    """Return whose share of the server a user's requests take: that of a namespace for all its service accounts, since
+    whoever may make one there makes as many as they like.
+    """
+    account = service_account_of(user.name)
+    return user.name if account is None else f"{SERVICE_ACCOUNT}{account[0]}"
+
+
+def is_of_the_cluster(user: User) -> bool:
+    """Tell whether a user is a node, or one of those that keep a cluster going: nobody else is to keep them waiting."""
+    return (
+        NODES in user.groups or user.name in _CONTROL_PLANE or f"{SERVICE_ACCOUNTS}:{_SYSTEM_NAMESPACE}" in user.groups
+    )

@@ -18,6 +18,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from podkeep.apiserver.auth.interfaces import Authorizer
+from podkeep.apiserver.auth.user import share_of
 from podkeep.apiserver.discovery.catalog import Entry
 from podkeep.apiserver.endpoints import kubelet_requests as asked
 from podkeep.apiserver.endpoints.handler import Answer
@@ -319,7 +320,7 @@ async def _upgraded(call: Call, address: Address, target: str, *, timeout: float
             headers=[("Connection", "Upgrade"), ("Upgrade", changed), *found],
             session=backend.splice,
             idle_timeout=IDLE_TIMEOUT_S,
-            owner=call.user.name,
+            owner=share_of(call.user),
         )
     if backend.status < 400:
         raise StatusError(500, "", f"invalid upgrade response: status code {backend.status}")

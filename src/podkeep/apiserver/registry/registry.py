@@ -22,7 +22,7 @@ import msgspec
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import MAX_ERRORS, FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
-from podkeep.apiserver.auth.user import NOBODY, User
+from podkeep.apiserver.auth.user import NOBODY, User, share_of
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta import objects, values
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -168,7 +168,7 @@ class Registry:
         disk."""
         newest = self._store.newest(target.key)
         size = max(request.size, len(newest.value) if newest else 0)
-        async with self._turns.taken(request.user.name, size):
+        async with self._turns.taken(share_of(request.user), size):
             try:
                 yield
             except StatusError:
@@ -184,7 +184,7 @@ class Registry:
         :returns: the object as it is stored, or would be.
         :raises StatusError: 400, 403, 409, 422 or 500.
         """
-        async with self._turns.taken(request.user.name, request.size):
+        async with self._turns.taken(share_of(request.user), request.size):
             return await self._create(target, value, request)
 
     async def _create(self, target: Target, value: Object, request: Request) -> Object:

@@ -9,7 +9,7 @@ from typing import Any
 
 from podkeep.apiserver.auth.interfaces import Authorizer, Decision, RequestAttributes
 from podkeep.apiserver.auth.refusals import forbidden
-from podkeep.apiserver.auth.user import NOBODY, User
+from podkeep.apiserver.auth.user import NOBODY, User, share_of
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.requests import bodies, media_types
 from podkeep.apiserver.requests.limits import NoRoom, Room
@@ -84,7 +84,7 @@ class Call:
         self.received = len(data)
         self.take_room(len(data))
         if self.turns is not None:
-            async with self.turns.taken(self.user.name, len(data)):
+            async with self.turns.taken(share_of(self.user), len(data)):
                 pass  # it is read, and what it asks for computed, before the loop looks at the next one
         return data, media_type
 

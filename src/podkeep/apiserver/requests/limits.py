@@ -1,7 +1,8 @@
 """How many requests are answered at a time (kube-apiserver: ``--max-requests-inflight`` and its sibling for writes).
 
 One user gets at most half of them, so that one client that does not stop leaves room for the others (what
-kube-apiserver has priority and fairness for). As there, a request that takes more of the server takes more seats.
+kube-apiserver has priority and fairness for); service accounts of a namespace are one user here. A quarter is for nodes
+and for who else keeps a cluster going. As there, a request that takes more of the server takes more seats.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from podkeep.apiserver.auth.user import MASTERS, User
+from podkeep.apiserver.auth.user import MASTERS, User, is_of_the_cluster, share_of
 from podkeep.apiserver.meta.status import StatusError, too_many_requests
 from podkeep.apiserver.requests.request_info import READ_ONLY, RequestInfo
 from podkeep.base.concurrency.turns import Turns
@@ -32,21 +33,25 @@ SEAT_CHARACTERS = 512
 
 @dataclass(slots=True)
 class Slots:
-    """Seats for requests of one sort: ``limit`` of them, of which one user has at most half, and at least one."""
+    """Seats for requests of one sort: ``limit`` of them, of which one user has at most half, and at least one.
+
+    A quarter is kept free for who is of the cluster.
+    """
 
     limit: int
     users: Counter[str] = field(default_factory=Counter)
     used: int = 0
 
     @contextmanager
-    def taken(self, user: str, seats: int = 1) -> Iterator[None]:
+    def taken(self, user: str, seats: int = 1, *, of_the_cluster: bool = False) -> Iterator[None]:
         """Hold this many, or all that one user may have if that is less.
 
         :raises StatusError: 429, if there are too few, or the user has their share.
         """
         share = (self.limit + 1) // 2
         seats = max(min(seats, share), 1)
-        if self.used + seats > self.limit or self.users[user] + seats > share:
+        most = self.limit if of_the_cluster else self.limit - self.limit // 4
+        if self.used + seats > most or self.users[user] + seats > share:
             self._forget(user)
             raise too_many_requests()
         self.used += seats
@@ -73,6 +78,7 @@ class Room:
 
     slots: Slots | None = None
     user: str = ""
+    of_the_cluster: bool = False
 
     @contextmanager
     def taken(self, size: int) -> Iterator[None]:
@@ -83,7 +89,7 @@ class Room:
         with ExitStack() as held:
             if self.slots is not None and size > OWN_BYTES:
                 try:
-                    held.enter_context(self.slots.taken(self.user, size))
+                    held.enter_context(self.slots.taken(self.user, size, of_the_cluster=self.of_the_cluster))
                 except StatusError as error:
                     raise NoRoom(error.code, error.reason, error.message, **error.details) from None
             yield
@@ -98,7 +104,7 @@ class InFlight:
         self.turns = Turns(LARGE_BYTES, 1)
 
     def room(self, user: User) -> Room:
-        return Room() if MASTERS in user.groups else Room(self.kept, user.name)
+        return Room() if MASTERS in user.groups else Room(self.kept, share_of(user), is_of_the_cluster(user))
 
     @contextmanager
     def counted(self, info: RequestInfo, user: User, selectors: int = 0) -> Iterator[None]:
@@ -110,7 +116,8 @@ class InFlight:
         if MASTERS in user.groups:
             yield
             return
-        with self._slots(info).taken(user.name, 1 + selectors // SEAT_CHARACTERS):
+        seats = 1 + selectors // SEAT_CHARACTERS
+        with self._slots(info).taken(share_of(user), seats, of_the_cluster=is_of_the_cluster(user)):
             yield
 
     def _slots(self, info: RequestInfo) -> Slots:

@@ -6,14 +6,19 @@ from contextlib import ExitStack
 
 import pytest
 
-from podkeep.apiserver.auth.user import MASTERS, User
+from podkeep.apiserver.auth.user import MASTERS, NODES, User, service_account_groups, service_account_name
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.requests import request_info
-from podkeep.apiserver.requests.limits import SEAT_CHARACTERS, InFlight
+from podkeep.apiserver.requests.limits import ROOM_BYTES, SEAT_CHARACTERS, InFlight, NoRoom
 from podkeep.apiserver.requests.query import Query
 
 PODS = "/api/v1/pods"
 ANN, BOB, CARL = (User(name=name) for name in ("ann", "bob", "carl"))
+
+
+def account(namespace: str, name: str) -> User:
+    """Return the user that a service account is."""
+    return User(name=service_account_name(namespace, name), groups=service_account_groups(namespace))
 
 
 def count(limits: InFlight, held: ExitStack, user: User, method: str = "GET", query: str = "") -> None:
@@ -32,9 +37,9 @@ def refused(limits: InFlight, user: User, method: str = "GET", query: str = "") 
 
 @pytest.mark.parametrize(("method", "query"), [("GET", ""), ("POST", ""), ("GET", "watch=true")])
 def test_one_user_leaves_room_for_others(method: str, query: str) -> None:
-    limits = InFlight(reads=4, writes=4, streams=4)
+    limits = InFlight(reads=8, writes=8, streams=8)
     with ExitStack() as held:
-        for _ in range(2):
+        for _ in range(4):
             count(limits, held, ANN, method, query)
         assert refused(limits, ANN, method, query)
         for _ in range(2):
@@ -44,6 +49,51 @@ def test_one_user_leaves_room_for_others(method: str, query: str) -> None:
     assert not refused(limits, ANN, method, query)
     slots = limits.streams if query else limits.reads if method == "GET" else limits.writes
     assert (slots.used, dict(slots.users)) == (0, {})
+
+
+@pytest.mark.parametrize(("method", "query"), [("GET", ""), ("POST", ""), ("GET", "watch=true")])
+def test_service_accounts_of_a_namespace_are_one_user(method: str, query: str) -> None:
+    """Whoever may make one makes as many as they like; another namespace has a share of its own."""
+    limits = InFlight(reads=8, writes=8, streams=8)
+    with ExitStack() as held:
+        for number in range(4):
+            count(limits, held, account("one", f"sa-{number}"), method, query)
+        assert refused(limits, account("one", "another"), method, query)
+        assert not refused(limits, account("one-more", "sa-0"), method, query)
+
+
+@pytest.mark.parametrize(
+    "user",
+    [
+        User(name="system:node:a", groups=(NODES,)),
+        User(name="system:kube-controller-manager"),
+        User(name="system:kube-scheduler"),
+        User(name="system:serviceaccount:kube-system:dns", groups=service_account_groups("kube-system")),
+    ],
+    ids=lambda user: user.name,
+)
+@pytest.mark.parametrize(("method", "query"), [("GET", ""), ("POST", ""), ("GET", "watch=true")])
+def test_a_quarter_is_for_who_keeps_a_cluster_going(user: User, method: str, query: str) -> None:
+    limits = InFlight(reads=8, writes=8, streams=8)
+    with ExitStack() as held:
+        for other in (*[ANN] * 4, *[BOB] * 2):
+            count(limits, held, other, method, query)
+        assert refused(limits, CARL, method, query)
+        for _ in range(2):
+            count(limits, held, user, method, query)
+        assert refused(limits, user, method, query)
+
+
+def test_service_accounts_of_a_namespace_share_what_is_kept_for_them() -> None:
+    limits = InFlight()
+    with ExitStack() as held:
+        held.enter_context(limits.room(account("one", "a")).taken(ROOM_BYTES // 2))
+        with pytest.raises(NoRoom), limits.room(account("one", "b")).taken(ROOM_BYTES // 8):
+            pass
+        held.enter_context(limits.room(account("two", "a")).taken(ROOM_BYTES // 4))
+        with pytest.raises(NoRoom), limits.room(ANN).taken(ROOM_BYTES // 8):
+            pass
+        held.enter_context(limits.room(User(name="system:node:a", groups=(NODES,))).taken(ROOM_BYTES // 8))
 
 
 def test_reads_writes_and_watches_are_counted_apart() -> None:
@@ -56,16 +106,16 @@ def test_reads_writes_and_watches_are_counted_apart() -> None:
 
 def test_long_selectors_take_more_seats() -> None:
     """An open watch keeps them: a user's share of watches is not a share of the memory."""
-    limits = InFlight(streams=40)
+    limits = InFlight(streams=48)
     info = request_info.parse("GET", PODS, Query("watch=true"))
     with ExitStack() as held:
         held.enter_context(limits.counted(info, ANN, SEAT_CHARACTERS - 1))
         assert limits.streams.used == 1
         held.enter_context(limits.counted(info, ANN, 10 * SEAT_CHARACTERS))
         assert limits.streams.used == 12
-        with pytest.raises(StatusError), limits.counted(info, ANN, 10 * SEAT_CHARACTERS):
+        with pytest.raises(StatusError), limits.counted(info, ANN, 14 * SEAT_CHARACTERS):
             pass
         with limits.counted(info, BOB, 100 * SEAT_CHARACTERS):  # as many as one user may have
-            assert (limits.streams.users["bob"], limits.streams.used) == (20, 32)
+            assert (limits.streams.users["bob"], limits.streams.used) == (24, 36)
         count(limits, held, ANN, query="watch=true")
     assert (limits.streams.used, dict(limits.streams.users)) == (0, {})

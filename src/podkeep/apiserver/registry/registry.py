@@ -22,7 +22,7 @@ import msgspec
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import MAX_ERRORS, FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
-from podkeep.apiserver.auth.user import NOBODY, User, share_of
+from podkeep.apiserver.auth.user import MASTERS, NOBODY, User, is_of_the_cluster, share_of
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta import objects, values
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -31,6 +31,7 @@ from podkeep.apiserver.meta.status import (
     StatusError,
     already_exists,
     bad_request,
+    forbidden,
     internal,
     invalid,
     too_large,
@@ -51,6 +52,8 @@ from podkeep.base.text import rfc3339
 
 MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""
+MAX_NAMESPACE_BYTES = 256 << 20
+"""Of the objects of a namespace together, for who is not of the cluster (etcd: 2 GiB for all, for everybody)."""
 LARGE_BYTES = 64 << 10
 """Of an object or a body, from which on a write waits for its turn: it takes some 20 ms for each MB, and several times
 its size in memory."""
@@ -519,10 +522,26 @@ class Registry:
             size = len(msgspec.json.encode(value))
         if size > MAX_OBJECT_BYTES:
             raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")
+        growth = size - (len(previous.value) if previous else 0)
+        if growth > 0:
+            self._require_memory(target, value, growth, request.user)
         if request.dry_run:
             await self._settle(target)
             return value
         return await self._stored(self._store.put(target.key, _written(target, value), previous), value)
+
+    def _require_memory(self, target: Target, value: Object, growth: int, user: User) -> None:
+        """Refuse what a namespace has no room for: all objects are in memory, and again after each start.
+
+        :raises StatusError: 403.
+        """
+        if not target.namespace or MASTERS in user.groups or is_of_the_cluster(user):
+            return
+        if "deletionTimestamp" in metadata(value):
+            return  # what is about to go may say so
+        if self._store.bytes_in(target.namespace) + growth > MAX_NAMESPACE_BYTES:
+            why = f"the objects of namespace {target.namespace} have {MAX_NAMESPACE_BYTES >> 20} MiB; delete some first"
+            raise forbidden(target.resource.plural, target.resource.group, target.name, why)
 
     async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:
         if request.dry_run:

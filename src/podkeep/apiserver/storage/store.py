@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -260,8 +260,10 @@ class Store:
         self._short_compacted = self._revision
         self._short_done = self._compacted
         self._objects: dict[str, dict[Key, Stored]] = {}
+        self._bytes: Counter[str] = Counter()
         for stored in self._database.current():
             self._objects.setdefault(stored.key.resource, {})[stored.key] = stored
+            self._bytes[stored.key.namespace] += len(stored.value)
         # The same by their keys: a list of many is a part of this one, which is copied in no time.
         self._sorted = {name: sorted(objects.values(), key=_key_of) for name, objects in self._objects.items()}
         self._pending: dict[Key, _Write] = {}
@@ -358,6 +360,10 @@ class Store:
     def count(self, resource: str) -> int:
         """Return how many objects a resource has."""
         return len(self._objects.get(resource, {}))
+
+    def bytes_in(self, namespace: str) -> int:
+        """Return how many bytes the objects of a namespace have; all of them are in memory."""
+        return self._bytes[namespace]
 
     def snapshot(self, resource: str, namespace: str = "") -> Page:
         """Return every object of a resource, by namespace and name; in one namespace if that is not empty."""
@@ -492,14 +498,18 @@ class Store:
         key = stored.key
         objects, items = self._objects.setdefault(key.resource, {}), self._sorted.setdefault(key.resource, [])
         place = bisect_left(items, key, key=_key_of)
+        self._bytes[key.namespace] += len(stored.value)
         if key in objects:
+            self._bytes[key.namespace] -= len(objects[key].value)
             items[place] = stored
         else:
             items.insert(place, stored)
         objects[key] = stored
 
     def _forget(self, key: Key) -> None:
-        del self._objects[key.resource][key]
+        self._bytes[key.namespace] -= len(self._objects[key.resource].pop(key).value)
+        if not self._bytes[key.namespace]:
+            del self._bytes[key.namespace]
         items = self._sorted[key.resource]
         del items[bisect_left(items, key, key=_key_of)]
 

@@ -14,7 +14,7 @@ import pytest
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.admission.attributes import AdmitAll, Attributes, Operation
-from podkeep.apiserver.auth.user import User
+from podkeep.apiserver.auth.user import MASTERS, User
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import StatusError, forbidden
@@ -250,6 +250,38 @@ def test_what_was_computed_from_a_write_that_fails_is_not_answered(tmp_path: Pat
         assert await registry.update(here, first, ME) == (first, False)
 
     run(tmp_path, steps)
+
+
+def test_a_namespace_has_no_more_objects_than_memory_for_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may write there can take some away, and nodes and controllers go on."""
+    monkeypatch.setattr(verbs, "MAX_NAMESPACE_BYTES", 3 << 20)
+    node = Request(field_manager="n", user=User(name="system:node:n", groups=("system:nodes",)))
+    root = Request(field_manager="r", user=User(name="root", groups=(MASTERS,)))
+    full = "the objects of namespace default have 3 MiB; delete some first"
+
+    async def fill(registry: Registry, store: Store, clock: Clock) -> None:
+        for name in "abc":
+            await registry.create(at(CONFIG_MAPS), config_map(name, a="x" * 1_000_000), ME)
+
+    async def steps(registry: Registry, store: Store, clock: Clock) -> None:
+        error = await refused(registry.create(at(CONFIG_MAPS), config_map("d", a="x" * 1_000_000), ME))
+        assert (error.code, error.message) == (403, f'configmaps "d" is forbidden: {full}')
+        grows = {"data": {"b": "y" * 200_000}}
+        assert full in (await refused(registry.patch(at(CONFIG_MAPS), grows, PatchType.MERGE, ME))).message
+        elsewhere = at(CONFIG_MAPS)._replace(namespace="other")
+        await registry.create(elsewhere, config_map("d", a="x" * 1_000_000), ME)
+        for number, request in enumerate((node, root)):
+            await registry.create(at(CONFIG_MAPS), config_map(f"e-{number}", a="x" * 200_000), request)
+        held = {"metadata": {"finalizers": ["x.io/a"]}}
+        await registry.patch(at(CONFIG_MAPS), held, PatchType.MERGE, root)
+        await registry.delete(at(CONFIG_MAPS), DeleteOptions(), ME)
+        assert "deletionTimestamp" in msgspec.json.decode(registry.get(at(CONFIG_MAPS)).value)["metadata"]
+        await registry.patch(at(CONFIG_MAPS, "b"), {"data": {"a": "y"}}, PatchType.MERGE, ME)
+        await registry.delete(at(CONFIG_MAPS, "c"), DeleteOptions(), ME)
+        await registry.create(at(CONFIG_MAPS), config_map("d", a="x" * 1_000_000), ME)
+
+    run(tmp_path, fill)
+    run(tmp_path, steps)  # after a start
 
 
 def test_a_small_write_does_not_wait_for_many_of_large_objects(tmp_path: Path) -> None:

@@ -44,6 +44,8 @@ SHORT_LIVED = frozenset({"events", "coordination.k8s.io/leases"})
 _COMPACT_BATCH = 500
 _GROUP_EVENTS = 500
 """Writes that one transaction holds at most, so that the first of a burst do not wait for the last."""
+OBJECT_BYTES = 1 << 10
+"""What an object takes of memory beside its own bytes, with what controllers remember of it."""
 GROUP_BYTES = 4 << 20
 """Of their objects, but for the last one's."""
 _DISK_EVENTS = 500
@@ -218,6 +220,10 @@ def _size(event: Event) -> int:
     return len(event.stored.value) + (len(event.previous.value) if event.previous else 0)
 
 
+def _weight(stored: Stored) -> int:
+    return len(stored.value) + OBJECT_BYTES
+
+
 def _group(queue: Sequence[_Write]) -> int:
     """Return how many of the first writes that wait are one transaction."""
     size = 0
@@ -263,7 +269,7 @@ class Store:
         self._bytes: Counter[str] = Counter()
         for stored in self._database.current():
             self._objects.setdefault(stored.key.resource, {})[stored.key] = stored
-            self._bytes[stored.key.namespace] += len(stored.value)
+            self._bytes[stored.key.namespace] += _weight(stored)
         # The same by their keys: a list of many is a part of this one, which is copied in no time.
         self._sorted = {name: sorted(objects.values(), key=_key_of) for name, objects in self._objects.items()}
         self._pending: dict[Key, _Write] = {}
@@ -362,7 +368,7 @@ class Store:
         return len(self._objects.get(resource, {}))
 
     def bytes_in(self, namespace: str) -> int:
-        """Return how many bytes the objects of a namespace have; all of them are in memory."""
+        """Return how much memory the objects of a namespace take: their bytes, and ``OBJECT_BYTES`` for each."""
         return self._bytes[namespace]
 
     def snapshot(self, resource: str, namespace: str = "") -> Page:
@@ -498,16 +504,16 @@ class Store:
         key = stored.key
         objects, items = self._objects.setdefault(key.resource, {}), self._sorted.setdefault(key.resource, [])
         place = bisect_left(items, key, key=_key_of)
-        self._bytes[key.namespace] += len(stored.value)
+        self._bytes[key.namespace] += _weight(stored)
         if key in objects:
-            self._bytes[key.namespace] -= len(objects[key].value)
+            self._bytes[key.namespace] -= _weight(objects[key])
             items[place] = stored
         else:
             items.insert(place, stored)
         objects[key] = stored
 
     def _forget(self, key: Key) -> None:
-        self._bytes[key.namespace] -= len(self._objects[key.resource].pop(key).value)
+        self._bytes[key.namespace] -= _weight(self._objects[key.resource].pop(key))
         if not self._bytes[key.namespace]:
             del self._bytes[key.namespace]
         items = self._sorted[key.resource]

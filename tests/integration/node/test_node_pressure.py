@@ -48,6 +48,33 @@ def test_a_node_without_memory_evicts_what_it_may(own_node: RunningNode, image: 
         assert refused["status"]["message"] == "Pod was rejected: The node had condition: [MemoryPressure]. "
 
 
+def test_the_next_pod_is_evicted_only_when_the_volumes_of_the_last_one_are_gone(
+    own_node: RunningNode, image: str
+) -> None:
+    """What is in them counts as used until then, in memory as on a disk: with it gone no other pod might have to go."""
+    with own_node as node:
+        volumes = [{"name": "data", "emptyDir": {}}, {"name": "memory", "emptyDir": {"medium": "Memory"}}]
+        script = "cd /data && seq 100000 | xargs touch; dd if=/dev/zero of=/memory/file bs=1M count=64; echo full; "
+        mounts = [mount("/data", "data"), mount("/memory", "memory")]
+        node.apply(
+            pod(shell(image, script + FOREVER, volumeMounts=mounts), name="full", volumes=volumes),
+            forever(image, "other"),
+        )
+        node.until(lambda: node.written("full").endswith("full"), "the volumes are full")
+        uid = node.running("full")["metadata"]["uid"]
+        node.running("other")
+        node.end_agent()
+        node.settings = (f'agent.eviction_hard={{"memory.available" = "{MUCH}"}}',)
+        node.start_agent()
+
+        ended = node.until(lambda: [line for line in node.log if "evicting pod default/other" in line], "its eviction")
+        left = (node.daemon.base / "kubelet" / "pods" / uid / "volumes" / "kubernetes.io~empty-dir" / "data").exists()
+
+        assert len(ended) == 1
+        assert not left
+        assert node.phase("full", "Failed")["status"]["reason"] == "Evicted"
+
+
 def test_a_full_disk_ends_the_pod_that_filled_it(own_node: RunningNode, image: str) -> None:
     """Not one that wrote less, though the runtime had counted that before the other wrote at all."""
     with own_node as node, Pods(node.daemon.socket, "") as client:

@@ -1,6 +1,6 @@
 """Node pressure: looks how much is left, reports conditions, and ends pods one at a time when it is too little.
 
-                ┌──────────── every 10 s, and at once after a pod was ended ────────────┐
+                ┌───────── every 10 s, and once a pod that was ended is cleaned up ─────┐
                 ▼                                                                        │
     observe ──▶ conditions ──▶ local storage: pods beyond their own limits are ended ────┤
                                    ▼                                                     │
@@ -17,6 +17,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from podkeep.agent.eviction import pressure, ranking
@@ -44,6 +45,8 @@ _COUNTING_S = 1.0
 """How long their count is waited for at each look."""
 _LEAST_WAIT_S = 10.0
 """How long the end of an evicted pod is waited for beyond its grace period, at least."""
+_CLEANUP_S = 30.0
+"""How long is waited until an evicted pod has given back its volumes, as with a kubelet (podCleanupTimeout)."""
 _AT_ONCE_S = 1
 """Grace period of a pod that is ended because of a hard threshold, or beyond its own limits."""
 
@@ -57,6 +60,10 @@ class Pods(Protocol):
 
     async def end(self, pod: Pod, ending: Ending) -> None:
         """End a pod, and return when its containers have ended; nothing happens if it is gone."""
+        ...
+
+    async def settled(self, pod: Pod) -> None:
+        """Return when a pod that was ended has given back its volumes."""
         ...
 
 
@@ -129,6 +136,11 @@ class EvictionManager:
                     log.exception("the eviction manager failed unexpectedly")
                 if not ended:
                     await asyncio.sleep(INTERVAL_S)
+                    continue
+                # What its volumes held, in memory too, is free only then: looking before that would end the next pod.
+                cleanups = asyncio.gather(*(self._pods.settled(pod) for pod in ended))
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(cleanups, _CLEANUP_S)
         finally:
             self._statistics.close()
             if self._counting is not None:

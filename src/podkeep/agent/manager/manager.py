@@ -83,6 +83,8 @@ class _ManagedPod:
     news: asyncio.Event = field(default_factory=asyncio.Event)
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
     """Nothing of it runs any more."""
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """It has given back its volumes, its cgroup and its IDs."""
     over: asyncio.Event = field(default_factory=asyncio.Event)
     """Nothing of it is left."""
 
@@ -303,6 +305,12 @@ class PodManager:
         managed.worker.fail(ending.finish(), max(ending.grace_of(pod), 1), ending.conditions(pod))
         await managed.stopped.wait()
 
+    async def settled(self, pod: Pod) -> None:
+        """Return once a pod that was ended has given back what it had: volumes, cgroup, IDs."""
+        managed = self._managed.get(pod.metadata.uid)
+        if managed is not None:
+            await managed.settled.wait()
+
     async def close(self) -> None:
         """Let go of all pods and leave them as they are, running."""
         await self._tasks.close()
@@ -326,13 +334,16 @@ class PodManager:
             self.retry_resizes()
             if not managed.is_to_go():
                 await self._repeated(managed, worker.settle)
+                managed.settled.set()
             while not managed.is_to_go():
                 await self._changed(managed)
             await self._repeated(managed, worker.remove)
+            managed.settled.set()
             managed.over.set()
             await self._forgotten(managed)
         finally:
             managed.stopped.set()
+            managed.settled.set()
             managed.over.set()
 
     async def _forgotten(self, managed: _ManagedPod) -> None:

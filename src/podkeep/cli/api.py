@@ -58,6 +58,9 @@ def command(
         serve(invocation)
 
 
+_ENDS = "end the `podkeep node` or `podkeep api` that serves it (`systemctl stop podkeep-node`); pods run on"
+
+
 @command.command(name="backup")
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @forms.output_option
@@ -93,7 +96,7 @@ def restore(invocation: Invocation, file: Path, replace: bool, output: str) -> N
 
     root = Path(invocation.config.api.root)
     background.require_writable("api.root", root)
-    lock = lockfile.acquire(root / _LOCK, hint="end the `podkeep api` that serves it")
+    lock = lockfile.acquire(root / _LOCK, hint=_ENDS)
     try:
         backup.restore(root, file, replace=replace)
     finally:

@@ -312,6 +312,28 @@ def test_delete_waits_as_kubectl_does(node: Node, image: str) -> None:
     assert "--timeout=soon: not a duration" in node.podkeep("delete", "pod/web", "--timeout=soon", status=1)
 
 
+def test_a_backup_is_put_back_and_pods_run_on(node: Node, image: str) -> None:
+    """What the backup has runs on untouched; what it does not know is removed. Not while the API serves."""
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    backup = str(node.daemon.base / "backup.db")
+    node.podkeep("api", "backup", backup)
+    said = node.podkeep("api", "restore", "--replace", backup, status=1)
+    assert "is in use by another process\nhint: end the `podkeep node` or `podkeep api` that serves it" in said
+    node.podkeep("apply", "-f", "-", stdin=manifest("later", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/later", "--for=condition=Ready", "--timeout", "1m")
+    before = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"]
+    node.end()
+    assert "damaged" in node.podkeep("api", "restore", "--replace", str(node.daemon.config), status=1)
+    node.podkeep("api", "restore", "--replace", backup)
+    node.start()
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    assert json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"] == before
+    pods = node.daemon.base / "kubelet" / "pods"
+    node.until(lambda: len(list(pods.iterdir())) == 1, "nothing of the pod that the backup does not have is left")
+
+
 def test_run_says_why_containers_failed(node: Node, image: str) -> None:
     """As without a node: an exit status alone does not say that memory ran out, or which init container failed."""
     node.start()

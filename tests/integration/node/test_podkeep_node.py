@@ -154,6 +154,10 @@ def test_a_second_node_is_refused_and_pods_outlive_the_first(node: Node, image: 
     assert "a node runs already" in said
     node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
     node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    socket = node.daemon.base / "api.sock"
+    socket.rename(node.daemon.base / "away.sock")
+    said = node.podkeep("get", "pods", status=1)
+    assert said.endswith("hint: `podkeep status` says whether this node's API serves\n")
     node.end()
     ends = [line for line in node.log if "supervisor stopping" in line]
     assert [line.split()[-1] for line in ends] == ["agent", "api", "runtime"], "in this order"
@@ -321,7 +325,7 @@ def test_a_backup_is_put_back_and_pods_run_on(node: Node, image: str) -> None:
     node.podkeep("api", "backup", backup)
     said = node.podkeep("api", "restore", "--replace", backup, status=1)
     assert "is in use by another process\nhint: end the `podkeep node` or `podkeep api` that serves it" in said
-    node.podkeep("apply", "-f", "-", stdin=manifest("later", image, "exec sleep 1000"))
+    node.podkeep("apply", "-f", "-", stdin=manifest("later", image, "trap exit TERM; while :; do sleep 0.1; done"))
     node.podkeep("wait", "pod/later", "--for=condition=Ready", "--timeout", "1m")
     before = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"]
     node.end()

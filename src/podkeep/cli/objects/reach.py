@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from podkeep.cli.core import connection
+from podkeep.base.errors import FailedPrecondition
+from podkeep.cli.core import connection, node_report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation
 from podkeep.cli.core.output import echo_line
@@ -93,7 +94,17 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
         from podkeep.client.client import Client
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
-        settings = kubeconfig.find(reach.kubeconfig, socket=invocation.config.api.unix_socket, context=reach.context)
+        try:
+            settings = kubeconfig.find(
+                reach.kubeconfig, socket=invocation.config.api.unix_socket, context=reach.context
+            )
+        except FailedPrecondition as error:
+            # The node's own API may not serve yet, as just after a boot.
+            if node_report.of(invocation.config) is None:
+                raise
+            raise FailedPrecondition(
+                error.message, hint="`podkeep status` says whether this node's API serves"
+            ) from error
         if settings.server == f"unix://{invocation.config.api.unix_socket}":
             connection.require_api(invocation)
         client = Client(settings, on_warning=_Warnings())

@@ -108,6 +108,11 @@ class Body:
         self._receive, self._length, self._account, self._timeout = receive, length, account, timeout
 
     @property
+    def length(self) -> int | None:
+        """How many bytes the client announced; None: it sends chunks."""
+        return self._length
+
+    @property
     def is_empty(self) -> bool:
         """Whether the client announced that there is none."""
         return self._length == 0

@@ -77,10 +77,14 @@ class Call:
     async def body(self, accepted: tuple[str, ...] = media_types.READ) -> tuple[bytes, str]:
         """Return the body and its media type.
 
-        :raises StatusError: 413 or 415; NoRoom: if it is large, and there is none for what its answer may have of it.
+        :raises StatusError: 413 or 415; NoRoom: if it is large, and there is none for it, or for what its answer may
+            have of it.
         """
         media_type = media_types.of_body(self.header("content-type"), accepted)
-        data = await bodies.read(self.request)
+        announced = self.request.body.length
+        # Before anything of it comes: a client takes its time, and bodies of all users together have a bound.
+        with self.room.taken(bodies.MAX_BYTES if announced is None else min(announced, bodies.MAX_BYTES)):
+            data = await bodies.read(self.request)
         self.received = len(data)
         self.take_room(len(data))
         if self.turns is not None:

@@ -12,7 +12,7 @@ UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
 RESULTS := .cache/results
-OLDER = .venv/bin/python -m pytest -v -rs --numprocesses=2 --dist=worksteal
+OLDER = .venv/bin/python -m pytest -v -rs --numprocesses=2 --dist=worksteal --timeout=3600 -o faulthandler_timeout=3000
 # One run for each directory, whose conftest.py others cannot be run with.
 OLDER_PARTS := tests/unit/kernel tests/conformance $(wildcard tests/integration/*)
 # Recursive, as no other target asks for it.

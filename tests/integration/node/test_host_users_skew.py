@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +58,9 @@ def test_an_api_server_that_does_not_know_the_field(
             assert mapping_of(node, image, name) == IDENTITY
 
         file.write_text(json.dumps(runs(image, "kubectl", hostUsers=False)))
-        assert UNKNOWN in node.api.kubectl("create", "-f", str(file), status=1)
-        assert "created" in node.api.kubectl("create", "--validate=warn", "-f", str(file))
+        # Before 1.25 kubectl looks itself, and says it of the type; it knows no `--validate=warn` then.
+        assert re.search('unknown field "(spec[.])?hostUsers"', node.api.kubectl("create", "-f", str(file), status=1))
+        assert "created" in node.api.kubectl("create", "--validate=false", "-f", str(file))
         node.delete("kubectl")
 
         (directory / "static.json").write_text(json.dumps(runs(image, "static", hostUsers=False)))

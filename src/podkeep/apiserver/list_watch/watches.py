@@ -80,6 +80,8 @@ class Watches:
         self._clock = clock or asyncio.get_running_loop().time
         self._lines: Recent[tuple[int, EventType, Kind, Form, str, bool], bytes] = Recent(KEPT_BYTES)
         self._open: set[Watcher] = set()
+        self._large = asyncio.Lock()
+        """Of watchers who are sent a large line: one begins in each turn of the event loop."""
         self._delivered: tuple[Sequence[Event], Chunk] = (), framed(b"\n")
 
     def __len__(self) -> int:
@@ -170,6 +172,10 @@ class Watches:
                         continue
                     for lines in self._lines_of(told, view, headers=headers):
                         headers = False
+                        if len(lines) >= PIECE_BYTES:
+                            # Thousands may see the same object, and each first piece of it is as long as that.
+                            async with self._large:
+                                await asyncio.sleep(0)
                         yield lines
         except Slow:
             # Without an ERROR event: clients watch again from the last revision they saw.

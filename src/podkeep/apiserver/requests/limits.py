@@ -21,6 +21,9 @@ MAX_READS = 400
 MAX_WRITES = 200
 MAX_STREAMS = 4096
 """Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
+STREAMS_PART = 8
+"""One user has an eighth of them: each keeps up to 200 KiB of a large object for a client that reads nothing. Nodes and
+who else keeps a cluster going may have half."""
 ROOM_BYTES = 64 << 20
 """Of what is made or read of large objects for clients of their own, who take their time."""
 OWN_BYTES = 128 << 10
@@ -39,6 +42,8 @@ class Slots:
     """
 
     limit: int
+    part: int = 2
+    """One user, who is not of the cluster, has at most the limit divided by this."""
     users: Counter[str] = field(default_factory=Counter)
     used: int = 0
 
@@ -48,7 +53,8 @@ class Slots:
 
         :raises StatusError: 429, if there are too few, or the user has their share.
         """
-        share = (self.limit + 1) // 2
+        part = 2 if of_the_cluster else self.part
+        share = -(-self.limit // part)
         seats = max(min(seats, share), 1)
         most = self.limit if of_the_cluster else self.limit - self.limit // 4
         if self.used + seats > most or self.users[user] + seats > share:
@@ -99,7 +105,7 @@ class InFlight:
     """The requests that are being answered. Administrators' are not counted."""
 
     def __init__(self, reads: int = MAX_READS, writes: int = MAX_WRITES, streams: int = MAX_STREAMS) -> None:
-        self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams)
+        self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams, STREAMS_PART)
         self.kept = Slots(ROOM_BYTES)
         self.turns = Turns(LARGE_BYTES, 1)
 

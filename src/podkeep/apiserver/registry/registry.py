@@ -453,7 +453,7 @@ class Registry:
             if equal(new, old):
                 await self._settle(target)
                 return old, False
-            return await self._put(target, new, stored, request), False
+            return await self._put(target, new, stored, request, deletes=True), False
 
     def _deleting(self, target: Target, old: Object, options: DeleteOptions) -> Object:
         """Return an object as it is once its deletion has begun, or its grace period or dependents' fate has changed.
@@ -509,7 +509,14 @@ class Registry:
     # storing
 
     async def _put(
-        self, target: Target, value: Object, previous: Stored | None, request: Request, *, applied: bool = False
+        self,
+        target: Target,
+        value: Object,
+        previous: Stored | None,
+        request: Request,
+        *,
+        applied: bool = False,
+        deletes: bool = False,
     ) -> Object:
         """Store an object; without its managedFields if they are too many, or it is too large, unless an apply needs
         them."""
@@ -523,22 +530,21 @@ class Registry:
         if size > MAX_OBJECT_BYTES:
             raise too_large(f"limit is {MAX_OBJECT_BYTES}, the object has {size} bytes")
         growth = size - (len(previous.value) if previous else 0)
-        if growth > 0:
-            self._require_memory(target, value, growth, request.user)
+        # That something is about to go may be said; what is held back meanwhile may not grow.
+        if growth > 0 and not deletes:
+            self._require_memory(target, growth, request.user)
         if request.dry_run:
             await self._settle(target)
             return value
         return await self._stored(self._store.put(target.key, _written(target, value), previous), value)
 
-    def _require_memory(self, target: Target, value: Object, growth: int, user: User) -> None:
+    def _require_memory(self, target: Target, growth: int, user: User) -> None:
         """Refuse what a namespace has no room for: all objects are in memory, and again after each start.
 
         :raises StatusError: 403.
         """
         if not target.namespace or MASTERS in user.groups or is_of_the_cluster(user):
             return
-        if "deletionTimestamp" in metadata(value):
-            return  # what is about to go may say so
         if self._store.bytes_in(target.namespace) + growth > MAX_NAMESPACE_BYTES:
             why = f"the objects of namespace {target.namespace} have {MAX_NAMESPACE_BYTES >> 20} MiB; delete some first"
             raise forbidden(target.resource.plural, target.resource.group, target.name, why)

@@ -276,6 +276,8 @@ def test_a_namespace_has_no_more_objects_than_memory_for_them(tmp_path: Path, mo
         await registry.patch(at(CONFIG_MAPS), held, PatchType.MERGE, root)
         await registry.delete(at(CONFIG_MAPS), DeleteOptions(), ME)
         assert "deletionTimestamp" in msgspec.json.decode(registry.get(at(CONFIG_MAPS)).value)["metadata"]
+        # A finalizer can hold it back for ever.
+        assert full in (await refused(registry.patch(at(CONFIG_MAPS), grows, PatchType.MERGE, ME))).message
         await registry.patch(at(CONFIG_MAPS, "b"), {"data": {"a": "y"}}, PatchType.MERGE, ME)
         await registry.delete(at(CONFIG_MAPS, "c"), DeleteOptions(), ME)
         await registry.create(at(CONFIG_MAPS), config_map("d", a="x" * 1_000_000), ME)

@@ -54,9 +54,9 @@ MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""
 MAX_NAMESPACE_BYTES = 256 << 20
 """Of the objects of a namespace together, for who is not of the cluster (etcd: 2 GiB for all, for everybody)."""
-LARGE_BYTES = 64 << 10
-"""Of an object or a body, from which on a write waits for its turn: it takes some 20 ms for each MB, and several times
-its size in memory."""
+LARGE_BYTES = 16 << 10
+"""Of an object or a body, from which on a write waits for its turn: it takes 20 ms for each MB, of short values 250 ms,
+and several times its size in memory."""
 LARGE_AT_A_TIME = 2
 """One computes while the other waits for the disk."""
 MAX_GENERATED_BASE = 58

@@ -71,10 +71,13 @@ def service_account_of(user: str) -> tuple[str, str] | None:
 
 def share_of(user: User) -> str:
     """Return whose share of the server a user's requests take: that of a namespace for all its service accounts, since
-    whoever may make one there makes as many as they like.
+    whoever may make one there makes as many as they like. Controllers, whose accounts are in ``kube-system``, do not
+    wait for each other.
     """
     account = service_account_of(user.name)
-    return user.name if account is None else f"{SERVICE_ACCOUNT}{account[0]}"
+    if account is None or account[0] == _SYSTEM_NAMESPACE:
+        return user.name
+    return f"{SERVICE_ACCOUNT}{account[0]}"
 
 
 def is_of_the_cluster(user: User) -> bool:

@@ -1,8 +1,9 @@
 """How many requests are answered at a time (kube-apiserver: ``--max-requests-inflight`` and its sibling for writes).
 
 One user gets at most half of them, so that one client that does not stop leaves room for the others (what
-kube-apiserver has priority and fairness for); service accounts of a namespace are one user here. A quarter is for nodes
-and for who else keeps a cluster going. As there, a request that takes more of the server takes more seats.
+kube-apiserver has priority and fairness for); service accounts of a namespace are one user here, but for those of
+``kube-system``. A quarter is for nodes and for who else keeps a cluster going. As there, a request that takes more of
+the server takes more seats.
 """
 
 from __future__ import annotations

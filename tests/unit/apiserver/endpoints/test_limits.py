@@ -62,6 +62,17 @@ def test_service_accounts_of_a_namespace_are_one_user(method: str) -> None:
         assert not refused(limits, account("one-more", "sa-0"), method)
 
 
+@pytest.mark.parametrize(("method", "query"), [("GET", ""), ("POST", ""), ("GET", "watch=true")])
+def test_service_accounts_of_controllers_are_users_of_their_own(method: str, query: str) -> None:
+    """Those who clean up after a user may have much to do; what keeps pods running does not wait for them."""
+    limits = InFlight(reads=8, writes=8, streams=8)
+    with ExitStack() as held:
+        for _ in range(4):
+            count(limits, held, account("kube-system", "namespace-controller"), method, query)
+        assert refused(limits, account("kube-system", "namespace-controller"), method, query)
+        assert not refused(limits, account("kube-system", "node-controller"), method, query)
+
+
 @pytest.mark.parametrize(
     "user",
     [

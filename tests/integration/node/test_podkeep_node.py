@@ -311,6 +311,7 @@ def test_delete_waits_as_kubectl_does(node: Node, image: str) -> None:
     for options, why in (
         (("--now", "--grace-period=5"), "--now and --grace-period cannot be specified together"),
         (("--force", "--grace-period=5"), "--force and --grace-period greater than 0 cannot be specified together"),
+        (("--force", "--now"), "--force and --grace-period greater than 0 cannot be specified together"),
     ):
         assert why in node.podkeep("delete", "pod/web", *options, status=2)
     assert "--timeout=soon: not a duration" in node.podkeep("delete", "pod/web", "--timeout=soon", status=1)

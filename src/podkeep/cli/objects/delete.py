@@ -77,7 +77,7 @@ def _options(
     """
     if now and grace_period is not None:
         raise click.UsageError("--now and --grace-period cannot be specified together")
-    if force and grace_period:
+    if force and (now or grace_period):
         raise click.UsageError("--force and --grace-period greater than 0 cannot be specified together")
     propagations: dict[str, Literal["Background", "Foreground", "Orphan"]] = {
         "background": "Background",

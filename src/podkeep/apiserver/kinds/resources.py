@@ -29,6 +29,10 @@ def _no_warnings(*_: Any) -> list[str]:
     return []
 
 
+def _no_reason(_: str) -> str:
+    return ""
+
+
 def _yes(_: Mapping[str, Any]) -> bool:
     return True
 
@@ -79,6 +83,7 @@ class Strategy:
       client asks for; None: it does not wait.
     - ``begin_deletion`` changes an object whose deletion begins; ``removable`` tells whether it may be removed then,
       if it has no finalizers.
+    - ``undeletable`` returns why no client may delete the object of this name; empty: one may.
     - ``selectable`` returns the values that field selectors may ask for, beside ``metadata.name`` and
       ``metadata.namespace``.
     """
@@ -103,6 +108,7 @@ class Strategy:
     grace_period: Callable[[Object, int | None], int | None] = _nothing
     begin_deletion: Callable[[Object], None] = _nothing
     removable: Callable[[Mapping[str, Any]], bool] = _yes
+    undeletable: Callable[[str], str] = _no_reason
     returns_deleted: bool = False
     selectable: Callable[[Mapping[str, Any]], dict[str, str]] = _no_fields
 

@@ -443,6 +443,8 @@ class Registry:
         :returns: the object as it was last, and whether it is gone.
         :raises StatusError: 403, 404, 409 or 500.
         """
+        if why := target.resource.strategy.undeletable(target.name):
+            raise forbidden(target.resource.plural, target.resource.group, target.name, why)
         async with self._turn(target, request):
             stored, old = self._newest(target)
             self._check_preconditions(target, stored, old, options)

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import yaml
 
+from podkeep.apiserver.kinds.policy import priority_classes
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.list_watch import lists
 from podkeep.apiserver.requests import output
@@ -25,6 +26,7 @@ from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api, run
 
 JSON_PATCH = "application/json-patch+json"
 CMS = "/api/v1/namespaces/default/configmaps"
+PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
 PARTIAL = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -131,6 +133,24 @@ def test_a_patch_that_does_not_fit_says_why(
         assert answer.status == status
         assert answer.message.endswith(message)
         assert not answer.value.get("details", {}).get("causes")
+
+    run(tmp_path, test)
+
+
+def test_the_systems_priority_classes_cannot_be_deleted(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        for value in priority_classes.system_classes():
+            one = f"{PRIORITIES}/{value['metadata']['name']}"
+            created = await api.call("POST", PRIORITIES, value)
+            assert created.status == 201
+            answer = await api.call("DELETE", one)
+            assert (answer.status, answer.value["reason"]) == (403, "Forbidden")
+            assert answer.message.endswith("is forbidden: this is a system priority class and cannot be deleted")
+            assert (await api.call("GET", one)).value == created.value
+        await api.call("POST", PRIORITIES, {"metadata": {"name": "mine"}, "value": 7})
+        assert (await api.call("DELETE", PRIORITIES)).status == 403
+        assert (await api.call("GET", f"{PRIORITIES}/mine")).status == 404
+        assert len((await api.call("GET", PRIORITIES)).value["items"]) == 2
 
     run(tmp_path, test)
 

@@ -81,6 +81,11 @@ def _validate_update(new: Object, old: Object, errors: FieldErrors) -> None:
     immutable(new.get("preemptionPolicy"), old.get("preemptionPolicy"), "preemptionPolicy", errors)
 
 
+def _undeletable(name: str) -> str:
+    # Pods that the node cannot do without name these classes, and are refused if they are missing.
+    return "this is a system priority class and cannot be deleted" if name in SYSTEM else ""
+
+
 RESOURCES = (
     Resource(
         kind=KIND,
@@ -99,6 +104,7 @@ RESOURCES = (
             prepare_create=_prepare_create,
             validate=_validate,
             validate_update=_validate_update,
+            undeletable=_undeletable,
         ),
     ),
 )

@@ -313,6 +313,10 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
         parsed = parse(body, JSON, strict=validation is not FieldValidation.IGNORE, most=most)
     except Malformed as error:
         raise bad_request(f"error decoding patch: {error}") from None
+    if parsed.value is None and kind is not PatchType.MERGE:
+        # Go decodes null into a map or a list that has nothing, and a patch of nothing changes nothing
+        # (strategicPatchObject, jsonpatch.DecodePatch).
+        return [] if kind is PatchType.JSON else {}
     if kind is PatchType.JSON:
         if not isinstance(parsed.value, list):
             raise _another_type("patch", parsed.value, "[]handlers.jsonPatchOp")

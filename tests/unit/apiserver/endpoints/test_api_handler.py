@@ -25,6 +25,7 @@ from podkeep.apiserver.storage.store import Compacted
 from support.api_calls import APPLY, MERGE, STRANGER, Answer, Api, run
 
 JSON_PATCH = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 CMS = "/api/v1/namespaces/default/configmaps"
 PRIORITIES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -133,6 +134,26 @@ def test_a_patch_that_does_not_fit_says_why(
         assert answer.status == status
         assert answer.message.endswith(message)
         assert not answer.value.get("details", {}).get("causes")
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("media_type", [JSON_PATCH, STRATEGIC])
+def test_a_patch_of_null_changes_nothing(tmp_path: Path, media_type: str) -> None:
+    async def test(api: Api) -> None:
+        created = await api.call("POST", CMS, _cm("a", data={"a": "1"}))
+        answer = await api.call("PATCH", f"{CMS}/a", b"null", content_type=media_type)
+        assert (answer.status, answer.value) == (200, created.value)
+
+    run(tmp_path, test)
+
+
+def test_a_merge_patch_of_null_is_none(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        await api.call("POST", CMS, _cm("a", data={"a": "1"}))
+        answer = await api.call("PATCH", f"{CMS}/a", b"null", content_type=MERGE)
+        assert answer.status == 400
+        assert "cannot unmarshal null" in answer.message
 
     run(tmp_path, test)
 

@@ -1018,6 +1018,12 @@ UPDATES: list[tuple[str, Changes, Changes, list[str]]] = [
         {"spec.template.spec.nodeSelector": {"a": "b"}},
         ["spec.template: Invalid value: {}: field is immutable"],
     ),
+    (
+        "jobs",
+        {"spec.template.spec.hostNetwork": False, "spec.template.spec.containers.0.tty": False},
+        {"spec.template.spec.hostNetwork": ABSENT, "spec.template.spec.containers.0.tty": ABSENT},
+        [],
+    ),
     ("jobs", {}, {"spec.suspend": True}, []),
     (
         "jobs",

@@ -1065,6 +1065,8 @@ UPDATES: list[tuple[str, Changes, Changes, list[str]]] = [
         ["spec.replicas: Invalid value: -1: must be greater than or equal to 0"],
     ),
     ("replicationcontrollers", {}, {"spec.replicas": 2}, []),
+    ("statefulsets", {"spec.serviceName": ""}, {"spec.serviceName": ABSENT}, []),
+    ("statefulsets", {"spec.serviceName": ABSENT}, {"spec.serviceName": ""}, []),
     (
         "statefulsets",
         {},

@@ -12,6 +12,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import cells, field_rules
 from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.kinds.pods.template import default_pod_template, pod_template_warnings, validate_pod_template
+from podkeep.apiserver.kinds.pods.validation.updates import same
 from podkeep.apiserver.kinds.resources import Column, Resource, Strategy
 from podkeep.apiserver.kinds.workloads import index_sets, job_status, workload_rules
 from podkeep.apiserver.meta.objects import Object, has_condition, metadata
@@ -374,10 +375,16 @@ def _validate_template_update(template: Mapping[str, Any], old: Object, errors: 
     """Note changes of the template: only where nothing runs may its scheduling and its resources change."""
     before = old["spec"]["template"]
     if not _may_change(old):
-        field_rules.immutable(template, before, "spec.template", errors)
+        _immutable(template, before, "spec.template", errors)
         return
     expected = _with_resources(_with_scheduling(copy(before["spec"]), template["spec"]), template["spec"])
-    field_rules.immutable(template["spec"], expected, "spec.template.spec", errors)
+    _immutable(template["spec"], expected, "spec.template.spec", errors)
+
+
+def _immutable(new: Mapping[str, Any], old: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
+    """Note a template that means something else: a client may leave out the ``hostNetwork: false`` that it sent."""
+    if not same(new, old):
+        errors.invalid(path, new, field_rules.IMMUTABLE)
 
 
 def _may_change(old: Object) -> bool:

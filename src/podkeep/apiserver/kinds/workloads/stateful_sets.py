@@ -109,7 +109,8 @@ def _is_valid(spec: Mapping[str, Any]) -> bool:
 
 
 def _fixed(spec: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: item for name, item in spec.items() if name not in _MUTABLE}
+    fixed = {name: item for name, item in spec.items() if name not in _MUTABLE}
+    return {"serviceName": "", **fixed}  # empty, it is the same as none
 
 
 def _validate_spec(spec: Mapping[str, Any], errors: FieldErrors) -> None:

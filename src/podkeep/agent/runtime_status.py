@@ -19,7 +19,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
 MAX_AGE_S = 10.0
-"""Seconds for which an answer is good enough; a kubelet's is as old, and a runtime that comes back is asked anew."""
+"""Seconds for which an answer is good enough, as long as the connection holds; a kubelet's is as old."""
 
 Feature = Literal["recursive_read_only_mounts", "user_namespaces"]
 """A field of CRI's RuntimeHandlerFeatures."""
@@ -42,6 +42,7 @@ class RuntimeStatus:
         self._last = api_pb2.StatusResponse()
         self._offers = Offers()
         self._until = 0.0
+        self._lost = client.lost
         self._asking = asyncio.Lock()
         self.copies_owners = False
         """Whether it copies images, or their inodes, for the owners of a pod; only podkeep's says so."""
@@ -57,7 +58,7 @@ class RuntimeStatus:
             return await self._ask(timeout)
         # Pods that come at once share one answer.
         async with self._asking:
-            if time.monotonic() >= self._until:
+            if time.monotonic() >= self._until or self._lost != self._client.lost:
                 return await self._ask(timeout)
         return self._last
 
@@ -70,12 +71,15 @@ class RuntimeStatus:
         await self.read(fresh=fresh)
         return self._offers
 
-    async def supports(self, handler: str, feature: Feature) -> bool:
+    async def supports(self, handler: str, feature: Feature, *, fresh: bool = False) -> bool:
         """Say whether ``handler`` has ``feature``. What it lacks is asked for once more: it may have come since.
 
+        :param fresh: ask in any case.
         :raises PodkeepError: if the runtime does not answer.
         """
-        return _has(await self.read(), handler, feature) or _has(await self.read(fresh=True), handler, feature)
+        if not fresh and _has(await self.read(), handler, feature):
+            return True
+        return _has(await self.read(fresh=True), handler, feature)
 
     def immutable(self) -> Mapping[Literal["pod", "container"], frozenset[str]]:
         """Return the types whose class cannot be changed, as the last answer had them."""
@@ -87,13 +91,15 @@ class RuntimeStatus:
     def keep(self, answer: api_pb2.StatusResponse) -> None:
         """Note an answer: one of a runtime that came back may be that of another runtime."""
         self._last, self._offers = answer, class_messages.offers(answer)
-        self._until = time.monotonic() + MAX_AGE_S
+        self._until, self._lost = time.monotonic() + MAX_AGE_S, self._client.lost
         if answer.info:
             self.copies_owners = _variant(answer.info.get("rootfs", "{}")) not in _MAPPED
 
     async def _ask(self, timeout: float | None) -> api_pb2.StatusResponse:
+        lost = self._client.lost
         answer: api_pb2.StatusResponse = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=timeout)
         self.keep(answer)
+        self._lost = lost  # it may be the last answer of a runtime that has ended since
         return answer
 
 

@@ -90,6 +90,8 @@ class CriClient:
         self._connection: _Connection | None = None
         self.observe: Observe | None = None
         """Told of calls, but not of streams."""
+        self.lost = 0
+        """How often a call or a stream found that the runtime is away: what answers after that may be another one."""
 
     async def __aenter__(self) -> CriClient:
         channel = grpc.aio.insecure_channel(
@@ -177,6 +179,7 @@ class _Translating:
             try:
                 async for answer in stream:
                     yield answer
+                self._client.lost += 1  # a runtime that ends in order ends the streams of its events
             except grpc.aio.AioRpcError as error:
                 raise self._error(method, error, timeout) from error
             finally:
@@ -200,6 +203,8 @@ class _Translating:
 
     def _error(self, method: str, error: grpc.aio.AioRpcError, limit: float | None) -> PodkeepError:
         code, details = error.code(), error.details() or ""
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self._client.lost += 1
         # gRPC's own words for what happened between the ends say neither which call nor which socket.
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
             return _no_answer(self._socket, details.rsplit(": ", 1)[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,12 @@ def reasons(node: RunningNode, name: str = "web") -> list[str]:
     return [event["reason"] for event in node.events(name)]
 
 
+def refused(node: RunningNode, name: str) -> bool:
+    return any(
+        event["reason"] == "FailedCreatePodSandBox" and event["message"] == USERNS for event in node.events(name)
+    )
+
+
 def handler(name: str, *, user_namespaces: bool) -> api.RuntimeHandler:
     return api.RuntimeHandler(name=name, features=api.RuntimeHandlerFeatures(user_namespaces=user_namespaces))
 
@@ -118,6 +125,29 @@ def test_a_user_namespace_is_asked_for_only_where_the_handler_says_that_it_can(
     node.running("web")
     options = stub.of(api.RunPodSandboxRequest)[-1].config.linux.security_context.namespace_options.userns_options
     assert options.mode == api.POD
+
+
+@pytest.mark.requirement("U96", "U98")
+def test_a_runtime_without_user_namespaces_that_takes_the_place_of_one_gets_no_pod_that_has_one(
+    node: RunningNode, stub: StubRuntime
+) -> None:
+    """Neither the pods that ran, nor those that come: in another sandbox their root would be root of the node."""
+    stub.status.runtime_handlers.append(handler("", user_namespaces=True))
+    node.apply(web(hostUsers=False))
+    node.running("web")
+    stub.__exit__()
+    node.until(lambda: "no runtime answers" in "".join(node.log), "the agent sees that it is away")
+    del stub.status.runtime_handlers[:]
+    stub.end_sandboxes()
+    stub.__enter__()
+    node.apply(web("new", hostUsers=False), web("plain"))
+    for name in ("web", "new"):
+        node.until(partial(refused, node, name), f"{name} is refused")
+    node.running("plain")
+    assert [request.config.metadata.name for request in stub.of(api.RunPodSandboxRequest)] == ["web", "plain"]
+    stub.status.runtime_handlers.append(handler("", user_namespaces=True))
+    node.pod("web", restarted, "runs again")
+    node.running("new")
 
 
 @pytest.mark.requirement("Q32", "Q86")

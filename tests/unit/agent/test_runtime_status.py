@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from podkeep.agent.runtime_status import RuntimeStatus
+from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, serving
@@ -22,12 +23,21 @@ class Runtime:
     def __init__(self, **features: bool) -> None:
         self.features = features
         self.asked = 0
+        self.followed = asyncio.Event()
 
     @asynccontextmanager
     async def at(self, directory: Path) -> AsyncIterator[RuntimeStatus]:
         socket = directory / "s"
-        async with serving(socket, runtime={"Status": self._answer}), CriClient(str(socket)) as client:
+        async with self.on(socket), CriClient(str(socket)) as client:
             yield RuntimeStatus(client)
+
+    def on(self, socket: Path) -> AbstractAsyncContextManager[None]:
+        return serving(socket, runtime={"Status": self._answer, "GetContainerEvents": self._events})
+
+    async def _events(self, _request: Any) -> AsyncIterator[api_pb2.ContainerEventResponse]:
+        self.followed.set()
+        await asyncio.Event().wait()
+        yield api_pb2.ContainerEventResponse()
 
     async def _answer(self, _request: Any) -> api_pb2.StatusResponse:
         self.asked += 1
@@ -37,6 +47,11 @@ class Runtime:
     def status(self) -> api_pb2.StatusResponse:
         handler = api_pb2.RuntimeHandler(name="", features=api_pb2.RuntimeHandlerFeatures(**self.features))
         return api_pb2.StatusResponse(runtime_handlers=[handler])
+
+
+async def follow(client: CriClient) -> None:
+    async for _ in client.runtime.GetContainerEvents(api_pb2.GetEventsRequest()):
+        raise AssertionError("the runtime has no event")
 
 
 def test_pods_that_come_at_once_share_an_answer(tmp_path: Path) -> None:
@@ -77,6 +92,26 @@ def test_a_runtime_that_came_back_is_not_taken_for_the_one_before(tmp_path: Path
             runtime.features = {}
             status.keep(runtime.status())
             return [before, await status.supports("", "user_namespaces")]
+
+    assert run(work()) == [True, False]
+
+
+def test_what_answers_after_a_connection_was_lost_is_asked_anew(tmp_path: Path) -> None:
+    """It may be another runtime, which ignores what it does not know: a pod would be root of the host."""
+    before, after = Runtime(user_namespaces=True), Runtime()
+    socket = tmp_path / "s"
+
+    async def work() -> list[bool]:
+        async with CriClient(str(socket)) as client:
+            status = RuntimeStatus(client)
+            async with before.on(socket):
+                followed = asyncio.ensure_future(follow(client))
+                found = [await status.supports("", "user_namespaces")]
+                await before.followed.wait()
+            with suppress(PodkeepError):
+                await followed
+            async with after.on(socket):
+                return [*found, await status.supports("", "user_namespaces")]
 
     assert run(work()) == [True, False]
 

@@ -344,8 +344,17 @@ async def _require_user_namespaces(pod: Pod, node: Node) -> None:
         handler = node.runtime_classes.handler(pod)
     except FailedPrecondition as error:
         raise StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint) from error
+    await require_user_namespaces(handler, node)
+
+
+async def require_user_namespaces(handler: str, node: Node, *, fresh: bool = False) -> None:
+    """Check that ``handler`` can give a pod a user namespace: a runtime that cannot may ignore that one is asked for.
+
+    :param fresh: ask the runtime in any case.
+    :raises StepFailed: if it cannot.
+    """
     # Fail closed: a runtime that reports no handlers gives no user namespaces (KEP-127, version skew).
-    if await node.runtime_status.supports(handler, "user_namespaces"):
+    if await node.runtime_status.supports(handler, "user_namespaces", fresh=fresh):
         return
     answer = await node.runtime_status.read()
     raise StepFailed(

@@ -39,7 +39,7 @@ from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import StartContainer
-from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted
+from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, require_user_namespaces
 from podkeep.agent.pod.termination_messages import log_of
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target
@@ -142,8 +142,13 @@ class Starter:
             # classes.
             config = await self._sandbox_config(attempt, admitted, fresh=bool(class_resources.of_pod_field(self._pod)))
             handler = self._node.runtime_classes.handler(self._pod)
+            # For each sandbox, as a kubelet does: the runtime may have been replaced since the one before was made.
+            if admitted.user_namespace is not None:
+                await require_user_namespaces(handler, self._node, fresh=attempt > 0)
             request = api_pb2.RunPodSandboxRequest(config=config, runtime_handler=handler)
             await self._node.client.runtime.RunPodSandbox(request)
+        except StepFailed:
+            raise
         except PodkeepError as error:
             raise StepFailed(
                 f"Failed to create pod sandbox: {error.message}", reason=FAILED_SANDBOX, hint=error.hint

@@ -138,10 +138,20 @@ def test_layers_that_are_asked_for_are_walked_however_lately_they_were(tmp_path:
     layers.follow([target("c1", tmp_path)])
     layers.walk_due()
     (tmp_path / "file").write_bytes(b"x" * 100_000)
-    layers.walk_now([FIRST, SECOND])
+    layers.walk_now([target("c1", tmp_path)])
     found = layers.size(FIRST)
     assert found is not None
     assert (found.size.inodes, found.size.used_bytes >= 100_000) == (2, True)
+
+
+def test_a_layer_that_came_since_the_last_pass_is_walked_if_it_is_asked_for(tmp_path: Path) -> None:
+    """A container that has just come can fill a disk before it is its turn, and no innocent pod must go for it."""
+    layers, new = Layers(), target("c2", tmp_path)
+    layers.walk_now([new])
+    assert layers.size(SECOND) is not None
+    layers.follow([new])
+    assert layers.size(SECOND) is not None
+    layers.follow([])
     assert layers.size(SECOND) is None
 
 
@@ -155,9 +165,10 @@ def test_a_walk_that_is_asked_for_and_takes_too_long_leaves_what_is_more(
     layers.follow([target("c1", tmp_path / "large")])
     layers.walk_due()
     before = layers.size(FIRST)
-    layers.follow([target("c1", tmp_path / "large"), target("c2", tmp_path / "new")])
+    targets = [target("c1", tmp_path / "large"), target("c2", tmp_path / "new")]
+    layers.follow(targets)
     monkeypatch.setattr("podkeep.runtime.stats.layers.TURN_S", -1.0)
-    layers.walk_now([FIRST, SECOND])
+    layers.walk_now(targets)
     large, new = layers.size(FIRST), layers.size(SECOND)
     assert before is not None
     assert large is not None
@@ -171,5 +182,5 @@ def test_a_layer_whose_container_has_ended_is_not_walked_however_often_it_is_ask
     layers.follow([target("c1", tmp_path, ended=True)])
     layers.walk_due()
     before = layers.size(FIRST)
-    layers.walk_now([FIRST])
+    layers.walk_now([target("c1", tmp_path, ended=True)])
     assert layers.size(FIRST) is before

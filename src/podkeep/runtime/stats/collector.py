@@ -142,7 +142,7 @@ class Collector:
 
     def count_layers(self, target: SandboxTarget) -> None:
         """Count what the containers of one sandbox have written, so that what is read next says what there is now."""
-        self._layers.walk_now(item.container.id for item in target.containers)
+        self._layers.walk_now(target.containers)
 
     def metrics(self, targets: Sequence[SandboxTarget]) -> list[SandboxMetrics]:
         """Read everything about sandboxes and their running containers; those that are gone are left out."""

@@ -64,11 +64,9 @@ class Layers:
         with self._lock:
             before, self._layers = self._layers, {}
             for target in targets:
-                container, ended = target.container.id, target.cgroup is None
-                layer = before.get(container)
-                if layer is None:
-                    layer = _Layer(paths=target.written, ended=ended)
-                elif ended and not layer.ended:
+                container = target.container.id
+                layer = before.get(container) or _layer(target)
+                if target.cgroup is None and not layer.ended:
                     # Once more, for what it has written since the last walk.
                     layer.ended, layer.due = True, 0.0
                 self._layers[container] = layer
@@ -88,14 +86,15 @@ class Layers:
             if self._stopped.is_set():
                 return
 
-    def walk_now(self, containers: Iterable[ContainerID]) -> None:
+    def walk_now(self, targets: Iterable[ContainerTarget]) -> None:
         """Walk the layers of these containers, however lately they were; blocks for a turn at most, for all together.
 
-        What is not done by then is as much as was counted, or as was known if that is more.
+        What is not done by then is as much as was counted, or as was known if that is more. Those that came since the
+        last pass are followed from now on: it may take as long as there are others that are large.
         """
         late = time.monotonic() + TURN_S
         with self._lock:
-            layers = [self._layers[container] for container in containers if container in self._layers]
+            layers = [self._layers.setdefault(target.container.id, _layer(target)) for target in targets]
         for layer in layers:
             if layer.due == float("inf"):
                 continue  # what it was at its end
@@ -130,6 +129,10 @@ class Layers:
     def stop(self) -> None:
         """End a walk that is going on."""
         self._stopped.set()
+
+
+def _layer(target: ContainerTarget) -> _Layer:
+    return _Layer(paths=target.written, ended=target.cgroup is None)
 
 
 def _larger(one: TreeSize, other: TreeSize) -> TreeSize:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, TypeVar
 
+from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.base.ids import SandboxID
 from podkeep.cri.v1 import api_pb2 as api
@@ -73,7 +74,8 @@ class StatsRpc:
         if sandbox.status.state is SandboxState.READY:
             async with self._counting:
                 (target,) = self._sandbox_targets([sandbox])
-                await asyncio.to_thread(self._collector.count_layers, target)
+                # To its end, also for a client that gives up: it is one at a time for as long as it takes the thread.
+                await on_thread(partial(self._collector.count_layers, target))
             await asyncio.to_thread(self._read_sandboxes, self._sandbox_targets([sandbox]), answer.stats)
         if not answer.stats:
             raise FailedPrecondition(f"pod sandbox {sandbox.id} is not ready: it uses nothing any more")

@@ -27,7 +27,15 @@ from podkeep.agent.resources import thresholds as signals
 from podkeep.agent.resources.thresholds import Observation, Observations
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
-from podkeep.base.errors import FailedPrecondition, Internal, NotFound, PodkeepError
+from podkeep.base.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    PodkeepError,
+    Unavailable,
+    Unimplemented,
+)
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -109,9 +117,12 @@ class Statistics:
                 by_uid[uid] = (await self._client.runtime.PodSandboxStats(request, timeout=left)).stats
             except (NotFound, FailedPrecondition):
                 continue  # it has ended since it was listed
-            except PodkeepError as error:
+            except (Unavailable, DeadlineExceeded, Unimplemented) as error:
                 log.warning("eviction manager: sizes of pods are as old as the runtime has them: %s", error)
                 return
+            except PodkeepError as error:
+                # Of this pod alone: no pod may keep the others from being counted.
+                log.warning("eviction manager: what pod %s wrote is as old as the runtime has it: %s", uid, error)
 
     async def _find(self) -> None:
         if self._images:

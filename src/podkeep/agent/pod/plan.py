@@ -391,11 +391,11 @@ class _Containers:
         self._kill(container, view, reason, message)
 
     def _older_attempts(self) -> None:
-        """Kill what runs beside a newer attempt: a start whose answer came too late may have gone on to its end."""
+        """Kill what runs beside a newer attempt: a start that answered too late may have gone on to its end."""
         for container in (*self._pod.spec.init_containers, *self._pod.spec.containers):
             for view in self._observed.containers.get(container.name, ())[1:]:
                 if view.state is State.RUNNING:
-                    message = f"Container {container.name} runs in a newer attempt, attempt {view.attempt} is stopped"
+                    message = f"Container {container.name} has a newer attempt, attempt {view.attempt} is stopped"
                     self._kill(container, view, "Replaced", message)
 
     # ------------------------------------------------------------------------------------------------------- actions

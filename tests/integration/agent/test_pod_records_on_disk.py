@@ -34,6 +34,19 @@ def test_records_of_a_pod_are_there_after_a_loss_of_power(tmp_path: Path, scratc
         assert sorted(os.listdir(dirs.pods / _UID)) == (["pod.json", "userns"] if own else ["pod.json"])
 
 
+def test_a_record_beside_one_that_is_kept_is_there_after_a_loss_of_power(tmp_path: Path, scratch_machine: None) -> None:
+    """The record of IDs may be there already, as that of a kubelet whose pods the agent takes on."""
+    with powerloss.mounted(tmp_path) as disk:
+        dirs, id_range = PodDirs(tmp_path, "/run/podkeep/runtime.sock"), default_range(110, 65536)
+        os.close(dirs.own(_UID))
+        block = blocks.allocate(dirs.pods, _UID, id_range)
+        dirs.identify(_UID, _IDENTITY, managed=True, is_last=False)
+        assert blocks.allocate(dirs.pods, _UID, id_range) == block
+        disk.lose_power()
+        assert dirs.identity(_UID) == _IDENTITY
+        assert blocks.record(dirs.pods, _UID) == block
+
+
 def test_a_record_whose_directory_is_not_synced_is_lost(tmp_path: Path, scratch_machine: None) -> None:
     """So the test above can fail."""
     with powerloss.mounted(tmp_path) as disk:

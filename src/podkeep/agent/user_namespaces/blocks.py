@@ -477,7 +477,9 @@ def allocate(
             blocks.reserve(block)
     block = blocks.allocate(uid)
     # A pod that is taken on again keeps its record as it is, also one of an earlier length.
-    if not (pods / uid / FILE_NAME).exists():
+    if (pods / uid / FILE_NAME).exists():
+        atomicfile.sync_directory(pods / uid)  # for the record of the pod, which may have come just before
+    else:
         write(pods, uid, block)
     return block
 

@@ -136,7 +136,7 @@ class Observer:
         for view in views:
             by_name.setdefault(view.name, []).append(view)
         ordered = {
-            name: tuple(sorted(attempts, key=lambda view: view.attempt, reverse=True))
+            name: tuple(sorted(attempts, key=lambda view: (view.attempt, view.created_at), reverse=True))
             for name, attempts in by_name.items()
         }
         sandboxes = sorted((sandbox for sandbox, _ in looks), key=_age, reverse=True)

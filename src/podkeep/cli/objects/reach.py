@@ -100,7 +100,7 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
             )
         except FailedPrecondition as error:
             # The node's own API may not serve yet, as just after a boot.
-            if node_report.of(invocation.config) is None:
+            if reach.kubeconfig or node_report.of(invocation.config) is None:
                 raise
             raise FailedPrecondition(
                 error.message, hint="`podkeep status` says whether this node's API serves"

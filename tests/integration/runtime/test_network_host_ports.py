@@ -323,7 +323,8 @@ def test_rules_that_somebody_flushed_come_back(dual: Pods, dual_daemon: Daemon, 
         subprocess.run(["nft", "flush", "ruleset"], check=True)
         wait_for(lambda: host_ports(name) == before and ports() == ports_before, "the rules")
     assert ask(neighbour, MACHINE, 12080) == "192.0.2.2"
-    assert noted() == [count + 3 for count in noted_before]
+    # It is written when they are back, and may be read a little later.
+    wait_for(lambda: noted() == [count + 3 for count in noted_before], "a line for each time")
 
 
 def test_a_udp_client_that_goes_on_sending_reaches_the_next_pod(

@@ -25,6 +25,7 @@ from podkeep.apiserver.requests.output import EVENT_END, PIECE_BYTES, Pieces, Re
 from podkeep.apiserver.schema.table import Kind
 from podkeep.apiserver.storage.records import Event, EventType, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Slow, Store, Watcher
+from podkeep.base.concurrency.turns import Turns
 from podkeep.base.errors import PodkeepError
 from podkeep.http.messages import Chunk, WriteNow, framed
 
@@ -80,7 +81,7 @@ class Watches:
         self._clock = clock or asyncio.get_running_loop().time
         self._lines: Recent[tuple[int, EventType, Kind, Form, str, bool], bytes] = Recent(KEPT_BYTES)
         self._open: set[Watcher] = set()
-        self._large = asyncio.Lock()
+        self._turns = Turns(PIECE_BYTES, 1)
         """Of watchers who are sent a large line: one begins in each turn of the event loop."""
         self._delivered: tuple[Sequence[Event], Chunk] = (), framed(b"\n")
 
@@ -172,10 +173,8 @@ class Watches:
                         continue
                     for lines in self._lines_of(told, view, headers=headers):
                         headers = False
-                        if len(lines) >= PIECE_BYTES:
-                            # Thousands may see the same object, and each first piece of it is as long as that.
-                            async with self._large:
-                                await asyncio.sleep(0)
+                        # Thousands may see the same object, and each first piece of it is as long as that.
+                        await self._turns.wait("", len(lines))
                         yield lines
         except Slow:
             # Without an ERROR event: clients watch again from the last revision they saw.

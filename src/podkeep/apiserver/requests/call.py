@@ -88,8 +88,8 @@ class Call:
         self.received = len(data)
         self.take_room(len(data))
         if self.turns is not None:
-            async with self.turns.taken(share_of(self.user), len(data)):
-                pass  # it is read, and what it asks for computed, before the loop looks at the next one
+            # It is read, and what it asks for computed, before the loop looks at the next one.
+            await self.turns.wait(share_of(self.user), len(data))
         return data, media_type
 
     def take_room(self, size: int) -> None:

@@ -37,6 +37,12 @@ class Turns:
             # Not at once: what follows in the same step of the loop is work as well.
             asyncio.get_running_loop().call_soon(self._give_back)
 
+    async def wait(self, user: str, size: int) -> None:
+        """Wait for a turn; what the caller does next, until it waits for something else, is done in it."""
+        if size >= self._least:
+            await self._take(user)
+            asyncio.get_running_loop().call_soon(self._give_back)
+
     async def _take(self, user: str) -> None:
         if self._free:
             self._free -= 1

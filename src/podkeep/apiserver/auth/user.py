@@ -22,7 +22,8 @@ NODE = "system:node:"
 SERVICE_ACCOUNTS = "system:serviceaccounts"
 SERVICE_ACCOUNT = "system:serviceaccount:"
 """What the names of service accounts' users begin with; namespace, a colon and name follow."""
-_SYSTEM_NAMESPACE = "kube-system"
+SYSTEM_NAMESPACE = "kube-system"
+"""Of the accounts of controllers, those of this API server among them."""
 _CONTROL_PLANE = frozenset({"system:kube-controller-manager", "system:kube-scheduler"})
 
 
@@ -75,7 +76,7 @@ def share_of(user: User) -> str:
     wait for each other.
     """
     account = service_account_of(user.name)
-    if account is None or account[0] == _SYSTEM_NAMESPACE:
+    if account is None or account[0] == SYSTEM_NAMESPACE:
         return user.name
     return f"{SERVICE_ACCOUNT}{account[0]}"
 
@@ -83,5 +84,5 @@ def share_of(user: User) -> str:
 def is_of_the_cluster(user: User) -> bool:
     """Tell whether a user is a node, or one of those that keep a cluster going: nobody else is to keep them waiting."""
     return (
-        NODES in user.groups or user.name in _CONTROL_PLANE or f"{SERVICE_ACCOUNTS}:{_SYSTEM_NAMESPACE}" in user.groups
+        NODES in user.groups or user.name in _CONTROL_PLANE or f"{SERVICE_ACCOUNTS}:{SYSTEM_NAMESPACE}" in user.groups
     )

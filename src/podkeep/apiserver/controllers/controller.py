@@ -11,7 +11,13 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from podkeep.apiserver.auth.user import AUTHENTICATED, User, service_account_groups, service_account_name
+from podkeep.apiserver.auth.user import (
+    AUTHENTICATED,
+    SYSTEM_NAMESPACE,
+    User,
+    service_account_groups,
+    service_account_name,
+)
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.storage.records import Event, EventType, Key
@@ -19,9 +25,6 @@ from podkeep.base.text import rfc3339
 
 Item: TypeAlias = Hashable
 """What a controller looks at in one turn: mostly a key of the store."""
-
-
-_NAMESPACE = "kube-system"
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
@@ -178,8 +181,8 @@ class Controller(Protocol):
 
 def service_account(name: str) -> User:
     """Return the user that a controller of kube-controller-manager is."""
-    groups = (*service_account_groups(_NAMESPACE), AUTHENTICATED)
-    return User(name=service_account_name(_NAMESPACE, name), groups=groups)
+    groups = (*service_account_groups(SYSTEM_NAMESPACE), AUTHENTICATED)
+    return User(name=service_account_name(SYSTEM_NAMESPACE, name), groups=groups)
 
 
 def revised(value: Mapping[str, Any], patch: Mapping[str, Any]) -> dict[str, Any]:

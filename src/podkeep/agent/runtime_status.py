@@ -88,18 +88,20 @@ class RuntimeStatus:
             "container": frozenset(name for name, offer in self._offers.container.items() if offer.immutable),
         }
 
-    def keep(self, answer: api_pb2.StatusResponse) -> None:
-        """Note an answer: one of a runtime that came back may be that of another runtime."""
+    def keep(self, answer: api_pb2.StatusResponse, *, lost: int) -> None:
+        """Note an answer: one of a runtime that came back may be that of another runtime.
+
+        :param lost: ``CriClient.lost`` before it was asked for: it may be the last of a runtime that has ended since.
+        """
         self._last, self._offers = answer, class_messages.offers(answer)
-        self._until, self._lost = time.monotonic() + MAX_AGE_S, self._client.lost
+        self._until, self._lost = time.monotonic() + MAX_AGE_S, lost
         if answer.info:
             self.copies_owners = _variant(answer.info.get("rootfs", "{}")) not in _MAPPED
 
     async def _ask(self, timeout: float | None) -> api_pb2.StatusResponse:
         lost = self._client.lost
         answer: api_pb2.StatusResponse = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=timeout)
-        self.keep(answer)
-        self._lost = lost  # it may be the last answer of a runtime that has ended since
+        self.keep(answer, lost=lost)
         return answer
 
 

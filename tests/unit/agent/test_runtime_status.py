@@ -90,7 +90,7 @@ def test_a_runtime_that_came_back_is_not_taken_for_the_one_before(tmp_path: Path
         async with runtime.at(tmp_path) as status:
             before = await status.supports("", "user_namespaces")
             runtime.features = {}
-            status.keep(runtime.status())
+            status.keep(runtime.status(), lost=0)
             return [before, await status.supports("", "user_namespaces")]
 
     assert run(work()) == [True, False]
@@ -116,6 +116,27 @@ def test_what_answers_after_a_connection_was_lost_is_asked_anew(tmp_path: Path) 
     assert run(work()) == [True, False]
 
 
+def test_an_answer_that_was_asked_for_before_a_connection_was_lost_does_not_count(tmp_path: Path) -> None:
+    """Somebody else may have asked, for another reason, and the runtime may have ended since."""
+    before, after = Runtime(user_namespaces=True), Runtime()
+    socket = tmp_path / "s"
+
+    async def work() -> bool:
+        async with CriClient(str(socket)) as client:
+            status, lost = RuntimeStatus(client), client.lost
+            async with before.on(socket):
+                followed = asyncio.ensure_future(follow(client))
+                answer = await client.runtime.Status(api_pb2.StatusRequest())
+                await before.followed.wait()
+            with suppress(PodkeepError):
+                await followed
+            status.keep(answer, lost=lost)
+            async with after.on(socket):
+                return await status.supports("", "user_namespaces")
+
+    assert not run(work())
+
+
 @pytest.mark.parametrize(
     ("rootfs", "copies"),
     [
@@ -135,7 +156,7 @@ def test_whether_images_are_copied_for_the_owners_of_a_pod(tmp_path: Path, rootf
     async def work() -> list[bool]:
         async with Runtime().at(tmp_path) as status:
             info = {"config": "{}"} if rootfs is None else {"rootfs": rootfs}
-            status.keep(api_pb2.StatusResponse(info=info))
+            status.keep(api_pb2.StatusResponse(info=info), lost=0)
             told = status.copies_owners
             await status.read(fresh=True)  # not verbose: says nothing about it
             return [told, status.copies_owners]

@@ -189,12 +189,13 @@ async def _serve(
         )
         # First of all: volumes that are mounted in another namespace than the runtime's are empty directories to
         # containers.
+        lost = runtime.lost
         status = await require_runtime_here(runtime, mount_namespace)
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
         about = await runtime.runtime.Version(api_pb2.VersionRequest())
         node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
-        node.runtime_status.keep(status)
+        node.runtime_status.keep(status, lost=lost)
         stack.push_async_callback(node.logs.close)
         await asyncio.to_thread(_require_blocks, node)
         # It may come back elsewhere at any time, so this is looked at again whenever it answers after it was away.
@@ -247,13 +248,14 @@ class _Here:
 
         :raises PodkeepError: if it does not say so, or is elsewhere.
         """
+        lost = self._node.client.lost
         try:
             answer = await require_runtime_here(self._node.client, self._mount_namespace)
         except FailedPrecondition as error:
             self.moved = error
             self._stop.set()
             raise
-        self._node.runtime_status.keep(answer)  # it may be another one
+        self._node.runtime_status.keep(answer, lost=lost)  # it may be another one
 
 
 class _Agent:

@@ -46,9 +46,10 @@ def main(channel: socket.socket) -> None:
                     selector.unregister(key.fd)
                     _tell(key.fd, *running.pop(key.fd))
                     continue
-                request, (status, *files), _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 4)
+                request, files, _, _ = socket.recv_fds(channel, _REQUEST_BYTES, 4)
                 if not request:
                     return
+                status, *files = files
                 asked = json.loads(request)
                 if asked["cwd"]:
                     fork = forks.copy(partial(_run, asked, files))

@@ -398,6 +398,12 @@ def test_a_command_is_killed_when_the_runtime_stops(tmp_path: Path) -> None:
         ("mkdir `/way`: No space left on device", ResourceExhausted),
         ("error seccomp_init: Cannot allocate memory", ResourceExhausted),
         ("open `/run/podkeep/containers/1/rootfs/etc/hosts`: No such file or directory", FailedPrecondition),
+        ("mount `/run/podkeep/containers/1/mounts/4` to `data`: No such file or directory", FailedPrecondition),
+        (
+            'error mounting "/data/a" to rootfs at "/data": mount /data/a:/data (via /proc/self/fd/7), flags: 0x5000: '
+            "no such file or directory: unknown",
+            FailedPrecondition,
+        ),
         ("open `proc/self/fd/1`: Invalid cross-device link", InvalidArgument),
         ("mkdir `/image/none`: Read-only file system", FailedPrecondition),
         (

@@ -85,6 +85,10 @@ _NO_MOUNT_POINT = re.compile(
     r"(open|mkdir|mknod)\w* .*: read-only file system|open\w* `?\S*/rootfs/.*: no such file or directory", re.IGNORECASE
 )
 """What they say when there is nothing to mount on and it cannot be made, as in an image or in files of others."""
+_NO_SOURCE = re.compile(
+    r"mount `[^`]*` to `[^`]*`: no such file|error mounting .*: mount .*: no such file", re.IGNORECASE
+)
+"""What they say when what is mounted was removed meanwhile, as a container of the pod may do with a volume's files."""
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
@@ -497,6 +501,9 @@ def create_error(said: str) -> PodkeepError:
     message = f"OCI runtime create failed: {said}"
     if _NO_MOUNT_POINT.search(said):
         hint = "a mount in a volume that its pod cannot write to needs a file or directory there to be mounted on"
+        return FailedPrecondition(message, hint=hint)
+    if _NO_SOURCE.search(said):
+        hint = "what is mounted there was removed meanwhile, as a container of the pod may do in its volumes"
         return FailedPrecondition(message, hint=hint)
     kind = InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
     return kind(message)

@@ -12,12 +12,12 @@ import pytest
 from agent.manifests import image_volume, mount, pod, shell
 from agent.test_run_image_volumes import push
 from node.test_image_volume_gate import NO_PLUGIN, OFF, reader, reasons
-from node.test_kubelet_server import Kubelet
 from node.test_pod_volumes import log_of
 
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.images import BUSYBOX, directory, file, layers_layout
+from support.kubelet_client import Kubelet
 from support.registry import Registry
 from support.running_node import RunningNode, own_base
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from node.test_image_volume_gate import reasons
-from node.test_kubelet_server import Kubelet
 from node.test_user_namespace_docs import refused, table
 from node.test_user_namespace_gate import containers, mapping, mapping_of, runs
 
 from podkeep.kernel.mount import mounts
 from support.cri import Pods
+from support.kubelet_client import Kubelet
 from support.running_node import RunningNode
 from support.timeout import TIMEOUT_S
 

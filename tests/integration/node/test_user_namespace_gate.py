@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from agent.manifests import FOREVER, pod, shell
 from node.test_image_volume_gate import container_of, reasons, restart
-from node.test_kubelet_server import Kubelet
 
 from support.api_audit import Audit
 from support.cri import Pods
+from support.kubelet_client import Kubelet
 from support.running_node import RunningNode
 from support.timeout import TIMEOUT_S
 

@@ -152,7 +152,8 @@ class Endpoints:
             found = await request.while_there(self.collector.summary(cpu_and_memory=small))
         except (PodkeepError, OSError) as error:
             log.warning("no statistics: %s", error)
-            raise Refused(500, "Internal Error") from error
+            why = error.message if isinstance(error, PodkeepError) else error.strerror or str(error)
+            raise Refused(500, f"Internal Error: {why}") from error
         return Response(headers=_JSON, body=stats.encode(found))
 
     async def metrics_of(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:

@@ -9,15 +9,17 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from attack import api, campaign
+from attack import api, campaign, containers
 from attack.node import Hostile, Node
 from support import scratch
 from support.api_daemon import ApiDaemon
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.registry import Registry
+from support.running_node import RunningNode
 
 
 def main() -> int:
@@ -34,7 +36,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     seed = secrets.randbelow(1 << 32) if options.seed is None else options.seed
     wanted, _, number = options.only.partition("/")
-    names = [wanted] if wanted else [*campaign.CAMPAIGNS, api.NAME]
+    names = [wanted] if wanted else [*campaign.CAMPAIGNS, api.NAME, containers.NAME]
     found = 0
     print(f"seed {seed}", flush=True)
     scratch.enter()
@@ -52,9 +54,15 @@ def main() -> int:
                 numbers: Iterable[int] = [int(number)]
             else:
                 numbers = campaign.during(options.seconds) if options.cases is None else range(options.cases)
-            if name == api.NAME:
-                with ApiDaemon(base) as server:
-                    report = api.run(server, seed, numbers, options.keep, lambda said: print(said, flush=True))
+            if name in {api.NAME, containers.NAME}:
+                say = partial(print, flush=True)
+                if name == api.NAME:
+                    with ApiDaemon(base) as server:
+                        report = api.run(server, seed, numbers, options.keep, say)
+                else:
+                    daemon = Daemon(base, extra=Node.settings(registry.host))
+                    with RunningNode(daemon, settings=containers.SETTINGS) as running:
+                        report = containers.run(running, image, own, seed, numbers, options.keep, say)
                 print("\n".join(report.lines()), flush=True)
                 found += len(report.findings)
                 continue

@@ -282,19 +282,15 @@ class Node:
         end = data.rfind(b"\n") + 1
         self._read += end
         text = data[:end].decode(errors="replace")
-        for record in re.split(r"\n(?! )", text):
-            if _BAD_LOG.search(record):
-                lines = [line.strip() for line in record.splitlines() if "^^^" not in line]
-                yield (
-                    "the log says: " + " | ".join([re.sub(r"^\S+Z | \[\w+\]", "", lines[0]), *lines[-7:][::-1]])[:3000]
-                )
+        for said in bad_records(text):
+            yield f"the log says: {said}"
+        for record in _records(text):
             if any(secret in record for secret in self._secrets):
                 yield f"a secret is in the log: {record[:400]}"
 
     def resident(self) -> int:
         """Return the daemon's memory in bytes."""
-        status = Path(f"/proc/{self.daemon.pid}/status").read_text()
-        return int(status.partition("VmRSS:")[2].split()[0]) * 1024
+        return resident(self.daemon.pid)
 
     # leaving nothing
 
@@ -320,6 +316,24 @@ class Node:
         while (left := self.held().more_than(before, threads=threads)) and time.monotonic() < deadline:
             time.sleep(0.1)
         return left
+
+
+def bad_records(text: str) -> Iterator[str]:
+    """Yield what a daemon's log must not have: errors, and what Python writes of its own."""
+    for record in _records(text):
+        if _BAD_LOG.search(record):
+            lines = [line.strip() for line in record.splitlines() if "^^^" not in line]
+            yield " | ".join([re.sub(r"^\S+Z | \[\w+\]", "", lines[0]), *lines[-7:][::-1]])[:3000]
+
+
+def _records(text: str) -> list[str]:
+    return re.split(r"\n(?! )", text)
+
+
+def resident(pid: int) -> int:
+    """Return a process's memory in bytes."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0]) * 1024
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,7 +152,7 @@ class _Server:
             number = other.fileno()
             command = [sys.executable, str(_PROGRAM), str(number), " " * _COMMAND_LINE_BYTES]
             self._process = subprocess.Popen(command, pass_fds=[number], start_new_session=True)
-        atexit.register(self._channel.close)
+        atexit.register(self._end)
 
     def may_run(self, command: Sequence[str], env: Mapping[str, str]) -> bool:
         """Return whether a copy is what the command would be."""
@@ -163,6 +163,10 @@ class _Server:
 
     def verb(self, command: Sequence[str], files: Sequence[int], env: Mapping[str, str], cwd: Path) -> Forked:
         return self._ask({"argv": list(command), "env": dict(env), "cwd": str(cwd)}, files, None)
+
+    def _end(self) -> None:
+        self._channel.close()
+        self._process.wait()
 
     def _ask(self, asked: Mapping[str, object], files: Sequence[int], pipe: IO[str] | None) -> Forked:
         read, write = os.pipe2(os.O_CLOEXEC)

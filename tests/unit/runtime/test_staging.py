@@ -114,6 +114,27 @@ def test_nothing_is_made_elsewhere_while_a_volume_is_exchanged(tmp_path: Path) -
     assert outcomes >= {"made", "a link of the volume leads to what does not exist"}
 
 
+@pytest.mark.parametrize("kind", ["directory", "file"])
+def test_what_was_removed_from_a_volume_is_no_defect(tmp_path: Path, kind: str) -> None:
+    """A container of the pod may remove what another one's subPath is mounted from."""
+    layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
+    layout.rootfs(container().id).mkdir(parents=True)
+    pinned = layout.namespace_pin(POD.id, NamespaceKind.USER)
+    pinned.parent.mkdir(parents=True)
+    removed, sub_path = tmp_path / "removed", tmp_path / "sub-path"
+    for path in (removed, sub_path):
+        path.mkdir() if kind == "directory" else path.touch()
+    mounts.bind(removed, sub_path)
+    removed.rmdir() if kind == "directory" else removed.unlink()
+    with NamespaceHelper() as helper:
+        userns = helper.user_namespace(IDMAP)
+        pin(userns, pinned)
+        os.close(userns)
+        made = container(mounts=(Mount(container_path="/data", host_path=str(sub_path)),))
+        with pytest.raises(FailedPrecondition, match="was removed meanwhile"):
+            staged(Staging(layout, helper), made)
+
+
 def test_a_mount_that_cannot_be_added_leaves_no_descriptor(tmp_path: Path) -> None:
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
     layout.rootfs(container().id).mkdir(parents=True)

@@ -9,6 +9,7 @@ and neither of them makes submounts read-only. Called by ``container_executor.py
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shlex
@@ -18,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountAttr
@@ -400,9 +401,20 @@ def _check_lockable(items: Sequence[OciMount]) -> None:
 
 
 def _attach(copy: int, target: Path) -> None:
-    """Attach a detached mount at ``target``, which is made."""
+    """Attach a detached mount at ``target``, which is made.
+
+    :raises FailedPrecondition: if what it is a mount of has no name any more: the kernel attaches no such mount.
+    """
     if stat.S_ISDIR(os.fstat(copy).st_mode):
         target.mkdir()
     else:
         target.touch()
-    mounts.attach(copy, target)
+    try:
+        mounts.attach(copy, target)
+    except KernelCallError as error:
+        if error.errno != errno.ENOENT:
+            raise
+        raise FailedPrecondition(
+            "what one of the volumes is mounted from was removed meanwhile",
+            hint="a container of the pod may do that with a directory that is another one's subPath",
+        ) from error

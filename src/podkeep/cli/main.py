@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,12 +22,11 @@ from podkeep import __version__
 from podkeep.base.errors import PodkeepError
 from podkeep.base.text.redaction import redacted
 from podkeep.cli.core.invocation import Invocation
-from podkeep.cli.core.output import echo_line, error_text
+from podkeep.cli.core.output import EXIT_INTERRUPTED, echo_line, error_text
 from podkeep.cli.core.verbs import LazyGroup, Verb
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 
 
 VERBS = {
@@ -106,6 +106,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             # Flush here, where EPIPE sets the exit status; when the interpreter flushes at exit, it prints a traceback.
             sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
+        # Another one ends this process at once: Python would print where in its own end it came.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         status = EXIT_INTERRUPTED
     except click.ClickException as error:
         error.show()

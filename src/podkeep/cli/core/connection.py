@@ -58,7 +58,7 @@ def call(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Resu
     check_listening(path, start=start_command(invocation))
 
     # Here, since the supervisor of a node needs this module and no event loop: it is 4 MiB.
-    import asyncio
+    from podkeep.cli.core import interruptible
 
     async def connected() -> Result:
         from podkeep.cri.client import CriClient
@@ -66,7 +66,7 @@ def call(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Resu
         async with CriClient(path) as client:
             return await operation(client)
 
-    return asyncio.run(connected())
+    return interruptible.run(connected())
 
 
 def _above(one: str, other: str) -> bool:

@@ -21,6 +21,9 @@ from podkeep.base.text import durations
 from podkeep.base.text.printable import printable
 from podkeep.base.text.redaction import redacted
 
+EXIT_INTERRUPTED = 130
+"""A verb's exit status after Ctrl-C."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 Row = TypeVar("Row")
 Columns = Mapping[str, Callable[[Row], str]]

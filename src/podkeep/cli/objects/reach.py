@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.cli.core import connection, node_report
+from podkeep.cli.core import connection, interruptible, node_report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation
 from podkeep.cli.core.output import echo_line
@@ -113,10 +113,7 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
         finally:
             await client.close()
 
-    try:
-        return asyncio.run(connected())
-    except asyncio.CancelledError:
-        raise KeyboardInterrupt from None
+    return interruptible.run(connected())
 
 
 def api_options(*, everywhere: bool = False) -> Callable[[Function], Function]:

@@ -73,6 +73,11 @@ def test_what_an_update_of_a_priority_class_may_change(changes: dict[str, Any], 
     assert kinds.update_problems(PRIORITIES, {"value": 1}, changes) == expected
 
 
+def test_an_update_of_a_priority_class_is_not_held_against_the_rules_of_its_creation() -> None:
+    old = named("system-node-critical", value=2_000_001_000)
+    assert kinds.update_problems(PRIORITIES, old, {"globalDefault": True}) == []
+
+
 def test_the_row_of_a_priority_class() -> None:
     value = kinds.created(PRIORITIES, {"value": 7})
     assert value["metadata"]["generation"] == 1

@@ -102,7 +102,7 @@ RESOURCES = (
         strategy=Strategy(
             default=_default,
             prepare_create=_prepare_create,
-            validate=_validate,
+            validate_create=_validate,
             validate_update=_validate_update,
             undeletable=_undeletable,
         ),

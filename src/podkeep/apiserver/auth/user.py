@@ -82,7 +82,7 @@ def share_of(user: User) -> str:
 
 
 def is_of_the_cluster(user: User) -> bool:
-    """Tell whether a user is a node, or one of those that keep a cluster going: nobody else is to keep them waiting."""
-    return (
-        NODES in user.groups or user.name in _CONTROL_PLANE or f"{SERVICE_ACCOUNTS}:{SYSTEM_NAMESPACE}" in user.groups
-    )
+    """Tell whether a user is an administrator, a node, or one of those that keep a cluster going: nobody else is to
+    keep them waiting."""
+    of_the_cluster = {MASTERS, NODES, f"{SERVICE_ACCOUNTS}:{SYSTEM_NAMESPACE}"}
+    return user.name in _CONTROL_PLANE or not of_the_cluster.isdisjoint(user.groups)

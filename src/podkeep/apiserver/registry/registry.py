@@ -22,7 +22,7 @@ import msgspec
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import MAX_ERRORS, FieldErrors
 from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
-from podkeep.apiserver.auth.user import MASTERS, NOBODY, User, is_of_the_cluster, share_of
+from podkeep.apiserver.auth.user import NOBODY, User, is_of_the_cluster, share_of
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta import objects, values
 from podkeep.apiserver.meta.objects import Object, metadata
@@ -545,7 +545,7 @@ class Registry:
 
         :raises StatusError: 403.
         """
-        if not target.namespace or MASTERS in user.groups or is_of_the_cluster(user):
+        if not target.namespace or is_of_the_cluster(user):
             return
         if self._store.bytes_in(target.namespace) + growth > MAX_NAMESPACE_BYTES:
             why = f"the objects of namespace {target.namespace} have {MAX_NAMESPACE_BYTES >> 20} MiB; delete some first"

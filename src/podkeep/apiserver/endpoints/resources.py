@@ -368,7 +368,7 @@ def applied(body: bytes, resource: Resource, validation: FieldValidation, warnin
         warnings.extend(parsed.complaints)
     # What is applied is owned, so that nothing of it may be dropped: an unknown field is an error in any case.
     try:
-        decoded = decode(value, resource.struct)
+        decoded = decode(value, resource.struct, zeros=True)
     except WrongType as error:
         raise _untyped(value, resource, str(error)) from None
     if decoded.unknown:

@@ -136,6 +136,7 @@ class Registry:
         self._gates = gates or FeatureGates()
         self._now = now
         self._turns = Turns(LARGE_BYTES, LARGE_AT_A_TIME)
+        self._begun = store.revision
 
     # reads
 
@@ -153,7 +154,15 @@ class Registry:
         found = self._store.newest(target.key)
         if found is None:
             raise target.not_found()
-        return found, _read(target, found)
+        return found, self._read(target, found)
+
+    def _read(self, target: Target, stored: Stored) -> Object:
+        """Return the object that is stored, as the resource has it, in the form that writes have today."""
+        value: Object = msgspec.json.decode(stored.value)
+        view = target.resource.view
+        value = value if view is None else view.read(value)
+        # An earlier release may have stored what is left out now: an update without it would change what is immutable.
+        return decode(value, target.resource.struct).value if stored.revision <= self._begun else value
 
     async def _settle(self, target: Target) -> None:
         """Wait until the revision that an answer is computed from is on the disk.
@@ -319,7 +328,7 @@ class Registry:
     async def apply(self, target: Target, config: Object, request: Request, *, force: bool) -> tuple[Object, bool]:
         """Server-side apply.
 
-        :param config: decoded against its type; not changed.
+        :param config: decoded against its type, with its zeros; not changed.
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: as :meth:`patch`; 409 also if others own what would change.
         """
@@ -327,7 +336,7 @@ class Registry:
             stored = self._store.newest(target.key)
             if stored is None and target.subresource:
                 raise target.not_found()
-            old = None if stored is None else _read(target, stored)
+            old = None if stored is None else self._read(target, stored)
             applied = copy(config)
             self._place(target, applied)
             _require_name(target, metadata(applied).setdefault("name", target.name))
@@ -336,11 +345,13 @@ class Registry:
                     f"uid mismatch: the provided object specified uid {uid[:80]}, and no existing object was found"
                 )
             try:
-                new = copy(managers.apply(old, applied, self._write(target, request), force=force))
+                merged = managers.apply(old, applied, self._write(target, request), force=force)
             except ApplyConflict as error:
                 raise _apply_conflict(error) from None
             except PatchError as error:
                 raise _patch_status(error) from None
+            # Zeros that are left out have an owner now, and are not stored.
+            new = decode(merged, target.resource.struct).value
             target.resource.strategy.default(new)
             if stored is not None and old is not None:
                 return await self._replace(target, stored, old, new, request, applied=True), False
@@ -616,13 +627,6 @@ def _require_name(target: Target, name: str) -> None:
         raise bad_request(f"the name of the object ({target.name} based on URL) {why}")
     if name != target.name:
         raise bad_request(f"the name of the object ({name}) does not match the name on the URL ({target.name})")
-
-
-def _read(target: Target, stored: Stored) -> Object:
-    """Return the object that is stored, as the resource has it."""
-    value: Object = msgspec.json.decode(stored.value)
-    view = target.resource.view
-    return value if view is None else view.read(value)
 
 
 def _written(target: Target, value: Object) -> Object:

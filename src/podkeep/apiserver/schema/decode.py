@@ -1,8 +1,8 @@
 """Holding decoded JSON against a type: what is unknown is dropped and named, what is wrong is an error.
 
 The texts are those of Kubernetes' decoder, which people search for. What an object looks like afterwards is what
-upstream stores: ``null`` means that a field is not set, empty lists and maps are not kept, quantities and times are
-written in their one canonical form.
+upstream stores: ``null`` means that a field is not set, what Go leaves out when it is zero is not kept (``tty: false``,
+empty lists and maps), quantities and times are written in their one canonical form.
 """
 
 from __future__ import annotations
@@ -60,13 +60,15 @@ class Decoded:
     unknown: list[str] = field(default_factory=list)
 
 
-def decode(value: Mapping[str, Any], struct: Struct) -> Decoded:
+def decode(value: Mapping[str, Any], struct: Struct, *, zeros: bool = False) -> Decoded:
     """Return ``value``, the decoded JSON of an object, as ``struct``; ``value`` itself is not changed.
 
+    :param zeros: keep also what is left out when it is zero, as the configuration of a server-side apply has it: who
+        applies it owns it.
     :raises WrongType: at the first value that is not of its field's type.
     """
     unknown: list[_Place] = []
-    kept = _struct(value, struct, None, unknown)
+    kept = _struct(value, struct, None, unknown, zeros)
     return Decoded(kept, first_of(map(_text_of, unknown)))
 
 
@@ -78,7 +80,7 @@ def _text_of(place: _Place) -> str:
     return "".join(reversed(parts)).removeprefix(".")
 
 
-def _struct(value: Any, struct: Struct, path: _Place, unknown: list[_Place]) -> dict[str, Any]:
+def _struct(value: Any, struct: Struct, path: _Place, unknown: list[_Place], zeros: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _wrong(value, struct, struct, path)
     kept: dict[str, Any] = {}
@@ -88,31 +90,32 @@ def _struct(value: Any, struct: Struct, path: _Place, unknown: list[_Place]) -> 
         if known is None:
             unknown.append(where)
         elif given is not None:
-            content = _value(given, known.type, struct, where, unknown)
-            if not (content == "" and known.type in _TIMES) and (
-                content or not isinstance(known.type, List | Map) or name in struct.required
-            ):
+            content = _value(given, known.type, struct, where, unknown, zeros)
+            # An empty time is not a zero that somebody gave, and no time.
+            if content or name not in struct.omitted or (zeros and known.type not in _TIMES):
                 kept[name] = content
     return kept
 
 
-def _value(value: Any, kind: Type, owner: Struct, path: _Place, unknown: list[_Place]) -> Any:
+def _value(value: Any, kind: Type, owner: Struct, path: _Place, unknown: list[_Place], zeros: bool) -> Any:
     if isinstance(kind, Scalar):
         return _scalar(value, kind.format, owner, path)
     if isinstance(kind, Struct):
-        return _struct(value, kind, path, unknown)
+        return _struct(value, kind, path, unknown, zeros)
     if isinstance(kind, List):
         if not isinstance(value, list):
             raise _wrong(value, kind, owner, path)
         return [
-            _zero(kind.items) if item is None else _value(item, kind.items, owner, (path, f"[{index}]"), unknown)
+            _zero(kind.items) if item is None else _value(item, kind.items, owner, (path, f"[{index}]"), unknown, zeros)
             for index, item in enumerate(value)
         ]
     if isinstance(kind, Map):
         if not isinstance(value, dict):
             raise _wrong(value, kind, owner, path)
         return {
-            key: _zero(kind.values) if item is None else _value(item, kind.values, owner, (path, f".{key}"), unknown)
+            key: _zero(kind.values)
+            if item is None
+            else _value(item, kind.values, owner, (path, f".{key}"), unknown, zeros)
             for key, item in value.items()
         }
     return value

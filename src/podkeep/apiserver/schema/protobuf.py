@@ -1,8 +1,8 @@
 """Objects in Kubernetes' protobuf, as newer clients of Go send them, to the JSON that the same clients would send.
 
-``protobuf.json`` has the field numbers of each type of the table (k8s.io/api: ``generated.proto``). A name that ends
-with ``?`` is left out of JSON where it is zero; fields of an object within the numbers stand, in JSON, beside it.
-Answers are never protobuf: these clients take JSON as well.
+``protobuf.json`` has the field numbers of each type of the table (k8s.io/api: ``generated.proto``); fields of an object
+within the numbers stand, in JSON, beside it. What is zero is there as well, although these clients would leave some of
+it out: the decoder drops that. Answers are never protobuf: these clients take JSON as well.
 """
 
 from __future__ import annotations
@@ -97,20 +97,18 @@ def _fill(made: dict[str, Any], data: bytes, kind: Struct, numbers: Numbers, bud
         if not isinstance(name, str):
             _fill(made, _as_bytes(value), kind, name, budget)
             continue
-        plain = name.removesuffix("?")
-        field = kind.fields.get(plain)
+        field = kind.fields.get(name)
         if field is None:
             continue
         if isinstance(field.type, List):
-            made.setdefault(plain, []).append(_value(value, field.type.items, budget))
+            made.setdefault(name, []).append(_value(value, field.type.items, budget))
         elif isinstance(field.type, Map):
             key, item = _entry(_as_bytes(value), field.type.values, budget)
-            made.setdefault(plain, {})[key] = item
+            made.setdefault(name, {})[key] = item
         else:
             found = _value(value, field.type, budget)
-            # Without a `?` to remove, `plain` is the same text: such a field is written also if it is zero.
-            if found is not None and (found or plain is name):
-                made[plain] = found
+            if found is not None:
+                made[name] = found
 
 
 def _entry(data: bytes, kind: Type, budget: _Budget) -> tuple[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
@@ -69,7 +70,7 @@ class Table:
             given = self._definitions[name]
             fields: dict[str, Field] = {}
             required, always = (frozenset(given.get(key, ())) for key in ("required", "always"))
-            found = Struct(name, fields, required, given.get("mapType") == "atomic", always)
+            found = Struct(name, fields, required, given.get("mapType") == "atomic", always, _omitted(given, required))
             self._structs[name] = found  # before its fields: a type may contain itself
             fields.update((field, self._field(value)) for field, value in given["fields"].items())
         return found
@@ -95,8 +96,20 @@ class Table:
             return _SCALARS[text]
         struct = self.struct(text)
         if options.get("mapType") == "granular" and struct.atomic:  # a field may overrule its type
-            return Struct(struct.name, struct.fields, struct.required, always=struct.always)
+            return replace(struct, atomic=False)
         return struct
+
+
+def _omitted(given: Mapping[str, Any], required: frozenset[str]) -> frozenset[str]:
+    """Return the fields of a struct that are left out when they are empty.
+
+    The table says it of scalars alone: lists and maps are left out unless they are required, and an empty time is one
+    that is not set.
+    """
+    types = {name: value if isinstance(value, str) else value["type"] for name, value in given["fields"].items()}
+    several = {name for name, text in types.items() if text.startswith(("[]", "map[]"))}
+    times = {name for name, text in types.items() if text in (Format.TIME, Format.MICROTIME)}
+    return frozenset(given.get("omitted", ())) | (several - required) | times
 
 
 @cache

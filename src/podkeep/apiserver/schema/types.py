@@ -80,7 +80,8 @@ class Struct:
     """An object with known fields. ``name`` is OpenAPI's: ``io.k8s.api.core.v1.Pod``.
 
     ``always`` are the structs and lists among them that Go's type has also when they are empty: no pointers to structs,
-    no lists that are left out.
+    no lists that are left out. ``omitted`` are those that it leaves out when they are empty, 0 or false: no pointers to
+    scalars.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Struct:
     required: frozenset[str] = frozenset()
     atomic: bool = False
     always: frozenset[str] = frozenset()
+    omitted: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:  # without its fields: a type may contain itself
         return f"Struct({self.name!r})"

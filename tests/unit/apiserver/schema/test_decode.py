@@ -35,6 +35,23 @@ def test_null_and_empty_lists_and_maps_are_not_kept() -> None:
     }
 
 
+def test_what_go_leaves_out_when_it_is_zero_is_not_kept() -> None:
+    container = {"name": "", "tty": False, "workingDir": "", "env": [{"name": "a", "value": ""}], "ports": [{}]}
+    given = pod(containers=[container], priority=0, hostname="", hostNetwork=False)
+    given["metadata"]["labels"] = {"tty": ""}
+    decoded = decode(given, POD)
+    kept = {"name": "", "env": [{"name": "a"}], "ports": [{}]}
+    assert decoded.value["spec"] == {"containers": [kept], "priority": 0}
+    assert decoded.value["metadata"]["labels"] == {"tty": ""}
+    assert decode(given, POD, zeros=True).value == given
+
+
+def test_an_empty_time_is_never_kept() -> None:
+    given = pod(containers=[])
+    given["metadata"]["deletionTimestamp"] = "0001-01-01T00:00:00Z"
+    assert decode(given, POD, zeros=True).value["metadata"] == {"name": "web"}
+
+
 def test_required_lists_and_empty_structs_are_kept() -> None:
     decoded = decode(pod(containers=[], volumes=[{"name": "a", "emptyDir": {}}], securityContext={}), POD)
     assert decoded.value["spec"] == {

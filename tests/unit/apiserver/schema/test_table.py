@@ -40,7 +40,24 @@ def test_a_field_may_overrule_whether_its_type_is_atomic() -> None:
     spec = struct(Kind("", "v1", "PersistentVolume"), "spec")
     assert not struct(Kind("", "v1", "PersistentVolume"), "spec", "claimRef").atomic
     assert isinstance(spec.fields["nodeAffinity"].type, Struct)
-    assert kubernetes().struct("io.k8s.api.core.v1.ObjectReference").atomic
+    reference = kubernetes().struct("io.k8s.api.core.v1.ObjectReference")
+    assert reference.atomic
+    claim = struct(Kind("", "v1", "PersistentVolume"), "spec", "claimRef")
+    assert (claim.fields, claim.omitted) == (reference.fields, reference.omitted)
+
+
+def test_lists_maps_and_times_are_left_out_unless_they_are_required() -> None:
+    fields = {
+        "b": "string",
+        "c": "string",
+        "d": "[]string",
+        "e": "[]string",
+        "f": "map[]string",
+        "g": "time",
+        "h": "int32",
+    }
+    table = Table({"io.Node": {"required": ["e"], "omitted": ["b"], "fields": fields}})
+    assert table.struct("io.Node").omitted == {"b", "d", "f", "g"}
 
 
 @pytest.mark.parametrize("name", ["NodeStatus", "ResourceQuotaSpec", "ResourceQuotaStatus"])

@@ -375,15 +375,15 @@ def _validate_template_update(template: Mapping[str, Any], old: Object, errors: 
     """Note changes of the template: only where nothing runs may its scheduling and its resources change."""
     before = old["spec"]["template"]
     if not _may_change(old):
-        _immutable(template, before, "spec.template", errors)
+        _immutable(template, before, "PodTemplateSpec", "spec.template", errors)
         return
     expected = _with_resources(_with_scheduling(copy(before["spec"]), template["spec"]), template["spec"])
-    _immutable(template["spec"], expected, "spec.template.spec", errors)
+    _immutable(template["spec"], expected, "PodSpec", "spec.template.spec", errors)
 
 
-def _immutable(new: Mapping[str, Any], old: Mapping[str, Any], path: str, errors: FieldErrors) -> None:
-    """Note a template that means something else: a client may leave out the ``hostNetwork: false`` that it sent."""
-    if not same(new, old):
+def _immutable(new: Mapping[str, Any], old: Mapping[str, Any], name: str, path: str, errors: FieldErrors) -> None:
+    """Note a template, or its spec, that means something else."""
+    if not same(new, old, name):
         errors.invalid(path, new, field_rules.IMMUTABLE)
 
 

@@ -14,6 +14,8 @@ from podkeep.apiserver.kinds.pods.validation.scheduling import REQUIRED
 from podkeep.apiserver.kinds.pods.validation.spec import APPARMOR_CONTAINER
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.patch.values import copy, equal
+from podkeep.apiserver.schema.table import kubernetes
+from podkeep.apiserver.schema.types import List, Map, Struct, Type
 
 MUTABLE = ",".join(
     (
@@ -25,46 +27,36 @@ MUTABLE = ",".join(
     )
 )
 _MAX_SHOWN = 10
-_ZERO_MEANS_ABSENT = frozenset(
-    {
-        "hostIP",
-        "hostIPC",
-        "hostNetwork",
-        "hostPID",
-        "hostPort",
-        "hostname",
-        "initialDelaySeconds",
-        "nodeName",
-        "prefix",
-        "priorityClassName",
-        "readOnly",
-        "stdin",
-        "stdinOnce",
-        "subPath",
-        "subPathExpr",
-        "subdomain",
-        "tty",
-        "userHostNamespace",
-        "value",
-        "workingDir",
-    }
-)
-"""Fields that mean the same if they are false, 0 or empty as if they were not there."""
 _RESIZABLE = ("cpu", "memory")
 
 Values = Mapping[str, Any]
 
 
-def _plain(value: Any) -> Any:
-    """Return a value without the fields that say no more than if they were not there."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items() if item or name not in _ZERO_MEANS_ABSENT}
-    return [_plain(item) for item in value] if isinstance(value, list) else value
+def _plain(value: Any, kind: Type) -> Any:
+    """Return a value without the fields that mean the same if they are empty, 0 or false as if they were not there.
+
+    These are the fields that Go's type has by value, and not by a pointer.
+    """
+    if isinstance(value, dict) and isinstance(kind, Struct):
+        by_value = kind.omitted | kind.required
+        return {
+            name: _plain(item, kind.fields[name].type) for name, item in value.items() if item or name not in by_value
+        }
+    if isinstance(value, dict) and isinstance(kind, Map):
+        return {key: _plain(item, kind.values) for key, item in value.items()}
+    if isinstance(value, list) and isinstance(kind, List):
+        return [_plain(item, kind.items) for item in value]
+    return value
 
 
-def same(left: Any, right: Any) -> bool:
-    """Tell whether two values mean the same."""
-    return equal(left, right) or equal(_plain(left), _plain(right))
+def same(left: Any, right: Any, name: str) -> bool:
+    """Tell whether two values of the core type of that name mean the same."""
+    kind = _type(name)
+    return equal(left, right) or equal(_plain(left, kind), _plain(right, kind))
+
+
+def _type(name: str) -> Struct:
+    return kubernetes().struct(f"io.k8s.api.core.v1.{name}")
 
 
 def _differing(new: Any, old: Any, path: str) -> Iterator[str]:
@@ -81,8 +73,9 @@ def _differing(new: Any, old: Any, path: str) -> Iterator[str]:
         yield path
 
 
-def _shown(new: Any, old: Any, path: str) -> str:
-    paths = list(_differing(_plain(new), _plain(old), path))
+def _shown(new: Any, old: Any, name: str, path: str) -> str:
+    kind = _type(name)
+    paths = list(_differing(_plain(new, kind), _plain(old, kind), path))
     more = ["..."] if len(paths) > _MAX_SHOWN else []
     return ", ".join(paths[:_MAX_SHOWN] + more)
 
@@ -107,8 +100,8 @@ def validate_update(new: Object, old: Object, errors: FieldErrors) -> None:
     masked = _masked(after, before)
     if known:
         _gated(masked, before, errors)
-    if not same(masked, before):
-        changed = _shown(masked, before, "spec")
+    if not same(masked, before, "PodSpec"):
+        changed = _shown(masked, before, "PodSpec", "spec")
         errors.forbidden("spec", f"pod updates may not change fields other than {MUTABLE}; changed: {changed}")
 
 
@@ -252,8 +245,8 @@ def validate_ephemeral(new: Object, old: Object, errors: FieldErrors) -> None:
         name = container["name"]
         if name not in kept:
             errors.forbidden(path, f'existing ephemeral containers "{name}" may not be removed')
-        elif not same(container, kept[name]):
-            changed = _shown(kept[name], container, f"{path}[{name}]")
+        elif not same(container, kept[name], "EphemeralContainer"):
+            changed = _shown(kept[name], container, "EphemeralContainer", f"{path}[{name}]")
             errors.forbidden(path, f'existing ephemeral containers "{name}" may not be changed; changed: {changed}')
 
 
@@ -340,7 +333,7 @@ def _resize_pod_level(after: Values, before: Values, errors: FieldErrors) -> Non
     for kind, shown in (("requests", "resource requests"), ("limits", "resource limits")):
         if (old or {}).get(kind, {}).keys() - new.get(kind, {}).keys():
             errors.forbidden(f"spec.resources.{kind}", f"pod-level {shown} cannot be removed")
-    if not same(_fixed(new), _fixed(old or {})):
+    if not same(_fixed(new), _fixed(old or {}), "ResourceRequirements"):
         errors.forbidden("spec", "only cpu and memory resources are mutable at pod-level")
 
 
@@ -364,13 +357,13 @@ def _resize_container(container: Values, was: Values, group: str, index: int, er
             errors.forbidden(f"{path}.resources.{kind}", f"resource {kind} cannot be removed")
     others = {name: value for name, value in container.items() if name != "resources"}
     before = {name: value for name, value in was.items() if name != "resources"}
-    if not same(others, before) or not same(_fixed(new), _fixed(old)):
+    if not same(others, before, "Container") or not same(_fixed(new), _fixed(old), "ResourceRequirements"):
         if group == "containers":
             errors.forbidden("spec", "only cpu and memory resources are mutable")
         else:
             errors.forbidden(path, "only cpu and memory resources for init or sidecar containers are mutable")
     policies = [policy.get("restartPolicy") for policy in container.get("resizePolicy", ())]
     restarts = group == "initContainers" and not is_sidecar(container) and "RestartContainer" in policies
-    if restarts and not same(new, old):
+    if restarts and not same(new, old, "ResourceRequirements"):
         why = "non-sidecar init containers with a resize policy of RestartContainer cannot be resized"
         errors.forbidden(path, why)

@@ -16,6 +16,12 @@ PODS = "/api/v1/namespaces/default/pods"
 APPS = "/apis/apps/v1/namespaces/default/deployments"
 BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
 NOW = "2026-11-23T06:00:00Z"
+SCALE_TO_ZERO = {
+    "apiVersion": "autoscaling/v1",
+    "kind": "Scale",
+    "metadata": {"name": "web"},
+    "spec": {"replicas": 0},
+}
 
 
 def _pod(name: str = "p", **labels: str) -> dict[str, Any]:
@@ -78,6 +84,29 @@ def test_replicas_are_applied_by_scale(tmp_path: Path) -> None:
         assert wrong.status == 400
         less = config | {"spec": {"replicas": -1}}
         assert (await api.call("PATCH", f"{path}?fieldManager=one", less, content_type=apply)).status == 422
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize(
+    ("method", "content_type", "body"),
+    [
+        ("PUT", "application/json", SCALE_TO_ZERO),
+        ("PATCH", MERGE, {"spec": {"replicas": 0}}),
+        ("PATCH", "application/strategic-merge-patch+json", {"spec": {"replicas": 0}}),
+        ("PATCH", "application/json-patch+json", [{"op": "replace", "path": "/spec/replicas", "value": 0}]),
+        ("PATCH", "application/apply-patch+yaml", SCALE_TO_ZERO),
+    ],
+)
+def test_a_scale_may_be_zero(tmp_path: Path, method: str, content_type: str, body: Any) -> None:
+    """In a Scale it is left out; in what is scaled it stays, where it is a pointer."""
+
+    async def test(api: Api) -> None:
+        await _created(api, APPS, _deployment())
+        path = f"{APPS}/web/scale?fieldManager=one" + ("&force=true" if "apply" in content_type else "")
+        scaled = await api.call(method, path, body, content_type=content_type)
+        assert scaled.status == 200
+        assert (await api.call("GET", f"{APPS}/web")).value["spec"]["replicas"] == 0
 
     run(tmp_path, test)
 

@@ -120,7 +120,8 @@ class Subresources:
         """Store what a ``Scale`` asks for, and return the one that follows."""
         errors = FieldErrors()
         stored = self._object(target)
-        new = scale.from_scale(stored, value, errors)
+        # Decoded, since what is stored may have the form of an earlier release.
+        new = decode(scale.from_scale(stored, value, errors), target.resource.struct).value
         if errors.found:
             raise invalid("Scale", "autoscaling", target.name, errors.found)
         # What is written was computed from this revision, whether or not the client named one.

@@ -111,6 +111,23 @@ def test_a_scale_may_be_zero(tmp_path: Path, method: str, content_type: str, bod
     run(tmp_path, test)
 
 
+def test_scaling_what_an_earlier_release_stored_drops_its_zeros(tmp_path: Path) -> None:
+    async def first(api: Api) -> None:
+        created = await _created(api, APPS, _deployment())
+        (stored,) = api.store.newest_of("apps/deployments")
+        await api.store.put(stored.key, created | {"spec": created["spec"] | {"paused": False}}, stored)
+
+    async def then(api: Api) -> None:
+        assert (await api.call("GET", f"{APPS}/web")).value["spec"]["paused"] is False
+        assert (await api.call("PUT", f"{APPS}/web/scale", SCALE_TO_ZERO)).status == 200
+        spec = (await api.call("GET", f"{APPS}/web")).value["spec"]
+        assert "paused" not in spec
+        assert spec["replicas"] == 0
+
+    run(tmp_path, first)
+    run(tmp_path, then)
+
+
 def test_a_pod_is_bound_once(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         await _created(api, PODS, _pod())

@@ -510,10 +510,16 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     max_reads: int = 400
     """Requests that read and are answered at a time; those of administrators, watches and streams do not count."""
     max_writes: int = 200
+    max_user_watches: int = 512
+    """Watches, logs that are followed and upgraded connections of one user; those of nodes and controllers do not."""
+    namespace_size_limit: str = "256Mi"
+    """How large the objects of a namespace get together, all of which are in memory."""
     audit_log: str = ""
     """File for a line of JSON about each request; empty: none."""
     history: int = 300
     """Seconds for which a watch or a list may go back; fewer, if too much was written meanwhile."""
+    history_size_limit: str = "512Mi"
+    """How much of what objects were is kept on the disk."""
     feature_gates: dict[str, bool] = {}
     """Features by their Kubernetes names, on or off; those that are not named have their default."""
     admission: AdmissionConfig = AdmissionConfig()
@@ -524,6 +530,20 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
         :raises InvalidArgument: if ``address`` is nothing of that.
         """
         return _ip_and_port("api.address", self.address, 6443) if self.address else None
+
+    def namespace_bytes(self) -> int:
+        """Return ``namespace_size_limit`` in bytes.
+
+        :raises InvalidArgument: if it is no size, or too small for some large objects.
+        """
+        return _bytes("api.namespace_size_limit", self.namespace_size_limit, least=16 << 20)
+
+    def history_bytes(self) -> int:
+        """Return ``history_size_limit`` in bytes.
+
+        :raises InvalidArgument: if it is no size, or so small that a list of large objects would not come to its end.
+        """
+        return _bytes("api.history_size_limit", self.history_size_limit, least=64 << 20)
 
 
 def _ip_and_port(key: str, text: str, example: int) -> tuple[str, int]:
@@ -544,8 +564,8 @@ def _bytes(key: str, text: str, *, least: int) -> int:
     except ValueError as error:
         raise InvalidArgument(f"{key}: {error}", hint="write it like 10Mi") from error
     if size < least:
-        what = "a byte" if least else "nothing"
-        raise InvalidArgument(f"{key}: {text} is less than {what}", hint="write it like 10Mi")
+        what = {0: "nothing", 1: "a byte"}.get(least, f"{least >> 20}Mi")
+        raise InvalidArgument(f"{key}: {text} is less than {what}", hint=f"write it like {max(least >> 20, 10)}Mi")
     return size
 
 
@@ -975,6 +995,13 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
     yield from _image_problems(config.agent)
     yield from problems_of(config.metrics.endpoint)
     yield from problems_of(config.api.endpoint)
+    yield from problems_of(config.api.namespace_bytes)
+    yield from problems_of(config.api.history_bytes)
+    if not 32 <= config.api.max_user_watches <= 2048:
+        yield InvalidArgument(
+            f"api.max_user_watches: {config.api.max_user_watches} is not in the range 32 to 2048",
+            hint="the API has 4096 for all; a client has one watch of each kind that it follows",
+        )
     yield from _server_problems(config.agent)
     if bool(config.api.tls_cert) != bool(config.api.tls_key):
         yield InvalidArgument("api: tls_cert and tls_key go together", hint="set both or neither")

@@ -93,6 +93,11 @@ def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
         ("[agent.user_namespaces]\nids_per_pod = -65536", "agent.user_namespaces.ids_per_pod: -65536 is not"),
         ("[agent.user_namespaces]\nids_per_pod = 2147483648", "agent.user_namespaces.ids_per_pod: 2147483648 is not"),
         ("[agent]\nmax_pods = -5", "agent.max_pods: -5 is less than 1"),
+        ("[api]\nmax_user_watches = 31", "api.max_user_watches: 31 is not in the range 32 to 2048"),
+        ("[api]\nmax_user_watches = 2049", "api.max_user_watches: 2049 is not in the range 32 to 2048"),
+        ('[api]\nnamespace_size_limit = "15Mi"', "api.namespace_size_limit: 15Mi is less than 16Mi"),
+        ('[api]\nnamespace_size_limit = "all"', "api.namespace_size_limit: "),
+        ('[api]\nhistory_size_limit = "63Mi"', "api.history_size_limit: 63Mi is less than 64Mi"),
         ('[network]\nsubnet = ""', "network.subnet: "),
         ('[network]\nsubnet = "10.0.0.1/16"', "network.subnet: 10.0.0.1/16 has host bits set"),
         ('[network]\nsubnet = "fd00::/64"', "network.subnet: "),
@@ -121,9 +126,11 @@ def test_a_value_out_of_range_is_refused_by_the_name_of_its_key(tmp_path: Path, 
 def test_the_smallest_values_are_taken(tmp_path: Path) -> None:
     loaded = load(
         tmp_path,
+        '[api]\nmax_user_watches = 32\nnamespace_size_limit = "16Mi"\nhistory_size_limit = "64Mi"\n'
         '[agent]\nmax_pods = 1\n[runtime]\ndefault_handler = "r"\n[runtime.handlers.r]\npath = "/usr/bin/runc"',
     )
     assert (loaded.agent.max_pods, loaded.runtime.default_handler) == (1, "r")
+    assert (loaded.api.namespace_bytes(), loaded.api.history_bytes()) == (16 << 20, 64 << 20)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,8 @@ from podkeep.base.text import rfc3339
 MAX_OBJECT_BYTES = 1_536 << 10
 """Of an object as it is stored (etcd's default)."""
 MAX_NAMESPACE_BYTES = 256 << 20
-"""Of the objects of a namespace together, for who is not of the cluster (etcd: 2 GiB for all, for everybody)."""
+"""Of the objects of a namespace together, for who is not of the cluster (etcd: 2 GiB for all, for everybody), unless
+``api.namespace_size_limit`` says otherwise."""
 LARGE_BYTES = 16 << 10
 """Of an object or a body, from which on a write waits for its turn: it takes 20 ms for each MB, of short values 250 ms,
 and several times its size in memory."""
@@ -122,6 +123,7 @@ class Registry:
 
     :param gates: fields of a gate that is off are dropped, unless the stored object uses them.
     :param now: tells the time; whole seconds of it are kept.
+    :param namespace_bytes: of the objects of a namespace together, for who is not of the cluster.
     """
 
     def __init__(
@@ -130,11 +132,13 @@ class Registry:
         admission: Admission | None = None,
         gates: FeatureGates | None = None,
         now: Callable[[], datetime] = _utc,
+        namespace_bytes: int = MAX_NAMESPACE_BYTES,
     ) -> None:
         self._store = store
         self._admission = admission or AdmitAll()
         self._gates = gates or FeatureGates()
         self._now = now
+        self._namespace_bytes = namespace_bytes
         self._turns = Turns(LARGE_BYTES, LARGE_AT_A_TIME)
         self._begun = store.revision
 
@@ -558,8 +562,9 @@ class Registry:
         """
         if not target.namespace or is_of_the_cluster(user):
             return
-        if self._store.bytes_in(target.namespace) + growth > MAX_NAMESPACE_BYTES:
-            why = f"the objects of namespace {target.namespace} have {MAX_NAMESPACE_BYTES >> 20} MiB; delete some first"
+        if self._store.bytes_in(target.namespace) + growth > self._namespace_bytes:
+            most = f"{self._namespace_bytes >> 20} MiB (api.namespace_size_limit)"
+            why = f"the objects of namespace {target.namespace} may have {most}; delete some first"
             raise forbidden(target.resource.plural, target.resource.group, target.name, why)
 
     async def _remove(self, target: Target, stored: Stored, value: Object, request: Request) -> Object:

@@ -22,9 +22,9 @@ MAX_READS = 400
 MAX_WRITES = 200
 MAX_STREAMS = 4096
 """Watches, logs that are followed, upgraded connections: half of the connections that the server has."""
-STREAMS_PART = 8
-"""One user has an eighth of them: each keeps up to 200 KiB of a large object for a client that reads nothing. Nodes and
-who else keeps a cluster going may have half."""
+MAX_USER_WATCHES = 512
+"""Of these, for one user: each keeps up to 200 KiB of a large object for a client that reads nothing. Nodes and who
+else keeps a cluster going may have half of all."""
 ROOM_BYTES = 64 << 20
 """Of what is made or read of large objects for clients of their own, who take their time."""
 OWN_BYTES = 128 << 10
@@ -43,8 +43,10 @@ class Slots:
     """
 
     limit: int
-    part: int = 2
-    """One user, who is not of the cluster, has at most the limit divided by this."""
+    setting: str = ""
+    """What an administrator sets it by; ``user_limit``, if there is one. Empty: nothing."""
+    user_limit: int | None = None
+    """What one user has at most who is not of the cluster; None: half of them."""
     users: Counter[str] = field(default_factory=Counter)
     used: int = 0
 
@@ -54,13 +56,16 @@ class Slots:
 
         :raises StatusError: 429, if there are too few, or the user has their share.
         """
-        part = 2 if of_the_cluster else self.part
-        share = -(-self.limit // part)
+        share = -(-self.limit // 2) if of_the_cluster or self.user_limit is None else self.user_limit
         seats = max(min(seats, share), 1)
         most = self.limit if of_the_cluster else self.limit - self.limit // 4
-        if self.used + seats > most or self.users[user] + seats > share:
+        if self.users[user] + seats > share:
             self._forget(user)
-            raise too_many_requests()
+            raise _refused(f"One user has at most {share} at a time", self.setting)
+        if self.used + seats > most:
+            self._forget(user)
+            setting = self.setting if self.user_limit is None else ""
+            raise _refused(f"All users together have at most {most} at a time", setting)
         self.used += seats
         self.users[user] += seats
         try:
@@ -73,6 +78,12 @@ class Slots:
     def _forget(self, user: str) -> None:
         if not self.users[user]:
             del self.users[user]
+
+
+def _refused(why: str, setting: str) -> StatusError:
+    """Return kube-apiserver's refusal, and which setting it comes from, if it comes from one."""
+    error = too_many_requests()
+    return too_many_requests(message=f"{error.message} {why} ({setting}).") if setting else error
 
 
 class NoRoom(StatusError):
@@ -105,8 +116,20 @@ class Room:
 class InFlight:
     """The requests that are being answered. Administrators' are not counted."""
 
-    def __init__(self, reads: int = MAX_READS, writes: int = MAX_WRITES, streams: int = MAX_STREAMS) -> None:
-        self.reads, self.writes, self.streams = Slots(reads), Slots(writes), Slots(streams, STREAMS_PART)
+    def __init__(
+        self,
+        reads: int = MAX_READS,
+        writes: int = MAX_WRITES,
+        streams: int = MAX_STREAMS,
+        watches: int = MAX_USER_WATCHES,
+    ) -> None:
+        """Count them.
+
+        :param watches: watches and other streams that one user may have.
+        """
+        self.reads = Slots(reads, "api.max_reads")
+        self.writes = Slots(writes, "api.max_writes")
+        self.streams = Slots(streams, "api.max_user_watches", user_limit=watches)
         self.kept = Slots(ROOM_BYTES)
         self.turns = Turns(LARGE_BYTES, 1)
 

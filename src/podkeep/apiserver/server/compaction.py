@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 
@@ -18,7 +20,7 @@ SHORT_S = 60.0
 """How long the past of events and leases is kept, at most."""
 MOST_BYTES = 512 << 20
 """Of what objects were, which the disk has beside what they are: a client that changes a label of a large object again
-and again makes some 100 MB of it in a second, and the file never gets smaller."""
+and again makes some 100 MB of it in a second, and the file never gets smaller (``api.history_size_limit``)."""
 MARKS = 8
 """How many times the revision is noted while that is written."""
 
@@ -29,15 +31,22 @@ async def compact_regularly(store: Store, seconds: float, most_bytes: int = MOST
     :param most_bytes: of what objects were; beyond them newer states are given up, too.
     """
     await asyncio.gather(
-        _regularly(store, store.compact, seconds), _short_lived(store, seconds), _bounded(store, most_bytes)
+        _regularly(store, store.compact, seconds), _short_lived(store, seconds), _bounded(store, seconds, most_bytes)
     )
 
 
-async def _bounded(store: Store, most_bytes: int) -> None:
+async def _bounded(store: Store, seconds: float, most_bytes: int) -> None:
     marks = deque([(0, 0), (store.revision, store.past_bytes)])
+    warned = -math.inf
     while True:
         while store.past_bytes - marks[0][1] > most_bytes:
             marks.popleft()
+        now = time.monotonic()
+        if marks[0][0] > store.compacted("") and now - warned > seconds:
+            # Clients are told that what they ask for is too old, and not why.
+            warned = now
+            what = f"objects had more than {most_bytes >> 20} MiB meanwhile (api.history_size_limit)"
+            log.warning("watches and lists go back less than %g s (api.history): %s", seconds, what)
         await _compacted(store.compact, marks[0][0])
         await store.past_reaches(marks[-1][1] + most_bytes // MARKS)
         marks.append((store.revision, store.past_bytes))

@@ -82,12 +82,13 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         stack.callback(sockets.close)
         store = await stack.enter_async_context(Store(Path(config.api.root) / backup.DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
-        tasks.start(compact_regularly(store, config.api.history))
+        tasks.start(compact_regularly(store, config.api.history, config.api.history_bytes()))
         lister = StoreLister(store, read_once=[EVENTS])
         kubelets = _kubelets(config, files, lister)
         tasks.start(_renew(config, files, sockets, kubelets, renewal))
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes(), config.api.token_auth_file)
-        registry = Registry(store, plugins.admission(config, store, lister, access, gates), gates)
+        admission = plugins.admission(config, store, lister, access, gates)
+        registry = Registry(store, admission, gates, namespace_bytes=config.api.namespace_bytes())
         await bootstrap.make_namespaces(registry)
         await bootstrap.make_priority_classes(registry)
         await bootstrap.make_roles(registry, lister)
@@ -167,7 +168,7 @@ def _parts(
     resources, lister = stored.resources, stored.lister
     served = Served()
     catalog = Catalog(served)
-    in_flight = InFlight(config.api.max_reads, config.api.max_writes)
+    in_flight = InFlight(config.api.max_reads, config.api.max_writes, watches=config.api.max_user_watches)
     metrics = Metrics(
         in_flight=lambda: (in_flight.reads.used, in_flight.writes.used),
         watches=lambda: len(resources.watches),

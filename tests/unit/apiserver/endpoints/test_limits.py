@@ -13,6 +13,7 @@ from podkeep.apiserver.requests.limits import ROOM_BYTES, SEAT_CHARACTERS, InFli
 from podkeep.apiserver.requests.query import Query
 
 PODS = "/api/v1/pods"
+UPSTREAM = "Too many requests, please try again later."
 ANN, BOB, CARL = (User(name=name) for name in ("ann", "bob", "carl"))
 
 
@@ -27,12 +28,19 @@ def count(limits: InFlight, held: ExitStack, user: User, method: str = "GET", qu
 
 
 def refused(limits: InFlight, user: User, method: str = "GET", query: str = "") -> bool:
+    return bool(why(limits, user, method, query))
+
+
+def why(limits: InFlight, user: User, method: str = "GET", query: str = "") -> str:
+    """Return why a request is refused, without kube-apiserver's own words; empty: it is not."""
     with ExitStack() as held:
         try:
             count(limits, held, user, method, query)
         except StatusError as error:
-            return (error.code, error.message) == (429, "Too many requests, please try again later.")
-    return False
+            if error.code != 429 or not error.message.startswith(UPSTREAM):
+                raise
+            return error.message.removeprefix(UPSTREAM) or "no setting"
+    return ""
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -95,9 +103,9 @@ def test_a_quarter_is_for_who_keeps_a_cluster_going(user: User, method: str) -> 
         assert refused(limits, user, method)
 
 
-def test_of_watches_one_user_has_an_eighth() -> None:
+def test_of_watches_one_user_has_a_number_of_their_own() -> None:
     """Each may keep a part of a large object; a node may have half."""
-    limits = InFlight(streams=32)
+    limits = InFlight(streams=32, watches=4)
     with ExitStack() as held:
         for number in range(4):
             count(limits, held, account("one", f"sa-{number}"), query="watch=true")
@@ -109,6 +117,26 @@ def test_of_watches_one_user_has_an_eighth() -> None:
         for _ in range(4):
             count(limits, held, ANN, query="watch=true")
         assert refused(limits, BOB, query="watch=true")  # what is left is for nodes
+
+
+def test_a_refusal_names_the_setting_that_it_comes_from() -> None:
+    limits = InFlight(reads=8, writes=4, streams=8, watches=2)
+    watch = {"query": "watch=true"}
+    with ExitStack() as held:
+        for _ in range(4):
+            count(limits, held, ANN)
+        assert why(limits, ANN) == " One user has at most 4 at a time (api.max_reads)."
+        for _ in range(2):
+            count(limits, held, BOB)
+        assert why(limits, CARL) == " All users together have at most 6 at a time (api.max_reads)."
+        for _ in range(2):
+            count(limits, held, ANN, "POST")
+        assert why(limits, ANN, "POST") == " One user has at most 2 at a time (api.max_writes)."
+        for user in (ANN, BOB, CARL):
+            for _ in range(2):
+                count(limits, held, user, **watch)
+        assert why(limits, ANN, **watch) == " One user has at most 2 at a time (api.max_user_watches)."
+        assert why(limits, User(name="dan"), **watch) == "no setting"
 
 
 def test_service_accounts_of_a_namespace_share_what_is_kept_for_them() -> None:
@@ -133,7 +161,7 @@ def test_reads_writes_and_watches_are_counted_apart() -> None:
 
 def test_long_selectors_take_more_seats() -> None:
     """An open watch keeps them: a user's share of watches is not a share of the memory."""
-    limits = InFlight(streams=192)
+    limits = InFlight(streams=192, watches=24)
     info = request_info.parse("GET", PODS, Query("watch=true"))
     with ExitStack() as held:
         held.enter_context(limits.counted(info, ANN, SEAT_CHARACTERS - 1))

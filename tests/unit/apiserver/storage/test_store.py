@@ -522,8 +522,11 @@ def test_the_first_of_many_large_writes_does_not_wait_for_the_last(tmp_path: Pat
     run(tmp_path / "db", steps)
 
 
-def test_what_objects_were_takes_no_more_of_the_disk_than_it_may(tmp_path: Path) -> None:
-    """However large they are, and however often they are written; counted anew by each start."""
+def test_what_objects_were_takes_no_more_of_the_disk_than_it_may(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However large they are, and however often they are written; counted anew by each start. The log says once why
+    clients may not go back as far as usual."""
     most = 16 << 20
 
     async def written_again(store: Store) -> None:
@@ -545,6 +548,8 @@ def test_what_objects_were_takes_no_more_of_the_disk_than_it_may(tmp_path: Path)
     run(tmp_path / "db", written_again)
     run(tmp_path / "db", steps)
     assert (tmp_path / "db").stat().st_size < 2 * most
+    why = "objects had more than 16 MiB meanwhile (api.history_size_limit)"
+    assert caplog.messages == [f"watches and lists go back less than 3600 s (api.history): {why}"]
 
 
 @pytest.mark.parametrize("resource_name", sorted(storage.SHORT_LIVED))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from podkeep.apiserver.storage import store as storage
 from podkeep.http.messages import Chunk, framed
 from support.api_calls import MERGE, Answer, Api, run
+from support.timeout import TIMEOUT_S
 
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
@@ -227,5 +229,51 @@ def test_a_watcher_that_takes_nothing_is_cut_off(tmp_path: Path) -> None:
         assert len(await watch.rest()) < 200 * count
         assert len(api.resources.watches) <= 1
         await watch.leave()
+
+    run(tmp_path, test)
+
+
+WATCHERS = 8
+IN_FULL = "&includeObject=Object"
+LARGE = "x" * 200_000
+
+
+async def _turns(watches: list[Answer], write: Awaitable[object]) -> list[int]:
+    """Return in which turns of the event loop watchers got the large event of a write."""
+    turn, got = 0, list[int]()
+
+    async def take(watch: Answer) -> None:
+        assert watch.lines is not None
+        while len(await anext(watch.lines)) < len(LARGE):
+            pass
+        got.append(turn)
+
+    async with asyncio.timeout(TIMEOUT_S), asyncio.TaskGroup() as group:
+        for watch in watches:
+            group.create_task(take(watch))
+        group.create_task(_made(write))
+        while len(got) < len(watches):
+            await asyncio.sleep(0)
+            turn += 1
+    return got
+
+
+async def _made(write: Awaitable[object]) -> None:
+    await write
+
+
+@pytest.mark.parametrize(
+    ("query", "accept"), [("", "application/json"), ("&labelSelector=!x", "application/json"), (IN_FULL, TABLE)]
+)
+def test_a_large_event_goes_to_one_watcher_in_each_turn(query: str, accept: str, tmp_path: Path) -> None:
+    """Each takes a piece of it into a buffer of its own: thousands of pieces at once kept all others waiting."""
+
+    async def test(api: Api) -> None:
+        past = f"resourceVersion={await _create(api, 'a')}{query}"
+        watches = [await _watch(api, past, accept) for _ in range(WATCHERS)]
+        turns = await _turns(watches, api.call("PUT", f"{CMS}/a", {"metadata": {"name": "a"}, "data": {"x": LARGE}}))
+        assert len(set(turns)) == WATCHERS
+        for watch in watches:
+            await watch.leave()
 
     run(tmp_path, test)

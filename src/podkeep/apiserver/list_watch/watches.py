@@ -252,14 +252,14 @@ class Watches:
 
     def _line(self, change: Change, view: Rendering, *, headers: bool) -> bytes:
         value = change.stored.value
-        if change.type is EventType.DELETED and change.is_previous:
-            value = with_revision(value, change.stored.revision)
-        if view.is_stored and len(value) < PIECE_BYTES:
+        if view.is_stored and len(value) < PIECE_BYTES and not change.is_previous:
             return view.event(change.type, value, headers=False)
-        # A large one is one object for all watchers, who may take it slowly.
+        # A large one is one object for all watchers, who may take it slowly; what is to be made of it is made once.
         key = change.stored.revision, change.type, view.resource.kind, view.form, view.include, headers
         line = self._lines.get(key)
         if line is None:
+            if change.is_previous:
+                value = with_revision(value, change.stored.revision)
             line = view.event(change.type, view.seen(value), headers=headers)
             self._lines.put(key, line, len(line))
         return line

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import sys
 from collections.abc import Awaitable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
 
+from podkeep.apiserver.list_watch import watches as watching
 from podkeep.apiserver.storage import store as storage
 from podkeep.http.messages import Chunk, framed
 from support.api_calls import MERGE, Answer, Api, run
@@ -273,6 +277,33 @@ def test_a_large_event_goes_to_one_watcher_in_each_turn(query: str, accept: str,
         watches = [await _watch(api, past, accept) for _ in range(WATCHERS)]
         turns = await _turns(watches, api.call("PUT", f"{CMS}/a", {"metadata": {"name": "a"}, "data": {"x": LARGE}}))
         assert len(set(turns)) == WATCHERS
+        for watch in watches:
+            await watch.leave()
+
+    run(tmp_path, test)
+
+
+def test_what_is_selected_no_more_is_read_once_for_all_watchers(tmp_path: Path) -> None:
+    """They are told of the object before, with the revision at which it went: of a large one that takes long."""
+    reads = itertools.count()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code is watching.with_revision.__code__:
+            next(reads)
+
+    async def test(api: Api) -> None:
+        labelled = {"metadata": {"name": "a", "labels": {"x": "1"}}, "data": {"x": LARGE}}
+        revision = (await api.call("POST", CMS, labelled)).value["metadata"]["resourceVersion"]
+        watches = [await _watch(api, f"resourceVersion={revision}&labelSelector=x") for _ in range(WATCHERS)]
+        sys.setprofile(count)
+        try:
+            change = {"metadata": {"labels": {"x": None}}}
+            await api.call("PATCH", f"{CMS}/a", change, content_type=MERGE)
+            said = [_said(await watch.events(1)) for watch in watches]
+        finally:
+            sys.setprofile(None)
+        assert said == [[("DELETED", "a")]] * WATCHERS
+        assert next(reads) == 1
         for watch in watches:
             await watch.leave()
 

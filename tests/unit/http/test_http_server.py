@@ -22,7 +22,7 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.http.budget import ClientGone, Pool
 from podkeep.http.connection import PIECE_BYTES, Limits
-from podkeep.http.listener import tcp_socket, unix_socket
+from podkeep.http.listener import Connection, Listener, tcp_socket, unix_socket
 from podkeep.http.messages import Handler, Refused, Request, Response, Upgrade, framed
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
@@ -145,6 +145,31 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(TIMEOUT_S):
         while not true():  # noqa: ASYNC110 - nothing tells
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_what_is_short_is_sent_at_once(host: str) -> None:
+    """Nagle's algorithm and delayed acknowledgements have a client wait 40 ms for the first answer after TLS."""
+    found: list[int] = []
+
+    async def serve(connection: Connection) -> None:
+        connected = connection.writer.get_extra_info("socket")
+        found.append(connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    async def scenario() -> None:
+        listener = Listener(serve, limit=1, admitted=None, handshake_timeout=TIMEOUT_S)
+        sock = tcp_socket(host, 0)
+        place = sock.getsockname()[:2]
+        listener.start([sock])
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(*place)
+            with suppress(ConnectionResetError):
+                await reader.read()
+        writer.transport.abort()
+        await listener.close()
+
+    asyncio.run(scenario())
+    assert found == [1]
 
 
 async def answer_path(request: Request) -> Response:

@@ -169,6 +169,7 @@ class Sessions:
         def make() -> socket.socket:
             sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
             sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # which asyncio leaves out without a protocol
             return sock
 
         if sandbox.config.namespaces.network is NamespaceMode.NODE:

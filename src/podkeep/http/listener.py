@@ -26,6 +26,9 @@ from podkeep.http.transport import abort
 log = logging.getLogger(__name__)
 
 BACKLOG = 128
+ACCEPTED_AT_ONCE = 16
+"""Connections that are taken in one turn of the event loop. Whoever comes waits for all that came before: with one in
+each turn, and work of others in each, for seconds."""
 SOCKET_BUFFER_BYTES = 128 * 1024
 """What the kernel holds of a connection in each direction (socket(7): it doubles this). Without it the kernel lets a
 buffer grow to megabytes, which are the daemon's as well."""
@@ -116,8 +119,9 @@ class Listener:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
             if sock.family != socket.AF_UNIX:
-                # asyncio does so for sockets that were made with a protocol, which create_server() makes none of. Without
-                # it the kernel holds back what is short until the peer acknowledges what came before, 40 ms later.
+                # asyncio does so for sockets that were made with a protocol, and create_server() makes none of these.
+                # Without it the kernel holds back what is short until the peer has acknowledged what came before, for
+                # 40 ms.
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.listen(BACKLOG)
             self._accepting.start(self._accept(sock))
@@ -141,16 +145,25 @@ class Listener:
         while True:
             try:
                 sock, _ = await loop.sock_accept(listening)
+                self._begin(sock)
+                for _ in range(ACCEPTED_AT_ONCE - 1):
+                    sock, _ = listening.accept()
+                    self._begin(sock)
+            except BlockingIOError:
+                pass  # there are no more
             except OSError as error:
                 if error.errno in _EXHAUSTED:
                     log.warning("no connection is accepted for %g s: %s", RETRY_S, error)
                     await asyncio.sleep(RETRY_S)
                 continue
-            task = self._connections.start(self._run(sock))
-            task.add_done_callback(self._forget)
-            self._add_stranger(task)
             # A flood must not keep out what else there is to do, as the end of those that made room.
             await asyncio.sleep(0)
+
+    def _begin(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        task = self._connections.start(self._run(sock))
+        task.add_done_callback(self._forget)
+        self._add_stranger(task)
 
     def _add_stranger(self, task: asyncio.Task[None]) -> None:
         if len(self._strangers) >= self._limit:

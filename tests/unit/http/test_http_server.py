@@ -12,7 +12,7 @@ import struct
 import subprocess
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,6 +170,30 @@ def test_what_is_short_is_sent_at_once(host: str) -> None:
 
     asyncio.run(scenario())
     assert found == [1]
+
+
+def test_many_who_come_at_once_are_taken_in_few_turns_of_the_event_loop(tmp_path: Path) -> None:
+    """Who comes after them waits for the work of others as often as there are turns."""
+    path = tmp_path / "socket"
+
+    async def serve(_: Connection) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        listener = Listener(serve, limit=200, admitted=None, handshake_timeout=TIMEOUT_S)
+        listener.start([unix_socket(path)])
+        turns = 0
+        with ExitStack() as held:
+            for _ in range(100):
+                held.enter_context(socket.socket(socket.AF_UNIX)).connect(str(path))
+            async with asyncio.timeout(TIMEOUT_S):
+                while len(listener) < 100:
+                    await asyncio.sleep(0)
+                    turns += 1
+            assert turns <= 25
+            await listener.close()
+
+    asyncio.run(scenario())
 
 
 async def answer_path(request: Request) -> Response:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
+
+import pytest
 
 from podkeep.base.concurrency.turns import Turns
 
@@ -41,10 +44,11 @@ def test_users_take_turns() -> None:
             for user in ("a", "a", "a", "a", "b", "c", "b"):
                 group.create_task(work.piece(user))
             group.create_task(work.piece("small", LARGE - 1))
-            await asyncio.sleep(0)
-            assert work.begun == ["a", "a", "small"]
+            while len(work.begun) < 3:  # noqa: ASYNC110 - in the next turns of the loop
+                await asyncio.sleep(0)
+            assert work.begun == ["a", "small", "a"]
             work.end.set()
-        assert work.begun == ["a", "a", "small", "a", "b", "c", "a", "b"]
+        assert work.begun == ["a", "small", "a", "b", "c", "a", "b", "a"]
 
     run(steps)
 
@@ -91,3 +95,42 @@ def test_work_is_begun_in_steps_of_the_loop_of_its_own() -> None:
         assert "large large" not in " ".join(done)
 
     run(steps)
+
+
+@pytest.mark.parametrize("at_a_time", [1, 2])
+@pytest.mark.parametrize("waits", [True, False])
+def test_between_pieces_that_take_long_others_have_many_steps(at_a_time: int, *, waits: bool) -> None:
+    """A connection, or a small write, takes ten steps, and had to wait for a piece with each of them."""
+
+    async def steps() -> None:
+        turns, done = Turns(LARGE, at_a_time), list[str]()
+
+        async def large() -> None:
+            if waits:
+                await turns.wait("user", LARGE)
+                _work(done)
+                return
+            async with turns.taken("user", LARGE):
+                _work(done)
+                await asyncio.sleep(0)
+
+        async def other() -> None:
+            for _ in range(20):
+                await asyncio.sleep(0)
+            done.append("other")
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(large())
+            group.create_task(other())
+        assert done == ["large", "other", "large", "large"]
+
+    run(steps)
+
+
+def _work(done: list[str]) -> None:
+    """Keep the loop busy: a quarter of this is long enough for many steps."""
+    end = time.monotonic() + 0.4
+    while time.monotonic() < end:
+        pass
+    done.append("large")

@@ -28,6 +28,7 @@ from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, forbidden, not_found, unavailable
 from podkeep.apiserver.requests.call import Call
+from podkeep.apiserver.requests.limits import LARGE_BYTES
 from podkeep.base.errors import Unavailable
 from podkeep.http.backend import Address, Backend
 from podkeep.http.messages import Headers, Request, Response, Upgrade
@@ -75,7 +76,7 @@ class Relay:
     async def log(self, call: Call, entry: Entry) -> Response:
         query, name = call.query, call.info.name
         wanted = asked.log_query(query, name)
-        pod = self._pod(call, name)
+        pod = await self._pod(call, name)
         container = asked.container_of(pod, query.text("container"))
         if not at(pod, "spec", "nodeName"):
             return call.respond(b"", status=204, content_type="text/plain")
@@ -104,14 +105,14 @@ class Relay:
 
     async def _container_stream(self, call: Call, kind: str, query: str) -> Response | Upgrade:
         self._check_create(call)
-        pod = self._pod(call, call.info.name)
+        pod = await self._pod(call, call.info.name)
         container = asked.container_of(pod, call.query.text("container"))
         place = _target(kind, call.info.namespace, call.info.name, container)
         return await self._stream(call, pod, place + (f"?{query}" if query else ""))
 
     async def port_forward(self, call: Call, entry: Entry) -> Response | Upgrade:
         self._check_create(call)
-        pod = self._pod(call, call.info.name)
+        pod = await self._pod(call, call.info.name)
         query = asked.ports_query(call.query)
         target = _target("portForward", call.info.namespace, call.info.name) + (f"?{query}" if query else "")
         return await self._stream(call, pod, target)
@@ -151,7 +152,7 @@ class Relay:
 
     async def pod(self, call: Call, entry: Entry) -> Response | Upgrade:
         scheme, name, port = _split(call.info.name, "pod")
-        pod = self._pod(call, name)
+        pod = await self._pod(call, name)
         ports = (item for container in pod["spec"].get("containers", ()) for item in container.get("ports", ()))
         port = port or str(next((item["containerPort"] for item in ports), ""))
         address = _first(at(pod, "status", "podIPs", default=()), "ip")
@@ -163,12 +164,12 @@ class Relay:
         """Pass a request on to a pod of a service."""
         scheme, name, port = _split(call.info.name, "service")
         if _PORT.fullmatch(port):
-            found = self._object(call, "services", name)
+            found = await self._object(call, "services", name)
             ports = {item["port"]: item.get("name", "") for item in at(found, "spec", "ports", default=())}
             if int(port) not in ports:
                 raise unavailable(f'no service port {int(port)} found for service "{name}"')
             port = ports[int(port)]
-        subsets = self._object(call, "endpoints", name).get("subsets", ())
+        subsets = (await self._object(call, "endpoints", name)).get("subsets", ())
         if not subsets:
             raise unavailable(f'no endpoints available for service "{name}"')
         places = [
@@ -193,10 +194,11 @@ class Relay:
         addresses = [item.get("ip") for item in at(pod or {}, "status", "podIPs", default=())]
         return address["ip"] in addresses and _is_allowed(address["ip"])
 
-    def _pod(self, call: Call, name: str) -> Mapping[str, Any]:
-        return self._object(call, "pods", name)
+    async def _pod(self, call: Call, name: str) -> Mapping[str, Any]:
+        return await self._object(call, "pods", name)
 
-    def _object(self, call: Call, plural: str, name: str) -> Object:
+    async def _object(self, call: Call, plural: str, name: str) -> Object:
+        await call.turn(LARGE_BYTES)  # it may be large
         found = self.lister.get(plural, call.info.namespace, name)
         if found is None:
             raise not_found(plural, "", name)

@@ -13,7 +13,7 @@ import msgspec
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds.resources import Resource, Target
 from podkeep.apiserver.list_watch.facts import Facts
-from podkeep.apiserver.list_watch.lists import Listed, Lists, Objects
+from podkeep.apiserver.list_watch.lists import Listed, Lists, Objects, Turn, no_turn
 from podkeep.apiserver.list_watch.watches import Watches
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import (
@@ -80,6 +80,9 @@ class Resources:
     async def get(self, call: Call, target: Target) -> Response:
         view = self._view(call, target.resource)
         stored = self.registry.get(target)
+        if not view.is_copied:
+            await call.turn(len(stored.value))
+            stored = self.registry.get(target)
         body = view.one(view.seen(stored.value))
         # What is sent as it is stored is no copy, and takes no room.
         if body is not stored.value:
@@ -94,7 +97,7 @@ class Resources:
             raise StatusError(406, "NotAcceptable", why)
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=False)
-        listed = await self.lists.find(target, asked)
+        listed = await self.lists.find(target, asked, call.turn)
         try:
             return await _list_answer(call, view, listed)
         except Compacted:
@@ -106,7 +109,7 @@ class Resources:
             raise not_acceptable([f"{JSON};stream=watch"])
         name = call.info.name if call.info.parts > 1 else ""
         asked = options.list_options(call.query, target.resource, name, watch=True)
-        lines, end = self.watches.start(target, asked, view, call.request.write_now, call.room)
+        lines, end = self.watches.start(target, asked, view, call.request.write_now, call.room, call.turn)
         call.request.at_end.callback(end)
         return call.respond(lines, content_type=view.form.content_type)
 
@@ -168,7 +171,7 @@ class Resources:
         body = await media_body(call)
         asked = options.delete_options(*body, call.query)
         chosen = options.list_options(call.query, target.resource, "", watch=False)
-        listed = await self.lists.find(target, chosen)
+        listed = await self.lists.find(target, chosen, call.turn)
         request = Request(user=call.user, dry_run=asked.dry_run, warnings=call.warnings)
         keys = listed.objects.keys()
         for start in range(0, len(keys), DELETED_AT_ONCE):
@@ -263,7 +266,8 @@ class _Unknown:
 
 async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
     """Answer with a list piece by piece, as it is made: a whole one would take memory, and keep others waiting."""
-    pieces = _list_pieces(view.list_body(listed.metadata), listed.objects, call.room)
+    turn = no_turn if view.is_copied else call.turn
+    pieces = _list_pieces(view.list_body(listed.metadata), listed.objects, call.room, turn)
     # Two pieces are made before the answer begins: until then a revision that is gone can still be told as 410.
     first = await anext(pieces)
     second = await anext(pieces, None)
@@ -281,7 +285,7 @@ async def _list_answer(call: Call, view: Rendering, listed: Listed) -> Response:
     return call.respond(body(), content_type=view.form.content_type)
 
 
-async def _list_pieces(body: ListBody, objects: Objects, room: Room) -> AsyncGenerator[bytes, None]:
+async def _list_pieces(body: ListBody, objects: Objects, room: Room, turn: Turn) -> AsyncGenerator[bytes, None]:
     """Yield a list in pieces.
 
     :raises NoRoom: if there is none for one of them.
@@ -290,7 +294,7 @@ async def _list_pieces(body: ListBody, objects: Objects, room: Room) -> AsyncGen
     for piece in pieces.add(body.start):
         yield piece
     separators = chain([body.before], repeat(body.between))
-    sent = objects.sent(pieces, room, lambda stored: (next(separators), body.item(stored.value)))
+    sent = objects.sent(pieces, room, lambda stored: (next(separators), body.item(stored.value)), turn)
     async with aclosing(sent):
         async for piece in sent:
             yield piece

@@ -72,7 +72,7 @@ class Subresources:
         target = _target(call, entry)
         rendering = Rendering(_SCALE, call.form(), options.include_object(call.query))
         if call.info.verb == "get":
-            found = scale.to_scale(self._object(target))
+            found = scale.to_scale(await self._object(call, target))
         elif call.info.verb == "update":
             body, media_type = await call.body()
             asked = options.write_options(call.query, "UpdateOptions")
@@ -94,7 +94,7 @@ class Subresources:
         kind = PatchType(media_type)
         patch = patch_value(body, kind, asked.validation, call.warnings)
         for attempt in range(ATTEMPTS):
-            before = scale.to_scale(self._object(target))
+            before = scale.to_scale(await self._object(call, target))
             value = _patched(before, patch, kind)
             # A patch that names a revision wants a conflict told, and not to be tried on another one.
             named = metadata(value).get("resourceVersion") != metadata(before)["resourceVersion"]
@@ -119,7 +119,7 @@ class Subresources:
     async def _scaled(self, call: Call, target: Target, value: Object, asked: WriteOptions) -> Object:
         """Store what a ``Scale`` asks for, and return the one that follows."""
         errors = FieldErrors()
-        stored = self._object(target)
+        stored = await self._object(call, target)
         # Decoded, since what is stored may have the form of an earlier release.
         new = decode(scale.from_scale(stored, value, errors), target.resource.struct).value
         if errors.found:
@@ -129,7 +129,8 @@ class Subresources:
         updated, _ = await self.registry.update(target, new, self.resources.request(call, asked))
         return scale.to_scale(updated)
 
-    def _object(self, target: Target) -> Object:
+    async def _object(self, call: Call, target: Target) -> Object:
+        await call.turn(len(self.registry.get(target).value))
         stored = self.registry.get(target)
         found = self.lister.get(*stored.key)
         return dict(found) if found is not None else {}
@@ -151,8 +152,7 @@ class Subresources:
         body, media_type = await call.body()
         asked = options.write_options(call.query, "CreateOptions")
         value = decode_object(body, media_type, entry.kind, asked.validation, call.warnings)
-        target = Target(self._resource(_PODS), call.info.namespace, call.info.name, "eviction")
-        if metadata(value).get("name", target.name) != target.name:
+        if metadata(value).get("name", call.info.name) != call.info.name:
             raise bad_request("name in URL does not match name in Eviction object")
         deletion = options.deletion(value.get("deleteOptions", {}))
         request = self.resources.request(call, asked)
@@ -161,11 +161,12 @@ class Subresources:
             request = Request(
                 field_manager=request.field_manager, user=request.user, dry_run=True, warnings=request.warnings
             )
-        await self._evict(target, value, deletion.options, request)
+        await self._evict(call, value, deletion.options, request)
         return call.answer(_SUCCESS | {"code": 201}, status=201)
 
-    async def _evict(self, target: Target, eviction: Object, given: DeleteOptions, request: Request) -> None:
-        pod = self._object(target._replace(subresource=""))
+    async def _evict(self, call: Call, eviction: Object, given: DeleteOptions, request: Request) -> None:
+        target = Target(self._resource(_PODS), call.info.namespace, call.info.name, "eviction")
+        pod = await self._object(call, target._replace(subresource=""))
         revision = given.resource_version
         if not evictions.ignores_budget(pod):
             budget = evictions.budget_of(pod, await self._budgets(pod, target.namespace))
@@ -176,7 +177,7 @@ class Subresources:
                 else:
                     # First the budget: if the deletion fails then, one disruption too few is allowed for a while, and
                     # never one too many.
-                    await self._charge(target, metadata(budget)["name"], request)
+                    await self._charge(call, metadata(budget)["name"], request)
         if not request.dry_run:
             marked = await self.registry.change(target, eviction, _at_revision(given.uid, revision), request)
             revision = metadata(marked)["resourceVersion"] if revision else ""
@@ -198,12 +199,12 @@ class Subresources:
             await asyncio.sleep(0)
         return found
 
-    async def _charge(self, target: Target, name: str, request: Request) -> None:
+    async def _charge(self, call: Call, name: str, request: Request) -> None:
         """Note a disruption in a budget."""
-        budgets = Target(self._resource(_BUDGETS), target.namespace, name, "status")
+        budgets = Target(self._resource(_BUDGETS), call.info.namespace, name, "status")
         for attempt in range(ATTEMPTS):
             now = rfc3339.of(datetime.now(UTC))
-            new = evictions.charged(self._object(budgets), target.name, now)
+            new = evictions.charged(await self._object(call, budgets), call.info.name, now)
             try:
                 await self.registry.update(budgets, new, request)
                 return

@@ -9,10 +9,10 @@ import asyncio
 import base64
 import binascii
 from bisect import bisect_right
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -44,6 +44,14 @@ ADDED_AT_ONCE = 1_000
 KEPT_BYTES = 64 << 10
 """Of the objects of a list, at once, that are kept for a client: it can take its time, and others change them. One is
 read if it is larger."""
+
+
+Turn: TypeAlias = Callable[[int], Awaitable[None]]
+"""Waits until nobody else reads what is large, given the bytes that are to be read until its caller waits again."""
+
+
+async def no_turn(_: int) -> None:
+    """Wait for nobody: nothing is read."""
 
 
 class Token(NamedTuple):
@@ -142,8 +150,8 @@ class Objects:
     def keys(self) -> Sequence[Key]:
         return self._keys
 
-    async def pages(self, room: Room) -> AsyncGenerator[Sequence[Stored], None]:
-        """Yield them, in portions of which each is worked on in one turn of the event loop.
+    async def pages(self, room: Room, turn: Turn = no_turn) -> AsyncGenerator[Sequence[Stored], None]:
+        """Yield them, in portions of which each is worked on in one turn of the event loop, after ``turn``.
 
         :raises Compacted: if the revision is not kept any more.
         :raises NoRoom: if there is none for what comes from the disk.
@@ -151,13 +159,15 @@ class Objects:
         for start, end in spans(self._sizes, KEPT_BYTES):
             found = [self._in_memory(index) for index in range(start, end)]
             with room.taken(sum(self._sizes[start + offset] for offset, stored in enumerate(found) if stored is None)):
-                yield await self._read(start, found)
+                page = await self._read(start, found)
+                await turn(sum(self._sizes[start:end]))
+                yield page
             # Not kept while the client takes what was made of it.
-            del found
+            del found, page
             await asyncio.sleep(0)
 
     async def sent(
-        self, pieces: Pieces, room: Room, parts_of: Callable[[Stored], Iterable[bytes]]
+        self, pieces: Pieces, room: Room, parts_of: Callable[[Stored], Iterable[bytes]], turn: Turn = no_turn
     ) -> AsyncGenerator[bytes, None]:
         """Yield what ``parts_of`` makes of each of them, joined by ``pieces``; ``pieces.rest()`` has what is left.
 
@@ -166,7 +176,7 @@ class Objects:
         :raises Compacted: as :meth:`pages`.
         :raises NoRoom: likewise, and if there is none for what else is made of a large one.
         """
-        async with aclosing(self.pages(room)) as pages:
+        async with aclosing(self.pages(room, turn)) as pages:
             async for page in pages:
                 for stored in page:
                     for piece in pieces.add(*parts_of(stored)):
@@ -203,15 +213,17 @@ class Lists:
     def __init__(self, store: Store, facts: Facts) -> None:
         self._store, self._facts = store, facts
 
-    async def find(self, target: Target, options: ListOptions) -> Listed:
-        """Return the objects that a request asks for.
+    async def find(self, target: Target, options: ListOptions, turn: Turn) -> Listed:
+        """Return the objects that a request asks for; each portion that selectors read has its ``turn``.
+
+        What comes from the disk is read by one after the other anyway.
 
         :raises StatusError: 400, 410 or 504.
         """
         resource = target.resource
         if options.continue_:
             token = read_token(options.continue_)
-            return await self._after(target, options, token)
+            return await self._after(target, options, token, turn)
         # With a limit, a revision means exactly that one (API concepts, the resourceVersion parameter).
         exact = options.match == EXACT or (options.resource_version and options.limit and not options.match)
         revision = options.resource_version or 0
@@ -228,9 +240,8 @@ class Lists:
         # A watcher of one object lists it so: it is looked up, not looked for.
         if name is not None and (target.namespace or not resource.namespaced):
             named = self._store.get(resource.key(target.namespace, name))
-            return await self._chosen(options, resource, [named] if named else [], self._store.revision)
-        page = self._snapshot(target)
-        return await self._chosen(options, resource, page.items, page.revision)
+            return await self._chosen(options, resource, Page([named] if named else [], self._store.revision), turn)
+        return await self._chosen(options, resource, self._snapshot(target), turn)
 
     def expired(self, options: ListOptions) -> StatusError:
         """Return the error of a list whose revision is not kept any more when it is read."""
@@ -244,12 +255,12 @@ class Lists:
         namespace = target.namespace if target.resource.namespaced else ""
         return self._store.snapshot(target.resource.storage_name, namespace)
 
-    async def _after(self, target: Target, options: ListOptions, token: Token) -> Listed:
+    async def _after(self, target: Target, options: ListOptions, token: Token, turn: Turn) -> Listed:
         after = (token.namespace, token.name)
         if token.revision in (-1, self._store.revision):
             page = self._snapshot(target)
             start = bisect_right(page.items, after, key=lambda stored: (stored.key.namespace, stored.key.name))
-            return await self._chosen(options, target.resource, page.items[start:], page.revision)
+            return await self._chosen(options, target.resource, Page(page.items[start:], page.revision), turn)
         try:
             return await self._at(target, options, token.revision, after)
         except FutureRevision as error:
@@ -257,16 +268,18 @@ class Lists:
         except Compacted:
             raise _ExpiredToken(token) from None
 
-    async def _chosen(self, options: ListOptions, resource: Resource, items: list[Stored], revision: int) -> Listed:
+    async def _chosen(self, options: ListOptions, resource: Resource, all_of: Page, turn: Turn) -> Listed:
         """Return a page of what is in memory, letting others take turns while selectors read many objects."""
+        items, revision = all_of.items, all_of.revision
         limit = options.limit or len(items)
         if not options.selects:
             page, left = items[:limit], max(len(items) - limit, 0)
             return await self._listed(page, revision, more=left > 0, remaining=left)
         found: list[Stored] = []
-        for turn in turns(items, TURN_BYTES):
+        for portion in turns(items, TURN_BYTES):
             await asyncio.sleep(0)
-            for stored in turn:
+            await turn(sum(len(stored.value) for stored in portion))
+            for stored in portion:
                 if not self._facts.selects(options, resource, stored):
                     continue
                 if len(found) == limit:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.list_watch.facts import Facts
-from podkeep.apiserver.list_watch.lists import Objects, future_revision
+from podkeep.apiserver.list_watch.lists import Objects, Turn, future_revision, no_turn
 from podkeep.apiserver.list_watch.recent import Recent
 from podkeep.apiserver.meta.status import StatusError, expired, internal
 from podkeep.apiserver.requests.limits import NoRoom, Room
@@ -96,12 +96,13 @@ class Watches:
             watcher.end()
 
     def start(
-        self, target: Target, options: ListOptions, view: Rendering, write_now: WriteNow, room: Room
+        self, target: Target, options: ListOptions, view: Rendering, write_now: WriteNow, room: Room, turn: Turn
     ) -> tuple[AsyncGenerator[bytes, None], Callable[[], None]]:
         """Begin a watch.
 
         :param write_now: writes lines while the next ones are waited for; False: it wrote none.
         :param room: for what is kept of large objects for this watch alone.
+        :param turn: of reading large ones that are there.
         :returns: its lines, and what ends it.
         :raises StatusError: 504, if the revision is not there yet.
         """
@@ -133,7 +134,8 @@ class Watches:
             watcher.end()
             self._open.discard(watcher)
 
-        pieces = self._initial(options, view, initial, room)
+        is_read = options.selects or not view.is_stored
+        pieces = self._initial(options, view, initial, room, turn if is_read else no_turn)
         return self._stream(watcher, options, view, pieces, revision), end
 
     def _chunk_of(self, events: Sequence[Event], view: Rendering) -> Chunk:
@@ -190,7 +192,7 @@ class Watches:
             yield error_line(internal(str(error)))
 
     async def _initial(
-        self, options: ListOptions, view: Rendering, initial: Objects, room: Room
+        self, options: ListOptions, view: Rendering, initial: Objects, room: Room, turn: Turn
     ) -> AsyncGenerator[bytes, None]:
         """Yield the lines of the objects that are there, in pieces; an object that is large is one, and no copy."""
         headers = True
@@ -206,7 +208,7 @@ class Watches:
             return (made,)
 
         pieces = Pieces()
-        async with aclosing(initial.sent(pieces, room, line)) as sent:
+        async with aclosing(initial.sent(pieces, room, line, turn)) as sent:
             async for piece in sent:
                 yield piece
         yield pieces.rest()

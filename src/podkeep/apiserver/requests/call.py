@@ -42,7 +42,7 @@ class Call:
     received: int = 0
     """Bytes of its body, once that was read."""
     turns: Turns | None = None
-    """Of those who send large bodies; None: it waits for nobody."""
+    """Of those who send large bodies, or have large objects read; None: it waits for nobody."""
     authorizer: Authorizer | None = None
     """Asked about what a request turns out to do beyond its verb; None: nobody may do that."""
 
@@ -87,10 +87,14 @@ class Call:
             data = await bodies.read(self.request)
         self.received = len(data)
         self.take_room(len(data))
-        if self.turns is not None:
-            # It is read, and what it asks for computed, before the loop looks at the next one.
-            await self.turns.wait(share_of(self.user), len(data))
+        # It is read, and what it asks for computed, before the loop looks at the next one.
+        await self.turn(len(data))
         return data, media_type
+
+    async def turn(self, size: int) -> None:
+        """Wait for the turn of reading so many bytes of JSON; it lasts until the caller waits for something else."""
+        if self.turns is not None:
+            await self.turns.wait(share_of(self.user), size)
 
     def take_room(self, size: int) -> None:
         """Keep so many bytes for this request until its client has the answer.

@@ -70,6 +70,11 @@ class Rendering:
         return self.is_plain and self.resource.view is None
 
     @property
+    def is_copied(self) -> bool:
+        """Whether nothing is made of stored bytes for an answer with them."""
+        return self.is_stored and not self.form.pretty and self.form.media_type != YAML
+
+    @property
     def meta_version(self) -> str:
         """The ``apiVersion`` of what is shown instead of objects."""
         return f"meta.k8s.io/{self.form.version}"

@@ -1,12 +1,17 @@
-"""Large bodies: read one after the other, by users in turn, while others are answered."""
+"""Large bodies, and large objects that are read: one after the other, by users in turn, while others are answered."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable
 from pathlib import Path
+from types import FrameType
 
-from support.api_calls import Api, run
+import pytest
+
+from podkeep.apiserver.requests.output import Rendering
+from support.api_calls import Answer, Api, run
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -28,5 +33,94 @@ def test_a_small_request_does_not_wait_for_many_large_bodies(tmp_path: Path) -> 
                 group.create_task(ends("large", api.call("POST", f"{MAPS}?fieldValidation=Strict", value)))
             group.create_task(ends("small", api.call("POST", MAPS, {"metadata": {"name": "small"}})))
         assert ended.index("small") < 10
+
+    run(tmp_path, steps)
+
+
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+METADATA = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
+PODS = "/api/v1/namespaces/default/pods"
+
+
+@pytest.mark.parametrize(
+    ("path", "accept"),
+    [
+        (f"{PODS}/a", TABLE),
+        (f"{PODS}/a", METADATA),
+        (f"{PODS}/a?pretty=true", "application/json"),
+        (f"{PODS}/a", "application/yaml"),
+        (f"{DEPLOYMENTS}/a/scale", "application/json"),
+    ],
+)
+def test_a_small_request_does_not_wait_for_many_reads_of_large_objects(path: str, accept: str, tmp_path: Path) -> None:
+    """Each takes 10 ms to 20 ms for each MB, and one user may have two hundred at a time."""
+    template = {"containers": [{"name": "a", "image": "b", "args": ["x" * 100] * 4_000}]}
+    deployment = {
+        "metadata": {"name": "a"},
+        "spec": {
+            "selector": {"matchLabels": {"a": "b"}},
+            "template": {"metadata": {"labels": {"a": "b"}}, "spec": template},
+        },
+    }
+
+    async def steps(api: Api) -> None:
+        await api.make_roles()
+        pod = {"metadata": {"name": "a"}, "spec": template}
+        for where, value in ((PODS, pod), (DEPLOYMENTS, deployment)):
+            assert (await api.call("POST", where, value)).status == 201
+        ended: list[str] = []
+
+        async def ends(name: str, work: Awaitable[Answer]) -> None:
+            assert (await work).status == 200
+            ended.append(name)
+
+        async with asyncio.TaskGroup() as group:
+            for _ in range(20):
+                group.create_task(ends("large", api.call("GET", path, accept=accept)))
+            group.create_task(ends("small", api.call("GET", f"{MAPS}?limit=1")))
+        assert ended.index("small") < 4
+
+    run(tmp_path, steps)
+
+
+@pytest.mark.parametrize("query", ["", "&watch=true"])
+def test_of_many_lists_one_reads_a_large_object_in_each_turn(query: str, tmp_path: Path) -> None:
+    """A row of a Table is made of the whole object."""
+    rows, in_a_turn = 0, list[int]()
+
+    def count(frame: FrameType, event: str, _: object) -> None:
+        nonlocal rows
+        rows += event == "call" and frame.f_code is Rendering.row.__code__
+
+    async def tick() -> None:
+        nonlocal rows
+        while True:
+            await asyncio.sleep(0)
+            in_a_turn.append(rows)
+            rows = 0
+
+    async def steps(api: Api) -> None:
+        await api.make_roles()
+        for name in "abc":
+            value = {"metadata": {"name": name}, "data": {"x": "x" * 100_000}}
+            assert (await api.call("POST", MAPS, value)).status == 201
+
+        async def listed() -> None:
+            answer = await api.call("GET", f"{MAPS}?includeObject=Object{query}", accept=TABLE)
+            assert answer.lines is not None
+            size = 0
+            while size < 300_000:
+                size += len(await anext(answer.lines))
+            await answer.leave()
+
+        ticking = asyncio.create_task(tick())
+        sys.setprofile(count)
+        try:
+            await asyncio.gather(*(listed() for _ in range(8)))
+        finally:
+            sys.setprofile(None)
+            ticking.cancel()
+        assert (sum(in_a_turn), max(in_a_turn)) == (24, 1)
 
     run(tmp_path, steps)

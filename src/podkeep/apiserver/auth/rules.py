@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
+from math import prod
 from typing import Any, NamedTuple
 
 from podkeep.apiserver.auth.interfaces import RequestAttributes
@@ -16,8 +17,10 @@ from podkeep.base.text.printable import quote
 ALL = "*"
 MAX_PARTS = 5_000
 """Of a role whose writer may not grant whatever they like: each is held against all that they may do."""
-MAX_COMPARISONS = 500_000
-"""Of those parts with the rules that the writer has, which may themselves be as many as they like."""
+MAX_COMPARISONS = 50_000
+"""Of those parts with rules of the writer that are long, some 1.5 µs each; and with URLs. Others are looked up."""
+_LOOKED_UP = 16
+"""Parts that a rule comes apart into, up to which they are looked up, and not compared one by one."""
 _FEW = 8
 """Texts among which one is looked for one by one."""
 
@@ -135,17 +138,64 @@ def uncovered(owned: Iterable[Rule], wanted: Iterable[Mapping[str, Any]]) -> lis
 
     :raises TooManyParts: if ``wanted`` has more than :data:`MAX_PARTS`, or they take :data:`MAX_COMPARISONS`.
     """
-    own = [rule.indexed() for rule in owned]
+    own = _Owned(owned)
     missing = []
-    compared = 0
     for count, part in enumerate(chain.from_iterable(map(parts, wanted))):
-        if count == MAX_PARTS or compared > MAX_COMPARISONS:
+        if count == MAX_PARTS or own.compared > MAX_COMPARISONS:
             raise TooManyParts
-        place = next((place for place, rule in enumerate(own, 1) if rule.covers(part)), 0)
-        compared += place or len(own)
-        if not place:
+        if not own.cover(part):
             missing.append(part)
     return missing
+
+
+class _Owned:
+    """The rules that somebody has: thousands of short ones, of which each part is looked up, and few long ones."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self._parts: set[Part] = set()
+        self._long: list[Rule] = []
+        self._with_urls: list[Rule] = []
+        self.compared = 0
+        for rule in rules:
+            if rule.urls:
+                self._with_urls.append(rule)
+            if not _is_short(rule.value):
+                self._long.append(rule.indexed())
+            else:
+                found = parts({**rule.value, "nonResourceURLs": ()})
+                # An empty name in a rule is none of an object; that there are no names means all of them.
+                is_named = bool(rule.value.get("resourceNames"))
+                self._parts.update(part for part in found if part.name or not is_named)
+
+    def cover(self, part: Part) -> bool:
+        """Tell whether a single rule covers a part."""
+        if part.url:
+            for rule in self._with_urls:
+                self.compared += len(rule.urls)
+                if rule.covers(part):
+                    return True
+            return False
+        if any(Part(*texts) in self._parts for texts in product(*_alternatives(part))):
+            return True
+        for rule in self._long:
+            self.compared += 1
+            if rule.covers(part):
+                return True
+        return False
+
+
+def _is_short(rule: Mapping[str, Any]) -> bool:
+    lengths = (len(rule.get(field, ())) or 1 for field in ("verbs", "apiGroups", "resources", "resourceNames"))
+    return prod(lengths) <= _LOOKED_UP
+
+
+def _alternatives(part: Part) -> Iterator[tuple[str, ...]]:
+    """Yield for each text of a part on a resource what a rule may have for it, as :meth:`Rule.covers` has it."""
+    subresource = part.resource.partition("/")[2]
+    yield part.verb, ALL
+    yield part.group, ALL
+    yield (part.resource, ALL, f"*/{subresource}") if subresource else (part.resource, ALL)
+    yield (part.name, "") if part.name else ("",)
 
 
 def compact(missing: Iterable[Part]) -> list[str]:

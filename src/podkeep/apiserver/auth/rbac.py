@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -38,6 +39,9 @@ _MAX_ERROR_CHARACTERS = 1_024
 MAX_BYTES = 256 << 10
 """Of the rules of one user in one namespace, encoded: the role that goes beyond it does not count, and none after it.
 They may be read for each request, and each is held against all of them."""
+MAX_GRANTS = 20_000
+"""Of one user in one namespace: bindings to them and to each of their groups. A review may name thousands of groups,
+with a thousand bindings to each."""
 _MAX_KEPT_BYTES = 16 * MAX_BYTES
 """Of the rules that are kept for all users, encoded; they may be twenty times that in memory."""
 
@@ -143,14 +147,20 @@ class _Index:
             if not grants:
                 del self.grants[subject]
 
-    def granted(self, user: User, namespace: str) -> list[Grant]:
-        """Return what bindings of one namespace (empty: of the cluster) give a user, by their names."""
+    def granted(self, user: User, namespace: str) -> tuple[list[Grant], bool]:
+        """Return what bindings of one namespace (empty: of the cluster) give a user, by their names, and whether that
+        is all: of more than ``MAX_GRANTS`` no others are looked at."""
         found: dict[str, tuple[int, Grant]] = {}
+        left = MAX_GRANTS
         for kind, name in (("User", user.name), *(("Group", group) for group in user.groups)):
-            for binding, grant in self.grants.get(_Subject(namespace, kind, name), {}).items():
+            grants = self.grants.get(_Subject(namespace, kind, name), {})
+            for binding, grant in islice(grants.items(), left):
                 # Of several subjects that are the user the first in the binding counts, as upstream (`appliesTo`).
                 found[binding] = min(found.get(binding, grant), grant, key=lambda placed: placed[0])
-        return [found[binding][1] for binding in sorted(found)]
+            left -= len(grants)
+            if left < 0:
+                break
+        return [found[binding][1] for binding in sorted(found)], left >= 0
 
 
 def _subject(value: Mapping[str, Any], namespace: str) -> _Subject | None:
@@ -215,7 +225,10 @@ class Rbac:
         rules: list[tuple[Grant, tuple[Rule, ...]]] = []
         errors: list[str] = []
         first: dict[RoleRef, Grant] = {}
-        for grant in index.granted(user, namespace):
+        grants, are_all = index.granted(user, namespace)
+        if not are_all:
+            errors.append(f"more than {MAX_GRANTS} bindings to the user and their groups; others do not count")
+        for grant in grants:
             first.setdefault(grant.role, grant)
         # The first binding to a role is the reason; others give nothing more, and there may be any number of them.
         size = 0

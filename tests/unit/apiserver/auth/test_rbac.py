@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
-from podkeep.apiserver.auth.rbac import MAX_BYTES, Rbac, RoleRef, aggregated_rules
+from podkeep.apiserver.auth.rbac import MAX_BYTES, MAX_GRANTS, Rbac, RoleRef, aggregated_rules
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.union import AnyAuthorizer
 from podkeep.apiserver.auth.user import User
@@ -270,6 +270,24 @@ def test_rules_without_end_do_not_count() -> None:
     assert len(problem) < 2_000
     assert rbac.authorize(bob, get("secrets", "ns1")).allowed  # what counts everywhere has its own bound
     assert not rbac.authorize(bob, get("pods", "ns1")).allowed
+
+
+def test_bindings_without_end_do_not_count() -> None:
+    """A review may name thousands of groups, and each of them had all of its bindings looked at."""
+    groups = tuple(f"g{number}" for number in range(1_000))
+    subjects = [{"kind": "Group", "name": name} for name in groups]
+    bindings = [binding(f"b{number:02}", "Role/r", *subjects, namespace="ns1") for number in range(30)]
+    late = binding("late", "Role/late", subjects[-1], namespace="ns1")
+    roles = role("r", READ_SECRETS, namespace="ns1"), role("late", READ_PODS, namespace="ns1")
+    rbac = Rbac(Objects(*roles, *bindings, late))
+    who = User(name="x", groups=groups)
+    assert rbac.authorize(who, get("secrets", "ns1")).allowed
+    refused = rbac.authorize(who, get("pods", "ns1"))
+    assert (refused.allowed, refused.reason) == (
+        False,
+        f"RBAC: more than {MAX_GRANTS} bindings to the user and their groups; others do not count",
+    )
+    assert rbac.authorize(User(name="x", groups=groups[-1:]), get("pods", "ns1")).allowed
 
 
 @pytest.mark.parametrize("size", [MAX_BYTES * 9 // 10, 1 << 20])

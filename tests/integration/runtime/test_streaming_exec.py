@@ -191,6 +191,34 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_command_sees_the_size_of_its_terminal_from_the_beginning(
+    pods: Pods, container: str, transport: Transport
+) -> None:
+    """crun sets it beside the command that runs already: without the wait every third one was earlier."""
+
+    async def go() -> bytes:
+        request = await ask(pods, container, "stty", "size", stdin=True, tty=True)
+        client = await streams.connect(transport, request, stdin=True, tty=True)
+        await client.resize(132, 43)
+        return (await streams.collect(client))[0]
+
+    assert [pods.wait(go()) for _ in range(20)] == [b"43 132\r\n"] * 20
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_first_size_of_a_client_far_away_is_waited_for(pods: Pods, container: str, transport: Transport) -> None:
+    async def go() -> bytes:
+        request = await ask(pods, container, "stty", "size", stdin=True, tty=True)
+        client = await streams.connect(transport, request, stdin=True, tty=True)
+        await asyncio.sleep(0.2)  # a round trip to it
+        await client.resize(132, 43)
+        return (await streams.collect(client))[0]
+
+    # On a machine with too much to do its answer may come later still.
+    assert any(pods.wait(go()) == b"43 132\r\n" for _ in range(10))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("tty", [False, True])
 def test_a_command_whose_client_vanishes_is_killed_with_all_it_started(
     pods: Pods, container: str, transport: Transport, tty: bool

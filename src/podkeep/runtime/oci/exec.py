@@ -13,6 +13,10 @@ A terminal of the kernel can be locked as well: a process that reads or writes i
 a file of FUSE holds a lock of it until that file's server answers. The last close of the master (tty_ldisc_hangup) and
 a new size (tiocswinsz) wait for these locks, whatever signal comes. So another process holds each terminal until the
 daemon has closed it, and each size is set by a process of its own.
+
+The first size is the OCI runtime's to set. crun does so beside the command that it has started already (its
+``libcrun_container_exec``, up to 1.29 at least), and every third command was there before its size. So the command is
+stopped before its first instruction until the terminal has come, which crun sends after it has set the size.
 """
 
 from __future__ import annotations
@@ -30,14 +34,14 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
-from podkeep.kernel.process import procfs
+from podkeep.kernel.process import holder, procfs
 from podkeep.runtime.oci import entering
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.null_device import open_null
@@ -54,7 +58,7 @@ def take(channel):
     for _, _, data in channel.recvmsg(4096, _socket.CMSG_SPACE(4))[1]:
         return int.from_bytes(data, sys.byteorder)
     posix._exit(1)
-channel = _socket.socket(fileno=int(sys.argv[1]))
+channel = _socket.socket(fileno=0)
 terminal = take(_socket.socket(fileno=take(channel)))
 found = posix.fstat(terminal)
 if (found.st_mode & 0o170000, found.st_rdev) == (0o020000, 0x502):
@@ -281,12 +285,16 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener,
         _Receiver() as receiver,
+        # Without a size there is nothing to wait for.
+        _Holder() if "consoleSize" in command.process else nullcontext() as held,
     ):
         listener.bind(str(path))
         try:
             listener.listen(1)
             console = ["--tty", "--console-socket", str(path), command.container]
-            process = ExecProcess(runtime=_popen(command, [*argv, *console], ExecStdio()), command=command, token=token)
+            entered = command if held is None else replace(command, enter=held.entered_by(command.enter))
+            popen = _popen(entered, [*argv, *console], ExecStdio())
+            process = ExecProcess(runtime=popen, command=command, token=token)
             try:
                 process.terminal = _receive_terminal(listener, receiver, process.runtime)
                 process.keep_terminal()
@@ -359,21 +367,20 @@ def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subproces
         os.close(null)
 
 
-class _Receiver:
-    """A process that takes a descriptor which the daemon must not have before it is known to be a terminal."""
+class _Helper:
+    """A process of ours with a channel to it, which is its standard input; it is killed at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, *program: str) -> None:
         self.channel, theirs = socket.socketpair()
         with theirs:
             try:
                 # With -I and -S nothing is imported from the working directory, the environment or site-packages.
-                argv = [sys.executable, "-I", "-S", "-c", _RECEIVER, str(theirs.fileno())]
-                self._process = spawn.start(argv, pass_fds=(theirs.fileno(),))
+                self._process = spawn.start([sys.executable, "-I", "-S", *program], stdin=theirs.fileno())
             except BaseException:
                 self.channel.close()
                 raise
 
-    def __enter__(self) -> _Receiver:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -381,6 +388,34 @@ class _Receiver:
         self._process.kill()
         with suppress(DeadlineExceeded):  # it has what is no terminal
             wait(self._process)
+
+
+class _Holder(_Helper):
+    """A process that keeps a command from its first instruction; its end lets the command go on."""
+
+    def __init__(self) -> None:
+        super().__init__(holder.__file__)
+
+    def entered_by(self, enter: Enter | None) -> Enter:
+        """Return what the OCI runtime is to enter, beside what it enters anyway, so that its command is held."""
+
+        def enter_and_hold(pid: int) -> None:
+            if enter is not None:
+                enter(pid)
+            self.channel.settimeout(START_TIMEOUT_S)
+            # It ends without an answer where it may not trace: the command may then see its terminal without a size.
+            with suppress(OSError):
+                self.channel.sendall(str(pid).encode())
+                self.channel.recv(1)
+
+        return enter_and_hold
+
+
+class _Receiver(_Helper):
+    """A process that takes a descriptor which the daemon must not have before it is known to be a terminal."""
+
+    def __init__(self) -> None:
+        super().__init__("-c", _RECEIVER)
 
     def take_from(self, connection: socket.socket) -> None:
         """Have the next descriptor that comes through a connection received; the answer comes through the channel."""

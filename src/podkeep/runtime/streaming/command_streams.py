@@ -50,6 +50,11 @@ class ResizeDecoder:
 
     _rest: bytes = field(default=b"", init=False)
 
+    @property
+    def is_between_lines(self) -> bool:
+        """Whether all that has come was whole lines."""
+        return not self._rest
+
     def feed(self, data: bytes) -> list[Size]:
         """Return the sizes complete with ``data``; a line that is none is passed over."""
         *lines, self._rest = (self._rest + data).rsplit(b"\n", MAX_RESIZE_LINES)

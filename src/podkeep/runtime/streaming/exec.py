@@ -20,8 +20,13 @@ from podkeep.runtime.streaming import status
 from podkeep.runtime.streaming.command_streams import CommandStreams, ResizeDecoder, Size
 from podkeep.runtime.streaming.descriptor import Descriptor
 
-FIRST_SIZE_S = 0.1
-"""How long a terminal's first size is waited for, so that a command that looks at once sees the right one."""
+FIRST_SIZE_S = 0.5
+"""How long a terminal's first size is waited for, so that a command that looks at once sees the right one.
+
+A client sends it when it knows that the connection is there: it comes a round trip later, 0.3 s around the world, and
+50 ms from kubectl on a busy machine. Some never send one (kubectl does not if its output is no terminal), and half a
+second at the start of a terminal is not yet a wait.
+"""
 TERMINAL_DRAIN_S = 1.0
 """How long after a command's end its terminal may take to say so; what it wrote passes through a kernel thread."""
 RESIZE_PAUSE_S = 0.05
@@ -56,8 +61,10 @@ async def _first_size(resize: Source | None, decoder: ResizeDecoder) -> Size | N
     try:
         async with asyncio.timeout(FIRST_SIZE_S):
             while data := await resize.receive():
-                if sizes := decoder.feed(data):
-                    return sizes[-1]
+                sizes = decoder.feed(data)
+                # A client whose own terminal has no size says 0 and 0: that is its answer.
+                if sizes or decoder.is_between_lines:
+                    return sizes[-1] if sizes else None
     except TimeoutError:
         pass
     return None

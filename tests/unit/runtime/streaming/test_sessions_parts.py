@@ -261,6 +261,17 @@ def test_a_size_that_is_there_is_known_before_the_command_starts() -> None:
     assert asyncio.run(main()) == Size(width=111, height=44)
 
 
+def test_a_client_that_says_that_its_terminal_has_no_size_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exec_session, "FIRST_SIZE_S", 1000)
+
+    async def main() -> Size | None:
+        inbox = Inbox(Account())
+        await inbox.put(b'{"Width": 0, "Height": 0}\n')
+        return await exec_session._first_size(inbox, ResizeDecoder())
+
+    assert run(main()) is None
+
+
 def test_a_line_without_end_is_not_kept() -> None:
     decoder = ResizeDecoder()
     for _ in range(100):

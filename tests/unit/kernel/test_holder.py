@@ -1,0 +1,98 @@
+"""A command that is stopped before its first instruction, by the program that a runtime of containers has for that."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from podkeep.kernel.process import holder
+from podkeep.runtime.oci.exec import set_terminal_size
+from support import processes
+from support.cri import wait_for
+
+
+@contextmanager
+def held(pid: int, answer: bytes = b"s") -> Iterator[subprocess.Popen[bytes]]:
+    ours, theirs = socket.socketpair()
+    with ours:
+        with theirs:
+            process = subprocess.Popen([sys.executable, "-I", "-S", holder.__file__], stdin=theirs.fileno())
+        try:
+            ours.sendall(str(pid).encode())
+            assert ours.recv(1) == answer
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def waiting(script: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Yield a shell that does what a script says once it has read a line; it has no terminal."""
+    argv = ["/bin/sh", "-c", f"read go; {script}", "sh", *arguments]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def go_on(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    process.stdin.write(b"\n")
+    process.stdin.flush()
+
+
+def is_stopped(pid: int, name: str) -> bool:
+    """Return whether a grandchild of a process is stopped, as the program of this name (proc_pid_stat(5))."""
+    found = [item for child in processes.children(pid) for item in processes.children(child)]
+    return any(f" ({name}) t " in Path(f"/proc/{item}/stat").read_text() for item in found)
+
+
+def test_what_has_a_terminal_is_stopped_before_its_first_instruction() -> None:
+    master, slave = os.openpty()
+    try:
+        # In a subshell: the shell itself leads a session, and would be given the terminal for opening it.
+        script = '(setsid --fork --ctty --wait stty size <"$1" >"$1"); exit $?'
+        with waiting(script, os.ttyname(slave)) as process:
+            with held(process.pid):
+                go_on(process)
+                wait_for(lambda: is_stopped(process.pid, "stty"), "the command to be stopped")
+                set_terminal_size(master, 132, 43)
+            assert process.wait(20) == 0
+        assert os.read(master, 100) == b"43 132\r\n"
+    finally:
+        os.close(master)
+        os.close(slave)
+
+
+def test_what_has_none_runs_to_its_end_with_its_signals_and_its_status() -> None:
+    script = "trap 'echo told' USR1; kill -USR1 $$; /bin/echo out; (exit 3)"
+    with waiting(script) as process, held(process.pid) as tracer:
+        go_on(process)
+        assert process.stdout is not None
+        assert process.stdout.read() == b"told\nout\n"
+        assert process.wait() == 3
+        assert tracer.wait() == 0
+
+
+def test_who_is_traced_already_is_not_held() -> None:
+    with waiting("/bin/echo out") as process, held(process.pid), held(process.pid, b"") as second:
+        assert second.wait() == 0
+        go_on(process)
+        assert process.stdout is not None
+        assert process.stdout.read() == b"out\n"
+
+
+@pytest.mark.parametrize("pid", ["0", ""])
+def test_without_a_process_it_ends(pid: str) -> None:
+    with subprocess.Popen([sys.executable, "-I", "-S", holder.__file__], stdin=subprocess.PIPE) as process:
+        process.communicate(pid.encode())
+    assert process.returncode == 0

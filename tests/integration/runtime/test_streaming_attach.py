@@ -113,6 +113,23 @@ def test_terminal(pods: Pods, transport: Transport) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
+def test_the_last_of_two_sizes_is_that_of_the_terminal_before_what_comes_next(pods: Pods, transport: Transport) -> None:
+    """As kubectl sends them: one column and row too many, so that a program draws anew, and then what is right."""
+    container = pods.launch(pods.run(), "sh", "-c", streams.LINES, stdin=True, tty=True)
+
+    async def go(client: Command, width: int) -> bytes:
+        await client.resize(width + 1, 34)
+        await client.resize(width, 33)
+        await client.send_input(b"stty size; echo do''ne\n")
+        return await streams.read_until(client, b"done\r\n")
+
+    for width in range(100, 120):
+        client = attach(pods, transport, container, tty=True)
+        assert b"\r\n33 %d\r\n" % width in pods.wait(go(client, width))
+        streams.abort(client)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_container_that_is_stopped_ends_the_session(pods: Pods, transport: Transport) -> None:
     container = pods.launch(pods.run(), *ECHO, stdin=True)
     client = attach(pods, transport, container)

@@ -126,3 +126,12 @@ def test_a_terminal_with_an_oci_runtime_that_sends_none(mortal: Mortal, transpor
 
     request = streams.exec_url(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
     assert pods.wait(go()) == 9
+
+    async def look(url: str) -> bytes:
+        client = await streams.connect(transport, url, stdin=True, tty=True)
+        await client.resize(132, 43)
+        return (await streams.collect(client))[0]
+
+    urls = (streams.exec_url(pods, container, "stty", "size", stdin=True, tty=True) for _ in range(10))
+    # How a line ends is for runc to say, which does so beside the command.
+    assert [pods.wait(look(url)).split() for url in urls] == [[b"43", b"132"]] * 10

@@ -8,10 +8,15 @@ what the container writes from now on; what it wrote before is in the log. Going
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import socket
 import struct
-from contextlib import suppress
+import sys
+import termios
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +24,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.http.budget import ClientGone
 from podkeep.http.streams import Sink, Source
 from podkeep.runtime.streaming import status
-from podkeep.runtime.streaming.command_streams import CommandStreams, ResizeDecoder
+from podkeep.runtime.streaming.command_streams import CommandStreams, ResizeDecoder, Size
 from podkeep.runtime.streaming.descriptor import Descriptor
 
 STDOUT, STDERR = 2, 3
@@ -27,6 +32,9 @@ STDOUT, STDERR = 2, 3
 PACKET_BYTES = 8192
 """What conmon reads at once; it drops the rest of a longer packet."""
 CONNECT_TIMEOUT_S = 10
+RESIZE_TIMEOUT_S = 1.0
+"""How long conmon may take to set a size; what its client sends next waits for that."""
+_RESIZE_POLL_S = 0.005
 _RESIZE = 1
 """conmon's number of a resize on its control pipe (src/ctrl.c)."""
 
@@ -47,13 +55,16 @@ async def run(streams: CommandStreams, container: Attachment) -> bytes:
     sock = await asyncio.to_thread(_connect, container.bundle)
     # Of its own, because a Descriptor closes what it has, and the socket is still needed to end the input.
     descriptor = Descriptor(os.dup(sock.fileno()))
+    sizes = _Sizes(container.bundle)
     try:
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(_watch_client(streams))]
-            if streams.stdin is not None:
-                helpers.append(group.create_task(_pass_input(streams.stdin, descriptor, sock)))
+            # Before input, so that what came first is passed on first.
             if streams.resize is not None and container.tty:
-                helpers.append(group.create_task(_pass_resizes(streams.resize, container.bundle)))
+                helpers.append(group.create_task(_pass_resizes(streams.resize, sizes)))
+                helpers.append(group.create_task(sizes.set_all()))
+            if streams.stdin is not None:
+                helpers.append(group.create_task(_pass_input(streams.stdin, descriptor, sock, sizes)))
             await group.create_task(_pass_output(descriptor, streams))
             for helper in helpers:
                 helper.cancel()
@@ -100,9 +111,11 @@ async def _pass_output(source: Descriptor, streams: CommandStreams) -> None:
             await sink.send(packet[1:])
 
 
-async def _pass_input(source: Source, target: Descriptor, sock: socket.socket) -> None:
+async def _pass_input(source: Source, target: Descriptor, sock: socket.socket, sizes: _Sizes) -> None:
     try:
         while data := await source.receive():
+            # Whoever resizes a terminal and then types meant the new size.
+            await sizes.settled()
             for start in range(0, len(data), PACKET_BYTES):
                 await target.write(data[start : start + PACKET_BYTES])
         sock.shutdown(socket.SHUT_WR)
@@ -110,18 +123,70 @@ async def _pass_input(source: Source, target: Descriptor, sock: socket.socket) -
         source.discard()
 
 
-async def _pass_resizes(source: Source, bundle: Path) -> None:
+async def _pass_resizes(source: Source, sizes: _Sizes) -> None:
     decoder = ResizeDecoder()
     while data := await source.receive():
-        for size in decoder.feed(data):
-            with suppress(OSError):  # the container ended
-                _tell_conmon(bundle / "ctl", f"{_RESIZE} {size.height} {size.width}\n".encode())
+        sizes.add(decoder.feed(data))
 
 
-def _tell_conmon(control: Path, line: bytes) -> None:
+class _Sizes:
+    """Sets the sizes of a container's terminal through conmon, one after the other.
+
+    conmon passes what it reads from its control pipe on to a pipe of its own, and of lines that it reads from either at
+    once, it takes the first for each (up to 2.1.13). ``kubectl attach`` sends two sizes, a wrong one first.
+    """
+
+    def __init__(self, bundle: Path) -> None:
+        self._control, self._own = bundle / "ctl", bundle / "winsz"
+        # Two, because a program draws anew only if the size before the last one was another.
+        self._waiting: deque[Size] = deque(maxlen=2)
+        self._added, self._settled = asyncio.Event(), asyncio.Event()
+        self._settled.set()
+
+    def add(self, sizes: Sequence[Size]) -> None:
+        """Have sizes set; of many the last ones."""
+        if sizes:
+            self._waiting.extend(sizes)
+            self._added.set()
+            self._settled.clear()
+
+    async def settled(self) -> None:
+        """Wait until all that were added are set."""
+        await self._settled.wait()
+
+    async def set_all(self) -> None:
+        """Set what is added, without an end."""
+        while await self._added.wait():
+            self._added.clear()
+            while self._waiting:
+                with suppress(OSError, TimeoutError):  # the container ended, or its conmon does nothing
+                    await self._set(self._waiting.popleft())
+            self._settled.set()
+
+    async def _set(self, size: Size) -> None:
+        with _open(self._control) as pipe:
+            os.write(pipe, f"{_RESIZE} {size.height} {size.width}\n".encode())
+        async with asyncio.timeout(RESIZE_TIMEOUT_S):
+            await self._taken()
+
+    async def _taken(self) -> None:
+        unread = True
+        while unread:
+            await asyncio.sleep(_RESIZE_POLL_S)
+            unread = bool(_unread(self._control) or _unread(self._own))
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
     # O_NONBLOCK: opening a FIFO that nobody reads would keep the event loop waiting.
-    fd = os.open(control, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        os.write(fd, line)
+        yield fd
     finally:
         os.close(fd)
+
+
+def _unread(path: Path) -> int:
+    """Return how many bytes are in a FIFO."""
+    with _open(path) as pipe:
+        return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)

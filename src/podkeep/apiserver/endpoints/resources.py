@@ -317,7 +317,9 @@ def patch_value(body: bytes, kind: PatchType, validation: FieldValidation, warni
         parsed = parse(body, JSON, strict=validation is not FieldValidation.IGNORE, most=most)
     except Malformed as error:
         raise bad_request(f"error decoding patch: {error}") from None
-    if parsed.value is None and kind is not PatchType.MERGE:
+    if parsed.value is None:
+        if kind is PatchType.MERGE:
+            raise bad_request("Invalid JSON Patch")  # jsonpatch.ErrBadJSONPatch
         # Go decodes null into a map or a list that has nothing, and a patch of nothing changes nothing
         # (strategicPatchObject, jsonpatch.DecodePatch).
         return [] if kind is PatchType.JSON else {}

@@ -152,8 +152,7 @@ def test_a_merge_patch_of_null_is_none(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         await api.call("POST", CMS, _cm("a", data={"a": "1"}))
         answer = await api.call("PATCH", f"{CMS}/a", b"null", content_type=MERGE)
-        assert answer.status == 400
-        assert "cannot unmarshal null" in answer.message
+        assert (answer.status, answer.message) == (400, "Invalid JSON Patch")
 
     run(tmp_path, test)
 

@@ -67,6 +67,7 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _ABSENT = {"uid": ("",), "resourceVersion": ("", "0")}
 _GENERATED = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATE_ATTEMPTS = 8
+_INSTANTIATE = "cronjob.kubernetes.io/instantiate"
 _AFTER_ADMISSION = " after mutating admission happens"
 
 
@@ -685,8 +686,14 @@ def _spec(value: Object) -> dict[str, Any]:
 
 
 def _unserved(resource: Resource, new: Object, old: Object | None) -> list[str]:
-    """Return that nothing acts on what was asked for; what a controller made is no news to its client."""
-    if not resource.unserved or any(owner.get("controller") for owner in metadata(new).get("ownerReferences", ())):
+    """Return that nothing acts on what was asked for; what a controller made is no news to its client.
+
+    ``kubectl create job --from=cronjob/NAME`` writes the owner that a controller would, and an annotation.
+    """
+    fields = metadata(new)
+    by_hand = fields.get("annotations", {}).get(_INSTANTIATE) == "manual"
+    owned = any(owner.get("controller") for owner in fields.get("ownerReferences", ()))
+    if not resource.unserved or (owned and not by_hand):
         return []
     if old is not None and equal(_spec(new), _spec(old)):
         return []

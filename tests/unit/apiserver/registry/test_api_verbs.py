@@ -856,6 +856,13 @@ def test_who_asks_for_what_nothing_acts_on_is_told(tmp_path: Path) -> None:
         owned = {"metadata": {"name": "owned", "ownerReferences": [owner]}, "spec": {"replicas": 7}}
         await registry.create(at(resource, "owned"), owned, quiet)
         assert quiet.warnings == []
+        manual = {
+            "name": "x",
+            "ownerReferences": [owner],
+            "annotations": {"cronjob.kubernetes.io/instantiate": "manual"},
+        }
+        await registry.create(at(resource, "x"), {"metadata": manual, "spec": {"replicas": 7}}, told)
+        assert told.warnings == [said] * 3
 
     run(tmp_path, steps)
 

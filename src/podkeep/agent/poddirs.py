@@ -126,7 +126,7 @@ class PodDir:
         return TreeSize(
             used_bytes=sum(part.used_bytes for part in found),
             inodes=sum(part.inodes for part in found),
-            too_deep=any(part.too_deep for part in found),
+            hidden=any(part.hidden for part in found),
         )
 
 

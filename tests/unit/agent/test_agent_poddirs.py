@@ -296,4 +296,4 @@ def test_the_size_beside_volumes_is_that_of_hosts_and_files_of_containers(tmp_pa
     directory.hosts.write_text("127.0.0.1 localhost\n")
     found = directory.size_beside_volumes(lambda: False)
     assert 64 << 10 <= found.used_bytes < 128 << 10
-    assert (found.inodes, found.too_deep) == (4, False)
+    assert (found.inodes, found.hidden) == (4, False)

@@ -104,9 +104,28 @@ def test_what_is_too_deep_to_be_counted_hides_nothing_else_and_is_said(
     finally:
         remove_tree(root)
     assert size is not None
-    assert size.too_deep
+    assert size.hidden
     assert size.used_bytes > 200_000
     assert size.inodes > openat.MAX_DEPTH
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"),
+    [("podkeep.kernel.files.tree_size.MAX_INODES", 50), ("podkeep.kernel.files.openat._MAX_WAITING", 4000)],
+)
+def test_what_comes_after_more_than_a_walk_takes_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    """Of files, or of directories beside each other: a pod could put anything after them."""
+    for number in range(most):
+        (tmp_path / f"{number}").mkdir()
+    before = tree_size.measure(str(tmp_path))
+    assert before is not None
+    assert not before.hidden
+    monkeypatch.setattr(limit, most // 2)
+    size = tree_size.measure(str(tmp_path))
+    assert size is not None
+    assert size.hidden
 
 
 def test_a_tree_that_takes_too_long_is_counted_as_far_as_it_was_seen(tmp_path: Path) -> None:

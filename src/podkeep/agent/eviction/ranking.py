@@ -18,7 +18,7 @@ from podkeep.base.text import quantity
 
 REASON = "Evicted"
 _ALL = (ROOT, LOGS, VOLUMES)
-_HIDDEN = "cannot be counted: there are too many directories inside each other. "
+_HIDDEN = "cannot be counted: there are too many files, or directories inside or beside each other. "
 """Who hides files from a limit has exceeded it."""
 
 

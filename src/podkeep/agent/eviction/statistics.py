@@ -232,7 +232,7 @@ class _Counting(NamedTuple):
 
 
 def _use(size: TreeSize) -> DiskUse:
-    return DiskUse(size.used_bytes, size.inodes, hidden=size.too_deep)
+    return DiskUse(size.used_bytes, size.inodes, hidden=size.hidden)
 
 
 def memory_available(found: Mapping[str, int]) -> Observation | None:

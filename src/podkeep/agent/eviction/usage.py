@@ -15,7 +15,7 @@ with the pod, and files that the agent made for it."""
 
 @dataclass(frozen=True)
 class DiskUse:
-    """Space on a file system. ``hidden``: there is more, in directories too deep inside each other to be counted."""
+    """Space on a file system. ``hidden``: there is more, in more files or directories than are counted."""
 
     used_bytes: int = 0
     inodes: int = 0

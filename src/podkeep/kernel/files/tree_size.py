@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +18,7 @@ from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo
 
 MAX_INODES = openat.MAX_ENTRIES
-"""A larger tree is counted only this far."""
+"""A larger tree is counted only this far, and said to hide the rest."""
 MAX_LINKED = 500_000
 """After so many files with several names, every further name counts: they are remembered."""
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
@@ -28,12 +27,12 @@ _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode
 class TreeSize(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whole blocks in bytes, and inodes, the root's included; a file with several names counts once.
 
-    ``too_deep``: there is more, in directories that are inside of more others than a walk takes.
+    ``hidden``: there is more than a walk takes: too many entries, or directories inside or beside each other.
     """
 
     used_bytes: int
     inodes: int
-    too_deep: bool = False
+    hidden: bool = False
 
 
 class Volume(NamedTuple):
@@ -90,13 +89,13 @@ def count(root: int, *, stop: Callable[[], bool] = lambda: False, partly: bool =
     if stop() and not partly:
         return None
     linked: set[tuple[int, int]] = set()
-    deep: list[bool] = []
+    hidden: list[bool] = []
 
-    def too_deep() -> None:
-        deep[:] = [True]
+    def hide() -> None:
+        hidden[:] = [True]
 
-    with suppress(ResourceExhausted):
-        for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True, too_deep=too_deep):
+    try:
+        for found in openat.walk(root, max_entries=MAX_INODES, tolerant=True, too_deep=hide):
             status = found.status
             if (found.is_directory or inodes % 1000 == 0) and stop():
                 if partly:
@@ -110,4 +109,7 @@ def count(root: int, *, stop: Callable[[], bool] = lambda: False, partly: bool =
                     linked.add((status.st_dev, status.st_ino))
             blocks += status.st_blocks
             inodes += 1
-    return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes, too_deep=bool(deep))
+    except ResourceExhausted:
+        # Whatever comes after is not counted: who fills a limited volume must not choose what that is.
+        hide()
+    return TreeSize(used_bytes=blocks * _BLOCK_BYTES, inodes=inodes, hidden=bool(hidden))

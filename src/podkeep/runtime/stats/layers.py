@@ -142,8 +142,8 @@ def _larger(one: TreeSize, other: TreeSize) -> TreeSize:
 def _measure(paths: Sequence[str], stop: Callable[[], bool], *, partly: bool = False) -> TreeSize | None:
     """Return the size of trees together; None if the first is gone, or ``stop`` said so meanwhile and not ``partly``.
 
-    Of trees with files that are too deep to be counted it is the most that it can be. CRI has no word for that, and a
-    container would hide from its limit.
+    Of trees of which a walk does not take all it is the most that it can be. CRI has no word for that, and a container
+    would hide from its limit.
     """
     used = inodes = 0
     for path in paths:
@@ -153,7 +153,7 @@ def _measure(paths: Sequence[str], stop: Callable[[], bool], *, partly: bool = F
                 return None
             continue
         used, inodes = used + size.used_bytes, inodes + size.inodes
-        if size.too_deep:
+        if size.hidden:
             space = os.statvfs(path)
             used = max(used, (space.f_blocks - space.f_bfree) * space.f_frsize)
     return TreeSize(used_bytes=used, inodes=inodes)

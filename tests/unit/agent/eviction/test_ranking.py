@@ -171,7 +171,7 @@ DATA = [{"name": "data", "emptyDir": {"sizeLimit": "4Mi"}}]
             Violation(
                 "emptydirfs.limit",
                 'Usage of EmptyDir volume "data", which has the limit "4Mi", cannot be counted: there are too many '
-                "directories inside each other. ",
+                "files, or directories inside or beside each other. ",
             ),
         ),
         (

@@ -155,6 +155,23 @@ def test_a_layer_that_came_since_the_last_pass_is_walked_if_it_is_asked_for(tmp_
     assert layers.size(SECOND) is None
 
 
+def test_a_layer_that_takes_longer_than_a_turn_is_walked_to_its_end_if_it_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its next walk is far away, and on a full disk what was known before would have another pod go."""
+    (tmp_path / "directory").mkdir()
+    monkeypatch.setattr("podkeep.runtime.stats.layers.TURN_S", -1.0)
+    layers = Layers()
+    layers.follow([target("c1", tmp_path)])
+    layers.walk_due()
+    layers.walk_due(large=True)
+    (tmp_path / "directory" / "file").write_bytes(b"x" * 100_000)
+    layers.walk_now([target("c1", tmp_path)])
+    found = layers.size(FIRST)
+    assert found is not None
+    assert found.size.used_bytes >= 100_000
+
+
 def test_a_walk_that_is_asked_for_and_takes_too_long_leaves_what_is_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +184,7 @@ def test_a_walk_that_is_asked_for_and_takes_too_long_leaves_what_is_more(
     before = layers.size(FIRST)
     targets = [target("c1", tmp_path / "large"), target("c2", tmp_path / "new")]
     layers.follow(targets)
-    monkeypatch.setattr("podkeep.runtime.stats.layers.TURN_S", -1.0)
+    monkeypatch.setattr("podkeep.runtime.stats.layers.NOW_S", -1.0)
     layers.walk_now(targets)
     large, new = layers.size(FIRST), layers.size(SECOND)
     assert before is not None

@@ -26,6 +26,8 @@ PERIOD_S = 10.0
 """Pause between two walks of a small layer, as the peers have it."""
 TURN_S = 1.0
 """How long a layer may be walked while others wait."""
+NOW_S = 20.0
+"""How long the layers of one pod are walked that somebody asks for."""
 PAUSE_FACTOR = 100
 """Pause after a walk, in times of what it took: at most a hundredth of a processor per layer."""
 
@@ -87,12 +89,14 @@ class Layers:
                 return
 
     def walk_now(self, targets: Iterable[ContainerTarget]) -> None:
-        """Walk the layers of these containers, however lately they were; blocks for a turn at most, for all together.
+        """Walk the layers of these containers, however lately they were; blocks for ``NOW_S`` at most, for all.
 
         What is not done by then is as much as was counted, or as was known if that is more. Those that came since the
         last pass are followed from now on: it may take as long as there are others that are large.
         """
-        late = time.monotonic() + TURN_S
+        # Longer than a turn: what a container with many files wrote last would otherwise be known only after a pause
+        # of a hundred times what a walk of them takes.
+        late = time.monotonic() + NOW_S
         with self._lock:
             layers = [self._layers.setdefault(target.container.id, _layer(target)) for target in targets]
         for layer in layers:

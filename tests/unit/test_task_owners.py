@@ -45,7 +45,7 @@ ALLOWED = {
         "runtime/stats/sampler.py",
     ),
     "An object keeps it, takes its result or its failure the next time it looks, and ends it before its own end.": (
-        "agent/eviction/manager.py",
+        "agent/eviction/local_storage.py",
     ),
 }
 

@@ -16,16 +16,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
 from podkeep.agent.eviction import pressure, ranking
 from podkeep.agent.eviction.ending import Ending
+from podkeep.agent.eviction.local_storage import LocalStorage
 from podkeep.agent.eviction.pressure import Pressure
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.eviction.usage import PodUse
 from podkeep.agent.metrics import EVICTIONS
 from podkeep.agent.resources import critical, thresholds
 from podkeep.agent.resources import thresholds as signals
@@ -39,10 +39,6 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 10.0
 """Between two looks, as a kubelet has it (housekeeping interval)."""
-_SHARE = 50
-"""Files are counted for at most one part in so many of the time."""
-_COUNTING_S = 1.0
-"""How long their count is waited for at each look."""
 _LEAST_WAIT_S = 10.0
 """How long the end of an evicted pod is waited for beyond its grace period, at least."""
 _CLEANUP_S = 30.0
@@ -111,8 +107,8 @@ class EvictionManager:
         self._thresholds: tuple[Threshold, ...] | None = None
         self._filesystems = Filesystems()
         self._pressure = Pressure()
-        self._storage_after = 0.0
-        self._counting: asyncio.Future[Mapping[str, PodUse]] | None = None
+        self._storage = LocalStorage(statistics)
+        self._waits = False
         self.changed = asyncio.Event()
         """Set whenever the conditions change; who waits for it clears it."""
 
@@ -143,10 +139,7 @@ class EvictionManager:
                     await asyncio.wait_for(cleanups, _CLEANUP_S)
         finally:
             self._statistics.close()
-            if self._counting is not None:
-                # The count is on a thread, which a cancellation does not end: Statistics.close has told it to stop.
-                self._counting.cancel()
-                await asyncio.gather(self._counting, return_exceptions=True)
+            await self._storage.close()
 
     async def look(self) -> list[Pod]:
         """Look once, do what there is to do, and return the pods that were ended.
@@ -165,7 +158,9 @@ class EvictionManager:
         )
         if self._pressure.conditions != before.conditions:
             self.changed.set()
-        ended = await self._beyond_their_limits()
+        # In turns: with pods that always exceed their limits, nothing else would ever be reclaimed.
+        ended = [] if self._waits and self._pressure.due else await self._beyond_their_limits()
+        self._waits = bool(ended)
         # One reason at a time: what was just ended may have been enough, and the next look tells.
         if ended or not self._pressure.due:
             return ended
@@ -185,12 +180,10 @@ class EvictionManager:
 
     async def _beyond_their_limits(self) -> list[Pod]:
         """End the pods that use more local storage than they may."""
-        if not self._agent.local_storage_capacity_isolation or time.monotonic() < self._storage_after:
+        if not self._agent.local_storage_capacity_isolation:
             return []
         limited = [pod for pod in self._pods.active() if ranking.limits_storage(pod)]
-        if not limited:
-            return []
-        uses = await self._counted(limited)
+        uses = await self._storage.uses(limited)
         ended = []
         for pod in limited:
             use = uses.get(pod.metadata.uid)
@@ -200,23 +193,6 @@ class EvictionManager:
             ):
                 ended.append(pod)
         return ended
-
-    async def _counted(self, limited: Sequence[Pod]) -> Mapping[str, PodUse]:
-        """Return what pods use; nothing while it is being counted: pods have that take long, and memory cannot wait."""
-        if self._counting is None:
-            self._counting = asyncio.ensure_future(self._count(limited))
-        await asyncio.wait({self._counting}, timeout=_COUNTING_S)
-        if not self._counting.done():
-            return {}
-        done, self._counting = self._counting, None
-        return done.result()
-
-    async def _count(self, limited: Sequence[Pod]) -> Mapping[str, PodUse]:
-        began = time.monotonic()
-        uses = await self._statistics.pods(limited)
-        # A pod with millions of files must not keep the disk busy: the longer a count took, the later is the next.
-        self._storage_after = time.monotonic() + (time.monotonic() - began) * _SHARE
-        return uses
 
     # ------------------------------------------------------------------------------------------------ node pressure
 
@@ -234,7 +210,7 @@ class EvictionManager:
         # Files are not counted where nothing depends on them: memory is gone before they are. Where something does,
         # they are counted anew: by what was known before the disk filled, an innocent pod would go.
         disk = signals.CONDITIONS[threshold.signal] == "DiskPressure"
-        uses = await self._statistics.pods(active, files=disk, anew=disk)
+        uses = await self._statistics.to_rank(active, files=disk)
         order = ranking.rank(threshold.signal, active, lambda pod: uses.get(pod.metadata.uid), self._filesystems)
         for pod in order:
             use = uses.get(pod.metadata.uid)

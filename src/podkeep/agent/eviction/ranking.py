@@ -151,7 +151,8 @@ def limits_storage(pod: Pod) -> bool:
 def violation(pod: Pod, use: PodUse, filesystems: Filesystems) -> Violation | None:
     """Return which limit of local storage a pod exceeds, or nothing: of a volume, of the pod, of a container."""
     for volume in pod.spec.volumes:
-        limit, used = _size_limit(pod, volume.name), use.volumes.get(volume.name)
+        limit = _size_limit(pod, volume.name)
+        used = use.volumes.get(volume.name) or use.in_memory.get(volume.name)
         if limit and used is not None and used.hidden:
             shown = quantity.canonical(limit)
             text = f'Usage of EmptyDir volume "{volume.name}", which has the limit "{shown}", {_HIDDEN}'

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from podkeep.agent.convert import names
 from podkeep.agent.eviction.ranking import Filesystems
-from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse
+from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse, is_local
 from podkeep.agent.poddirs import PodDir, PodDirs
 from podkeep.agent.resources import cgroup_names
 from podkeep.agent.resources import thresholds as signals
@@ -47,9 +48,10 @@ from podkeep.kernel.process import totals
 
 log = logging.getLogger(__name__)
 
-_MEASURE_S, _LEAST_S, _ALL_S = 20.0, 1.0, 60.0
-"""How long the files of one pod are counted: of many, each has its share of a minute, a second at least. What was not
-seen until then counts nothing."""
+_ALL_S = 60.0
+"""How long the files of all pods are counted together. What was not seen until then counts nothing."""
+_TURN_S = 1.0
+"""How long those of one pod are counted while others wait; less if these are many."""
 _PLUGINS = ("kubernetes.io~empty-dir", "kubernetes.io~configmap", "kubernetes.io~git-repo")
 
 
@@ -85,13 +87,37 @@ class Statistics:
             await self._find()
         return await asyncio.to_thread(self._observe)
 
-    async def pods(self, pods: Iterable[Pod], *, files: bool = True, anew: bool = False) -> dict[str, PodUse]:
+    async def pods(self, pods: Iterable[Pod], *, turn: float | None) -> dict[str, PodUse]:
         """Return what pods use, by UID; those that the runtime says nothing of are left out.
 
-        :param files: whether files are counted, which takes as long as pods have it take.
-        :param anew: have the runtime count writable layers for this answer; in a list they are as old as its last walk.
+        :param turn: for how many seconds the files of each are counted; None: to their end.
         :raises PodkeepError: if the runtime does not answer.
         """
+        wanted, by_uid = await self._listed(pods)
+        return await asyncio.to_thread(
+            lambda: {
+                pod.metadata.uid: self._pod(pod, by_uid[pod.metadata.uid].linux, _Counting.of(self._ending, turn))
+                for pod in wanted
+            }
+        )
+
+    async def to_rank(self, pods: Iterable[Pod], *, files: bool) -> dict[str, PodUse]:
+        """Return what pods use, as :meth:`pods` does, so that one of them is chosen.
+
+        :param files: whether what is on disks is counted, also by the runtime, whose list is as old as its last walk.
+            It takes as long as pods have it take: here and there a minute at most.
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        wanted, by_uid = await self._listed(pods)
+        if files:
+            await self._count_anew([pod.metadata.uid for pod in wanted], by_uid)
+        linux = {uid: item.linux for uid, item in by_uid.items()}
+        if files:
+            return await asyncio.to_thread(self._in_turns, wanted, linux)
+        return {pod.metadata.uid: self._pod(pod, linux[pod.metadata.uid], None) for pod in wanted}
+
+    async def _listed(self, pods: Iterable[Pod]) -> tuple[list[Pod], dict[str, api_pb2.PodSandboxStats]]:
+        """Return the pods of which the runtime says what they use, and that, by UID."""
         answer = await self._client.runtime.ListPodSandboxStats(api_pb2.ListPodSandboxStatsRequest())
         by_uid: dict[str, api_pb2.PodSandboxStats] = {}
         for item in answer.stats:
@@ -99,11 +125,7 @@ class Statistics:
             # Of several sandboxes of a pod, the one that runs has figures.
             if uid not in by_uid or item.linux.HasField("memory"):
                 by_uid[uid] = item
-        wanted = [pod for pod in pods if pod.metadata.uid in by_uid]
-        if anew:
-            await self._count_anew([pod.metadata.uid for pod in wanted], by_uid)
-        linux = {uid: item.linux for uid, item in by_uid.items()}
-        return await asyncio.to_thread(self._pods, wanted, linux, files=files)
+        return [pod for pod in pods if pod.metadata.uid in by_uid], by_uid
 
     async def _count_anew(self, wanted: Iterable[str], by_uid: dict[str, api_pb2.PodSandboxStats]) -> None:
         """Replace the statistics of pods by such as are counted now; what takes too long stays as it was listed."""
@@ -160,17 +182,27 @@ class Statistics:
             found |= _filesystem(path, disk, inodes)
         return found
 
-    def _pods(
-        self, pods: Sequence[Pod], by_uid: Mapping[str, api_pb2.LinuxPodSandboxStats], *, files: bool
-    ) -> dict[str, PodUse]:
-        share = min(_MEASURE_S, max(_LEAST_S, _ALL_S / max(len(pods), 1)))
-        found = {}
-        for pod in pods:
-            counting = _Counting(self._ending, time.monotonic() + share) if files else None
-            found[pod.metadata.uid] = self._pod(pod, by_uid[pod.metadata.uid], counting)
+    def _in_turns(self, pods: Sequence[Pod], by_uid: Mapping[str, api_pb2.LinuxPodSandboxStats]) -> dict[str, PodUse]:
+        """Count all pods a little, then those whose files are more than that for as long as there is."""
+        late = time.monotonic() + _ALL_S
+        turn = min(_TURN_S, _ALL_S / 2 / max(len(pods), 1))
+        found: dict[str, PodUse] = {}
+
+        def count(pod: Pod, seconds: float) -> PodUse:
+            uid = pod.metadata.uid
+            found[uid] = self._pod(pod, by_uid[uid], _Counting.of(self._ending, seconds))
+            return found[uid]
+
+        longer = [pod for pod in pods if count(pod, turn).partly]
+        for index, pod in enumerate(longer):
+            share = (late - time.monotonic()) / (len(longer) - index)
+            # Or it would be counted less far than it was.
+            if share > turn:
+                count(pod, share)
         return found
 
     def _pod(self, pod: Pod, stats: api_pb2.LinuxPodSandboxStats, counting: _Counting | None) -> PodUse:
+        began = time.monotonic()
         logs = Path(names.log_directory(self._config.agent.pod_logs, pod))
         containers = {}
         for item in stats.containers:
@@ -184,12 +216,18 @@ class Statistics:
                 layer=layer,
                 logs=DiskUse() if counting is None else counting.tree(logs / name),
             )
+        volumes = {} if counting is None else self._volumes(pod, counting)
+        local = {volume.name for volume in pod.spec.volumes if is_local(volume)}
+        other = DiskUse() if counting is None else counting.other(self._dirs.directory(PodUID(pod.metadata.uid)))
         return PodUse(
             memory=stats.memory.working_set_bytes.value if stats.HasField("memory") else None,
             processes=stats.process.process_count.value,
             containers=containers,
-            volumes={} if counting is None else self._volumes(pod, counting),
-            other=DiskUse() if counting is None else counting.other(self._dirs.directory(PodUID(pod.metadata.uid))),
+            volumes={name: use for name, use in volumes.items() if name in local},
+            in_memory={name: use for name, use in volumes.items() if name not in local},
+            other=other,
+            seconds=time.monotonic() - began,
+            partly=counting is not None and counting.partly,
         )
 
     def _volumes(self, pod: Pod, counting: _Counting) -> dict[str, DiskUse]:
@@ -203,14 +241,24 @@ class Statistics:
         return found
 
 
-class _Counting(NamedTuple):
-    """Counts the files of one pod until a time (``time.monotonic``), or the end of the agent."""
+@dataclass
+class _Counting:
+    """Counts the files of one pod until a time (``time.monotonic``), or the end of the agent.
+
+    ``partly``: what was counted last was not counted to its end.
+    """
 
     ending: threading.Event
     late: float
+    partly: bool = False
+
+    @classmethod
+    def of(cls, ending: threading.Event, turn: float | None) -> _Counting:
+        return cls(ending, math.inf if turn is None else time.monotonic() + turn)
 
     def stop(self) -> bool:
-        return self.ending.is_set() or time.monotonic() > self.late
+        self.partly = self.partly or self.ending.is_set() or time.monotonic() > self.late
+        return self.partly
 
     def volume(self, path: Path) -> DiskUse | None:
         volume = tree_size.open_volume(path)

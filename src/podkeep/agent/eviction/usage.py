@@ -38,13 +38,20 @@ class ContainerUse:
 
 @dataclass(frozen=True, kw_only=True)
 class PodUse:
-    """What one pod uses. ``other``: files that the agent made for it and containers write to, such as /etc/hosts."""
+    """What one pod uses. ``other``: files that the agent made for it and containers write to, such as /etc/hosts.
+
+    ``in_memory``: volumes that take nothing of a disk. ``seconds``: how long its files were counted; ``partly``: not to
+    their end.
+    """
 
     memory: int | None = None
     processes: int = 0
     containers: Mapping[str, ContainerUse] = field(default_factory=dict)
     volumes: Mapping[str, DiskUse] = field(default_factory=dict)
+    in_memory: Mapping[str, DiskUse] = field(default_factory=dict)
     other: DiskUse = DiskUse()
+    seconds: float = 0.0
+    partly: bool = False
 
     def disk(self, kinds: Collection[str]) -> DiskUse:
         """Return what it has on disk, of the kinds that count."""

@@ -64,7 +64,7 @@ def test_a_pod_that_cannot_be_counted_leaves_the_others_to_be(
         config = Config(agent=AgentConfig(root=str(tmp_path), pod_logs=str(tmp_path / "logs")))
         async with talking(tmp_path / "s", runtime=rpcs) as client:
             statistics = Statistics(client, config, PodDirs.of(config))
-            found = await statistics.pods([pod(uid) for uid in UIDS], anew=True)
+            found = await statistics.to_rank([pod(uid) for uid in UIDS], files=True)
             statistics.close()
         layers = [found[uid].containers["main"].layer for uid in UIDS]
         return [layer.used_bytes for layer in layers if layer is not None]

@@ -205,7 +205,8 @@ class Statistics:
         began = time.monotonic()
         logs = Path(names.log_directory(self._config.agent.pod_logs, pod))
         containers = {}
-        for item in stats.containers:
+        # Of several attempts of a container the newest counts, as with a kubelet, however a runtime lists them.
+        for item in sorted(stats.containers, key=lambda item: item.attributes.metadata.attempt):
             name = item.attributes.labels.get(names.CONTAINER_NAME) or item.attributes.metadata.name
             layer = None
             if item.HasField("writable_layer"):

@@ -71,3 +71,25 @@ def test_a_pod_that_cannot_be_counted_leaves_the_others_to_be(
 
     assert run(work()) == [1, written]
     assert len(asked) == (2 if written == 9 else 1)
+
+
+def test_the_newest_attempt_of_a_container_counts(tmp_path: Path) -> None:
+    """An older one, which has ended, must not hide what it wrote; a runtime lists them in any order."""
+    answer = api_pb2.ListPodSandboxStatsResponse(stats=[stats(UIDS[0], 9)])
+    answer.stats[0].linux.containers[0].attributes.metadata.attempt = 1
+    older = answer.stats[0].linux.containers.add()
+    older.attributes.metadata.name = "main"
+    older.writable_layer.used_bytes.value = 1
+
+    async def listed(_: Any) -> api_pb2.ListPodSandboxStatsResponse:
+        return answer
+
+    async def work() -> Any:
+        config = Config(agent=AgentConfig(root=str(tmp_path), pod_logs=str(tmp_path / "logs")))
+        async with talking(tmp_path / "s", runtime={"ListPodSandboxStats": listed}) as client:
+            statistics = Statistics(client, config, PodDirs.of(config))
+            found = await statistics.to_rank([pod(UIDS[0])], files=False)
+            statistics.close()
+        return found[UIDS[0]].containers["main"].layer
+
+    assert run(work()).used_bytes == 9

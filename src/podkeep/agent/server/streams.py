@@ -156,7 +156,7 @@ def _place(url: str) -> tuple[Address, str]:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host = ""
-    if not host or parts.scheme not in ("http", "https"):
+    if not host or parts.scheme not in ("http", "https") or not url.isascii():
         raise Refused(500, "the runtime named no streaming server")
     tls = _any_certificate() if parts.scheme == "https" else None
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

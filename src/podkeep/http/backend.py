@@ -21,14 +21,18 @@ from podkeep.base.text import netloc
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
 from podkeep.http.messages import Headers, encoded
 from podkeep.http.parser import Parser
-from podkeep.http.transport import Transport, abort, write
+from podkeep.http.transport import Transport, abort, let_go, write
 
 CONNECT_TIMEOUT_S = 10.0
 """For the connection, and for TLS's handshake."""
 CLOSE_TIMEOUT_S = 1.0
 """In which a server may take what was written before its connection is cut."""
 PIECE_BYTES = 64 * 1024
+RELAYED_BYTES = 4 * PIECE_BYTES
+"""What a spliced connection may have in memory, at both of its ends."""
 _HEAD_BYTES = 64 * 1024
+_WAITING_BYTES = 16 * 1024
+"""Twice that waits to be passed on before nothing more is read (:class:`asyncio.StreamReader`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,8 +72,11 @@ class Backend:
                     address.port,
                     ssl=address.tls,
                     server_hostname=(address.name or address.host) if address.tls else None,
-                    limit=PIECE_BYTES,
+                    limit=_WAITING_BYTES,
                 )
+            # asyncio reads 256 KiB at once, whatever its limit is, and keeps them for a client that takes nothing.
+            if address.tls is None:
+                writer.transport.max_size = PIECE_BYTES  # type: ignore[attr-defined]  # typeshed does not have it
             # A server whose machine is gone says nothing; the kernel asks it. One that closed has no socket any more.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except (OSError, TimeoutError, UnicodeError) as error:
@@ -136,10 +143,15 @@ class Backend:
     async def splice(self, client: Transport) -> None:
         """Pass on the bytes of an upgraded connection in both directions until one side ends it."""
         work = self._to_server(client), self._to_client(client), _has_left(client)
+        # Counted so that memory is given back when many of them have ended. It is not the client's to be slowed down
+        # for: both ends wait for each other anyway.
+        pool = client.account.pool
+        pool.change(RELAYED_BYTES, 0)
         try:
             await asyncio.wait([self._tasks.start(item) for item in work], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self.close()
+            pool.change(-RELAYED_BYTES, 0)
         await client.close()
 
     async def _to_server(self, client: Transport) -> None:
@@ -170,6 +182,7 @@ class Backend:
         if self._sending is not None:
             self._sending.cancel()
         abort(self._writer.transport)
+        let_go(self._reader)
 
 
 async def _has_left(client: Transport) -> None:

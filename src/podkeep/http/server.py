@@ -17,10 +17,13 @@ import socket
 import ssl
 from collections.abc import Sequence
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.http.budget import Pool
 from podkeep.http.connection import HttpConnection, Limits
 from podkeep.http.listener import Connection, Listener
 from podkeep.http.messages import Handler
+from podkeep.http.transport import LINGER_S
+from podkeep.kernel.process import allocator
 
 
 class Server:
@@ -32,7 +35,8 @@ class Server:
 
     def __init__(self, name: str, handler: Handler, limits: Limits, pool: Pool | None = None) -> None:
         self._name, self._handler, self._limits = name, handler, limits
-        self._pool = pool or Pool()
+        self._tasks = Tasks("giving memory back")
+        self.pool = pool or Pool(on_shrunk=self._give_back)
         self._stopping = asyncio.Event()
         self._serving: dict[asyncio.Task[None], HttpConnection] = {}
         self._listener = Listener(
@@ -61,12 +65,23 @@ class Server:
         if grace and self._serving:
             await asyncio.wait(list(self._serving), timeout=grace)
         await self._listener.close()
+        await self._tasks.close()
+
+    def _give_back(self) -> None:
+        if not len(self._tasks):
+            self._tasks.start(self._give_back_soon())
+
+    async def _give_back_soon(self) -> None:
+        # Connections that have ended are there for as long as their clients may take to see it.
+        await asyncio.sleep(LINGER_S)
+        # malloc(3) keeps what lies below anything that is still used: 80 of 84 MiB, after 60 connections had been full.
+        await asyncio.to_thread(allocator.give_back)
 
     async def _serve(self, connection: Connection) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._serving[task] = serving = HttpConnection(
-            self._name, connection, self._handler, limits=self._limits, pool=self._pool, stopping=self._stopping
+            self._name, connection, self._handler, limits=self._limits, pool=self.pool, stopping=self._stopping
         )
         try:
             await serving.serve()

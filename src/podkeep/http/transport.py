@@ -37,6 +37,17 @@ def abort(transport: asyncio.WriteTransport) -> None:
         transport.abort()
 
 
+def let_go(reader: asyncio.StreamReader) -> None:
+    """Have what was read, and whoever was reading when the connection broke, go with the connection.
+
+    asyncio keeps the error that broke it with the reader. The error's traceback has the frames of who waited, with the
+    bytes that they were passing on, and these refer to the reader: all of it would stay until Python looks for cycles.
+    """
+    error = reader.exception()
+    if error is not None:
+        error.__traceback__ = None
+
+
 def is_closing(transport: asyncio.WriteTransport) -> bool:
     """Return whether what is written would be dropped.
 
@@ -212,3 +223,4 @@ class SocketTransport:
         self._hangup.close()
         abort(self._writer.transport)
         await self._tasks.close()
+        let_go(self._reader)

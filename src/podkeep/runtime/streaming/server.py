@@ -6,7 +6,6 @@ Owns: tokens, the choice of a protocol, and how many sessions a pod may have. Do
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import ssl
 from collections import Counter
@@ -15,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import working_for
 from podkeep.base.config import StreamingConfig
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
@@ -29,7 +27,6 @@ from podkeep.http.server import Server
 from podkeep.http.tls import server_context
 from podkeep.http.transport import Transport
 from podkeep.http.websocket import Tunnel, WebSocket
-from podkeep.kernel.process import allocator
 from podkeep.runtime.streaming import pending, port_forward, remote_command
 from podkeep.runtime.streaming.pending import PendingRequests, above
 from podkeep.runtime.streaming.port_forward import ForwardRequest
@@ -75,12 +72,10 @@ class StreamingServer:
         self._pending: PendingRequests[_Waiting] = PendingRequests()
         self._running: Counter[str] = Counter()
         """Sessions by pod."""
-        self._tasks = Tasks("giving memory back")
-        self.pool = Pool(on_shrunk=self._give_back)
         self.forwards: Counter[str] = Counter()
         """Forwarded connections by pod, with those that are about to be made."""
         limits = Limits(waiting=max_connections, head_timeout=HEAD_TIMEOUT_S, body_timeout=HEAD_TIMEOUT_S)
-        self._server = Server("streaming", self._answer, limits, self.pool)
+        self._server = Server("streaming", self._answer, limits)
         self._base = ""
 
     async def start(self) -> None:
@@ -101,6 +96,11 @@ class StreamingServer:
         self._server.start([sock], tls)
         log.info("streaming on %s", self._base)
 
+    @property
+    def pool(self) -> Pool:
+        """What all sessions together keep."""
+        return self._server.pool
+
     def url(self, verb: str, request: CommandRequest | ForwardRequest) -> str:
         """Return a URL that starts a session once, within a minute.
 
@@ -120,14 +120,9 @@ class StreamingServer:
             )
         return f"{self._base}/{verb}/{self._pending.add(_Waiting(verb, request))}"
 
-    def _give_back(self) -> None:
-        # malloc(3) keeps what lies below anything that is still used: 80 of 84 MiB, after 60 connections had been full.
-        self._tasks.start(asyncio.to_thread(allocator.give_back))
-
     async def close(self) -> None:
         """Stop listening, end every session and wait for that."""
         await self._server.close()
-        await self._tasks.close()
 
     async def _answer(self, request: Request) -> Upgrade:
         """Answer a request with the session that its URL names; see ``http.messages.Handler``."""

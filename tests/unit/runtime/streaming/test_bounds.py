@@ -411,7 +411,7 @@ def test_memory_that_clients_made_the_server_take_goes_back_to_the_system(caplog
         for peer in peers:
             peer.connection.writer.transport.abort()
         await until(lambda: not server.pool.kept and not server._running)
-        await until(lambda: not server._tasks)
+        await until(lambda: not server._server._tasks)
         # A wide margin: this process is the clients', too.
         assert _resident() - before < kept // 2
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from time import monotonic
 
 import pytest
 
@@ -101,6 +102,46 @@ def test_a_clock_that_was_set_back_hides_one_look_at_most() -> None:
     told.seen(10)
     told.wake(11)
     assert has_news(told)
+
+
+def test_after_the_clock_was_set_back_an_event_is_news() -> None:
+    """A container that ended after that was not started again until the clock had caught up, or for ten minutes."""
+    time = SetTime()
+    told = News(time)
+    told.known()
+    told.seen(time.nanoseconds())
+    time.ahead -= 3600
+    told.wake(time.nanoseconds())
+    assert has_news(told)
+    # The look that follows is by the clock as it is now.
+    told.known()
+    told.seen(time.nanoseconds())
+    told.wake(time.nanoseconds() - 10**9)
+    assert not has_news(told)
+
+
+def test_an_event_of_a_clock_that_is_set_during_a_look_is_news_after_it() -> None:
+    time = SetTime()
+    told = News(time)
+    told.known()
+    at = time.nanoseconds()
+    time.ahead -= 3600
+    told.wake(time.nanoseconds())
+    told.seen(at)
+    assert has_news(told)
+
+
+class SetTime:
+    """A time of day that is set."""
+
+    def __init__(self) -> None:
+        self.ahead = 1e9
+
+    def __call__(self) -> float:
+        return monotonic() + self.ahead
+
+    def nanoseconds(self) -> int:
+        return int(self() * 1e9)
 
 
 def has_news(told: News) -> bool:

@@ -444,6 +444,17 @@ def test_a_container_that_ran_for_ten_minutes_is_started_again_at_once(ran: int,
     assert ask(make("Always", {"name": "a"}), seen(last), delay=300.0) == expected
 
 
+@pytest.mark.parametrize("stamp", [NOW + 3600, NOW - 3600])
+def test_a_back_off_is_as_long_whatever_is_done_to_the_clock(stamp: float) -> None:
+    """The runtime told the end by a clock that was set since, and it is started again when its time is over."""
+    last = view("a", State.EXITED, 1, started_at=int((stamp - 1) * 1e9), finished_at=int(stamp * 1e9))
+    pod = make("Always", {"name": "a"})
+    for ago, action in ((5, Wait(until=NOW + 5)), (15, None)):
+        state = WorkerState(ended={last.id: NOW - ago})
+        decision = decide(pod, seen(last), now=NOW, since=NOW, delay=lambda _: 10.0, state=state)
+        assert isinstance(decision.action, StartContainer) if action is None else decision.action == action
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
@@ -452,6 +463,7 @@ def test_a_container_that_ran_for_ten_minutes_is_started_again_at_once(ran: int,
         ({"maximum_dead_containers_per_container": 2}, ["a0"]),
         ({"maximum_dead_containers_per_container": -1}, []),
         ({"minimum_container_ttl": 60.0}, ["a0"]),
+        ({"minimum_container_ttl": 300.0}, []),
     ],
 )
 def test_attempts_are_kept_as_the_configuration_says(settings: dict[str, Any], expected: list[str]) -> None:

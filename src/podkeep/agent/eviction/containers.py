@@ -177,7 +177,7 @@ def excess(
     for item in sorted(dead, key=lambda item: item.created_at, reverse=True):
         if all_of(item.pod):
             found.append(item)
-        elif item.created_at <= (now - policy.min_age) * 1e9:
+        elif not 0 <= now - item.created_at / 1e9 < policy.min_age:  # one from the future: the clock was set
             units.setdefault((item.pod, item.name), []).append(item)
     if policy.per_container >= 0:
         found += _cut(units, policy.per_container)

@@ -93,7 +93,7 @@ class Resize:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """Nothing to do before ``until`` (seconds since 1970) or before something changes."""
+    """Nothing to do before ``until`` (by the clock of the decision) or before something changes."""
 
     until: float | None = None
 
@@ -140,6 +140,8 @@ class WorkerState:
     """The pod's own resources that its cgroup was last given."""
     previous: PodStatus | None = None
     """The status that was last reported: attempts of containers that the runtime has forgotten are counted in it."""
+    ended: Mapping[str, float] = field(default_factory=dict)
+    """By container ID: when it ended, by the clock that decisions go by; of others the runtime's time of day counts."""
 
 
 NO_STATE = WorkerState()

@@ -10,12 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
+from collections.abc import Callable
 
 import msgspec
 
 from podkeep.agent.pod.status.conditions import foreign
 from podkeep.agent.pod.status.pod_status import end_of
 from podkeep.api.pod import Pod
+from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.errors import PodkeepError, Unimplemented
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -27,6 +30,8 @@ _POLL_S = 0.1
 _RECONNECT_S = 1.0
 _LOOK_AGAIN_S = 10.0
 """Seconds after which one who follows the events looks again without one."""
+_STEP_S = 0.001
+"""By so much the clock may be set without that being noticed: no event comes so soon after a look that it is lost."""
 
 
 def tells_anew(before: Pod, now: Pod) -> bool:
@@ -40,10 +45,14 @@ def _acted_on(pod: Pod) -> tuple[object, ...]:
 
 
 class News:
-    """Tells one waiter that it should look again."""
+    """Tells one waiter that it should look again.
 
-    def __init__(self) -> None:
+    :param now: tells the time of day, which the runtime's events have.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._changed = asyncio.Event()
+        self._time = TimeOfDay(_STEP_S, now)
         self._latest = 0.0
         self._seen = 0.0
 
@@ -52,19 +61,21 @@ class News:
 
         :param at: of an event of the runtime, when it happened: nanoseconds of the runtime's clock.
         """
-        if at > self._seen:
+        # Once the clock was set, what happens now may look older than what was seen.
+        if at > self._seen or self._time.was_set():
             self._latest = max(self._latest, at)
             self._changed.set()
 
     def known(self) -> None:
         """Forget what there was: the waiter is about to look, and sees it."""
+        self._time.note()
         self._latest = 0.0
         self._changed.clear()
 
     def seen(self, at: float) -> None:
         """Forget events before ``at``: the waiter has looked at what the runtime said then; 0: it did not say when."""
         self._seen = at
-        if self._latest < at:
+        if self._latest < at and not self._time.was_set():
             self._changed.clear()
 
     async def watch(self) -> None:

@@ -61,7 +61,7 @@ def decide(
     """Return what to do next for ``pod``.
 
     :param pod: as it was allocated: a resize that the node has not accepted is not in it.
-    :param now: seconds since 1970.
+    :param now: seconds since 1970, by a clock that nobody sets.
     :param since: when the pod became active, in the same unit; its deadline counts from there.
     :param held: containers whose start failed, and before which time, in the same unit, they are not tried again.
     """
@@ -483,10 +483,13 @@ class _Containers:
         if latest.id in self._state.killed:
             # The agent ended it, so what counts is how long it had run (kubelet: the exit before is looked at).
             attempts = self._observed.containers.get(name, ())
-            before = attempts[1].finished_at if len(attempts) > 1 else 0
-            if before / _NS + delay <= latest.finished_at / _NS:
+            before = self._ended_at(attempts[1]) if len(attempts) > 1 else 0.0
+            if before + delay <= self._ended_at(latest):
                 return held
-        return max(held, latest.finished_at / _NS + delay)
+        return max(held, self._ended_at(latest) + delay)
+
+    def _ended_at(self, view: ContainerView) -> float:
+        return self._state.ended.get(view.id, view.finished_at / _NS)
 
     def _reason(self, action: Action) -> str:
         if isinstance(action, KillContainer):

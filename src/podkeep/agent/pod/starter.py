@@ -481,7 +481,10 @@ def surplus(attempts: Sequence[ContainerView], agent: AgentConfig, now: float) -
     kept = agent.maximum_dead_containers_per_container
     if kept < 0:
         return []
-    return [view for view in attempts[max(kept, 1) :] if view.created_at / 1e9 <= now - agent.minimum_container_ttl]
+    # One from the future was made before the clock was set.
+    return [
+        view for view in attempts[max(kept, 1) :] if not 0 <= now - view.created_at / 1e9 < agent.minimum_container_ttl
+    ]
 
 
 def _target(action: StartContainer, observed: Observed) -> str:

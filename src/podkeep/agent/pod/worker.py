@@ -46,6 +46,7 @@ from podkeep.agent.pod.actions import (
     WorkerState,
 )
 from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, admit
+from podkeep.agent.pod.ends import Ends
 from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
 from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
@@ -63,6 +64,7 @@ from podkeep.agent.resources import critical
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
+from podkeep.base.concurrency.clock import SteadyClock
 from podkeep.base.concurrency.tasks import Tasks, on_thread
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.ids import parse_pod_uid
@@ -164,6 +166,10 @@ class PodWorker:
         self._end_deadline: float | None = None
         # As the API has it, if it does: an agent that is started anew must not give a pod with a deadline more time.
         self._since = rfc3339.seconds(pod.status.start_time) if pod.status.start_time else time.time()
+        # What waits must not end, or never end, because the time of day is set.
+        self._clock = SteadyClock()
+        self._active_since = self._clock.of(self._since)
+        self._ends = Ends(self._clock)
         self._end: Finish | None = None
         self._asked: Finish | None = None
         self._conditions: tuple[PodCondition, ...] = ()
@@ -370,15 +376,15 @@ class PodWorker:
             await self._report(observed)
             await self._keep(observed, admitted)
             await self._refresh_volumes(observed, admitted)
-            now = time.time()
+            now = self._clock.now()
             decision = decide(
                 self.pod,
                 observed,
                 now=now,
-                since=self._since,
+                since=self._active_since,
                 delay=self._back_off.delay,
                 held=self._held(now),
-                state=self._state(),
+                state=self._state(observed),
             )
             if decision.why != said:
                 log.info("pod %s/%s: %s", self.pod.metadata.namespace, self.pod.metadata.name, decision.why)
@@ -422,12 +428,13 @@ class PodWorker:
         start_time = self._reported.start_time if self._reported is not None else self.pod.status.start_time
         await asyncio.to_thread(checkpoint.keep, admitted.directory.path, self.pod, start_time)
 
-    def _state(self) -> WorkerState:
+    def _state(self, observed: Observed) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)
         return WorkerState(
             killed=self._killed,
             probes=self._probe_results(),
             previous=self._reported or self.pod.status,
+            ended=self._ends.note(observed),
             actuated=None if allocation is None or self._resizing.is_held() else allocation.actuated.containers,
             actuated_pod=None if allocation is None else allocation.actuated.pod,
         )
@@ -476,7 +483,7 @@ class PodWorker:
             self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         if isinstance(action, Wait):
             self._starts_in_user_namespace = False
-            await self._news.wait(None if action.until is None else max(action.until - time.time(), 0.0))
+            await self._news.wait(None if action.until is None else max(action.until - self._clock.now(), 0.0))
             return
         key = action.container.name if isinstance(action, StartContainer) else ""
         left = self._not_before.get(key, 0.0) - time.monotonic()

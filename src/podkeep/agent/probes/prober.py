@@ -47,7 +47,7 @@ class Probes:
         self.metrics = metrics
         self.checks = Checks(client)
         self._host_ips = host_ips
-        self.since = time.time()
+        self.since = time.monotonic()
 
     def address(self, pod: Pod, observed: Observed) -> str:
         """Return where the node reaches a pod; empty if it has no address."""
@@ -153,7 +153,7 @@ class PodProbes:
         program is still starting. Soon after our start they are spread: all pods come at once.
         """
         now, period = asyncio.get_running_loop().time(), _period(spec)
-        recent = time.time() - self._shared.since < period
+        recent = time.monotonic() - self._shared.since < period
         return now + random.random() * period if recent and self._before else now
 
     def _known(self, view: ContainerView, kind: Kind) -> bool | None:

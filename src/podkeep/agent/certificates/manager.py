@@ -38,8 +38,8 @@ _RENEW_AFTER, _RENEW_UNTIL = 0.7, 0.9
 _FIRST_WAIT_S, _MAX_WAIT_S = 2.0, 120.0
 _LEAST_S = 60.0
 """Between renewals, however short a certificate's life is."""
-_LONGEST_SLEEP_S = 3600.0
-"""Clocks jump: the time is looked at once an hour."""
+_LONGEST_SLEEP_S = 60.0
+"""The clock may be set: the time of day is looked at once a minute."""
 
 
 @dataclass(frozen=True, kw_only=True)

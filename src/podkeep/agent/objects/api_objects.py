@@ -58,6 +58,10 @@ TOKEN_SHARE = 0.8
 """Of a token's life, after which it is asked for again."""
 TOKEN_JITTER_S = 10.0
 _TOKEN_RETRY_S = 30.0
+_TOKEN_LOOK_S = 60.0
+"""How often the time of day is looked at for tokens: the clock may be set."""
+_TOKEN_LEEWAY_S = 60.0
+"""By so much a token may have been issued in the future (the default leeway of the API's JWTs)."""
 CLAIM_S = 60.0
 """For which a bound claim and its volume are not read again."""
 ROOT_CA = "kube-root-ca.crt"
@@ -151,8 +155,16 @@ class _Token:
     """A token; times in seconds since 1970."""
 
     text: str
+    obtained: float
     refresh: float
     expires: float
+
+    def is_new(self, now: float) -> bool:
+        """Return whether it need not be replaced: one that seems to be of the future is not good yet.
+
+        The clock was set back since. It is our own one that counts: the API's may be ahead of it all the time.
+        """
+        return self.obtained - _TOKEN_LEEWAY_S <= now < self.refresh
 
 
 @dataclass(kw_only=True)
@@ -324,7 +336,7 @@ class ApiObjects:
     async def _token(self, pod: Pod, user: _PodObjects, key: TokenKey, failures: dict[str, str]) -> None:
         """Ask for a token if there is none, or it is old; the old one does while it is good."""
         known, now = user.tokens.get(key), time.time()
-        if known is not None and now < known.refresh:
+        if known is not None and known.is_new(now):
             return
         try:
             user.tokens[key] = await request_token(self._client, pod, key)
@@ -341,10 +353,20 @@ class ApiObjects:
             user.timer.cancel()
             user.timer = None
         if user.tokens and self._pods.get(uid) is user:
-            wait = min(token.refresh for token in user.tokens.values()) - time.time()
+            now = time.time()
+            wait = min(token.refresh for token in user.tokens.values()) - now
             # One that is due already could not be had: the next attempt is not at once.
-            delay = max(wait, 0.0) + 0.1 if wait > 0 else _TOKEN_RETRY_S
-            user.timer = asyncio.get_running_loop().call_later(delay, self.on_change, uid)
+            is_due = not all(token.is_new(now) for token in user.tokens.values())
+            delay = _TOKEN_RETRY_S if is_due else min(wait + 0.1, _TOKEN_LOOK_S)
+            user.timer = asyncio.get_running_loop().call_later(delay, self._look_at_tokens, uid, user)
+
+    def _look_at_tokens(self, uid: str, user: _PodObjects) -> None:
+        """Wake the worker if a token is to be replaced, and look again later if not."""
+        user.timer, now = None, time.time()
+        if all(token.is_new(now) for token in user.tokens.values()):
+            self._wake_for_token(uid, user)
+        else:
+            self.on_change(uid)
 
     # -- claims
 
@@ -449,21 +471,22 @@ async def request_token(client: Client, pod: Pod, key: TokenKey) -> _Token:
         "spec": {**spec, "boundObjectRef": bound},
     }
     made = await client.create(SERVICE_ACCOUNTS, request, namespace, name=account, subresource="token")
-    return token_of(made, seconds, random.random())
+    return token_of(made, seconds, random.random(), time.time())
 
 
-def token_of(made: Mapping[str, Any], asked: int, jitter: float) -> _Token:
+def token_of(made: Mapping[str, Any], asked: int, jitter: float, now: float) -> _Token:
     """Return the token of a TokenRequest.
 
     :param asked: seconds, for an answer that does not say for how long the token is.
     :param jitter: 0 to 1: how much of the ten seconds it is renewed earlier, so that not all are at once.
+    :param now: when it came.
     """
     seconds = made.get("spec", {}).get("expirationSeconds") or asked
     status = made["status"]
     expires = rfc3339.seconds(status["expirationTimestamp"])
     issued = expires - seconds
     refresh = min(issued + MAX_TOKEN_S, expires - (1 - TOKEN_SHARE) * seconds) - jitter * TOKEN_JITTER_S
-    return _Token(text=status["token"], refresh=refresh, expires=expires)
+    return _Token(text=status["token"], obtained=now, refresh=refresh, expires=expires)
 
 
 async def _until_settled(reflector: Reflector, one: _WatchedObject[Any]) -> None:

@@ -1,7 +1,8 @@
 """Runs controllers on the objects of a store: told of changes in process, writing as any client does.
 
 Each controller has a queue and works on a few items at a time, on each of them once. If a watch is ended, all
-controllers are made anew, since what they remember may be incomplete.
+controllers are made anew, since what they remember may be incomplete; so they are when the clock is set, since they
+remember when they saw something: a node that was heard of a moment ago must not be one that was silent for an hour.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, PatchType, Registry, Request
 from podkeep.apiserver.storage.records import Event, EventType
 from podkeep.apiserver.storage.store import Slow, Store, Watcher
+from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.concurrency.tasks import Tasks
 
 log = logging.getLogger(__name__)
@@ -34,6 +36,8 @@ MAX_TURNS = 16
 """Of a controller at a time: while one waits for the disk, others join its commit."""
 RESTART_DELAY = 1.0
 """Seconds until controllers begin anew."""
+_STEP_S = 1.0
+"""By so much the clock may be set without that being noticed."""
 
 
 def _utc() -> datetime:
@@ -63,6 +67,8 @@ class Runner:
         self._resources = {resource.storage_name: resource for resource in resources if resource.view is None}
         self._make = make
         self._now = now
+        self._time = TimeOfDay(_STEP_S, lambda: now().timestamp())
+        self._clock_set = asyncio.Event()
         self._tasks = Tasks("controllers")
 
     async def __aenter__(self) -> Runner:
@@ -80,9 +86,11 @@ class Runner:
             await asyncio.sleep(RESTART_DELAY)
 
     async def _round(self, tasks: Tasks) -> None:
-        """Make controllers, and let them work until one of their watches ends."""
+        """Make controllers, and let them work until one of their watches ends, or the clock is set."""
+        self._time.note()
+        self._clock_set.clear()
         queues = {controller: WorkQueue() for controller in self._make()}
-        watching = []
+        watching = [tasks.start(self._until_clock_is_set())]
         for resource in self._resources:
             told = {
                 controller: queue
@@ -94,6 +102,9 @@ class Runner:
         for controller, queue in queues.items():
             tasks.start(self._work(controller, queue))
         await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _until_clock_is_set(self) -> None:
+        await self._clock_set.wait()
 
     async def _begin(self, resource: str, told: Mapping[Controller, WorkQueue]) -> Watcher:
         """Tell controllers what is there of a resource, and return the watch of what follows."""
@@ -141,6 +152,10 @@ class Runner:
                 turns = {turn for turn in turns if not turn.done()}
 
     async def _turn(self, controller: Controller, queue: WorkQueue, item: Item) -> None:
+        if self._time.was_set():
+            log.warning("controllers are restarted: the clock was set")
+            self._clock_set.set()
+            return
         plan = controller.reconcile(item, self._lister, self._now())
         writes = list(islice(plan.writes, MAX_WRITES + 1))
         more = len(writes) > MAX_WRITES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ from podkeep.apiserver.controllers import runner as running
 from podkeep.apiserver.controllers.controller import Change, Controller, Create, Item, Patch, Plan
 from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
 from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
+from podkeep.apiserver.controllers.node_health import NodeHealth
 from podkeep.apiserver.controllers.owners import GarbageCollector
 from podkeep.apiserver.controllers.runner import Runner
 from podkeep.apiserver.controllers.scheduler import Scheduler
+from podkeep.apiserver.controllers.taint_eviction import TaintEviction
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.meta.lister import Lister
@@ -69,18 +71,23 @@ class World:
         watcher.end()
 
 
+def utc() -> datetime:
+    return datetime.now(UTC)
+
+
 def run(
     path: Path,
     make: Callable[[], Sequence[Controller]],
     steps: Callable[[World], Awaitable[None]],
     before: Callable[[World], Awaitable[None]] | None = None,
+    now: Callable[[], datetime] = utc,
 ) -> None:
     async def within() -> None:
         async with Store(path / "db") as store:
             world = World(store)
             if before is not None:
                 await before(world)
-            async with Runner(store, world.registry, StoreLister(store), RESOURCES, make):
+            async with Runner(store, world.registry, StoreLister(store), RESOURCES, make, now):
                 await steps(world)
 
     asyncio.run(within())
@@ -336,3 +343,41 @@ def test_the_end_leaves_nothing_behind(tmp_path: Path) -> None:
             assert not any(store._watchers.values())
 
     asyncio.run(within())
+
+
+@pytest.mark.parametrize("change", [timedelta(hours=1), timedelta(hours=-1), timedelta(days=365)])
+def test_a_clock_that_is_set_makes_no_node_unknown_and_evicts_no_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: timedelta
+) -> None:
+    """A node that had just been heard of counted as one that was silent for an hour, and got a taint for it."""
+    monkeypatch.setattr(running, "RESTART_DELAY", 0.0)
+    ahead = timedelta()
+    toleration = {"key": "old", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 600}
+    ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-11-29T11:00:00Z"}
+
+    def tainted(world: World) -> bool:
+        taints = (world.get(NODES, "n", "") or {})["spec"].get("taints", ())
+        return any(item["key"] == "node.kubernetes.io/unschedulable" for item in taints)
+
+    async def change_node(world: World, spec: dict[str, Any]) -> None:
+        await world.registry.patch(Target(NODES, "", "n"), {"spec": spec}, running.PatchType.MERGE, ME)
+
+    async def steps(world: World) -> None:
+        nonlocal ahead
+        value = node("n")
+        value["status"]["conditions"] = [ready]
+        value["spec"] = {"taints": [{"key": "old", "effect": "NoExecute"}]}
+        await world.create(NODES, value)
+        await world.create(PODS, pod("p", nodeName="n", tolerations=[toleration]))
+        # Each change of the node has the controllers look at it, and is done when its taint is there, or is not.
+        await change_node(world, {"unschedulable": True})
+        await world.until(NODES, lambda: tainted(world))
+        ahead = change
+        await change_node(world, {"unschedulable": None})
+        await world.until(NODES, lambda: not tainted(world))
+        found = world.get(NODES, "n", "")
+        assert found is not None
+        assert [item["status"] for item in found["status"]["conditions"]] == ["True"]
+        assert "deletionTimestamp" not in (world.get(PODS, "p") or {})["metadata"]
+
+    run(tmp_path, lambda: [NodeHealth(), TaintEviction()], steps, now=lambda: utc() + ahead)

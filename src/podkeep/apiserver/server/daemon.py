@@ -42,6 +42,7 @@ from podkeep.apiserver.server.compaction import compact_regularly
 from podkeep.apiserver.server.sockets import SERVICE_ADDRESS, Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
+from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
@@ -51,6 +52,8 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long requests that are being answered may take when the server stops."""
+_LOOK_S = 60.0
+"""How often the time of day is looked at, which may be set."""
 _RETRY_S = 3600.0
 """When certificates are looked at again that could not be renewed."""
 
@@ -60,7 +63,8 @@ def serve(config: Config, on_ready: Callable[[str], None] = lambda _: None) -> N
 
     :param on_ready: told where, in words, once requests are answered.
     :raises DataLoss: if the database is damaged.
-    :raises FailedPrecondition: if an address cannot be listened on, or certificates cannot be used.
+    :raises FailedPrecondition: if an address cannot be listened on, certificates cannot be used, or the authority was
+        renewed while it served.
     """
     # The start makes many objects and hardly any garbage.
     gc.disable()
@@ -85,7 +89,13 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         tasks.start(compact_regularly(store, config.api.history, config.api.history_bytes()))
         lister = StoreLister(store, read_once=[EVENTS])
         kubelets = _kubelets(config, files, lister)
-        tasks.start(_renew(config, files, sockets, kubelets, renewal))
+        other_authority = asyncio.Event()
+
+        def begin_anew() -> None:
+            other_authority.set()
+            stop.set()
+
+        tasks.start(_renew(config, files, sockets, kubelets, renewal, begin_anew))
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes(), config.api.token_auth_file)
         admission = plugins.admission(config, store, lister, access, gates)
         registry = Registry(store, admission, gates, namespace_bytes=config.api.namespace_bytes())
@@ -118,6 +128,11 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         service.stopping()
         resources.watches.close()
         await asyncio.gather(*(server.close(STOP_GRACE_S) for server in servers))
+        if other_authority.is_set():
+            raise FailedPrecondition(
+                "the API's authority has been renewed, and clients that know the new one alone are not trusted",
+                hint="start it again, as `podkeep node` and systemd do: it publishes the new one then",
+            )
 
 
 def _kubelets(config: Config, files: Files, lister: StoreLister) -> Kubelets:
@@ -126,12 +141,28 @@ def _kubelets(config: Config, files: Files, lister: StoreLister) -> Kubelets:
     return Kubelets(lister, files.certificate(name), files.key(name), authority)
 
 
-async def _renew(config: Config, files: Files, sockets: Sockets, kubelets: Kubelets, due: float) -> None:
-    """Renew certificates when they are due, until cancelled."""
+async def _renew(
+    config: Config, files: Files, sockets: Sockets, kubelets: Kubelets, due: float, other_authority: Callable[[], None]
+) -> None:
+    """Renew certificates when they are due, until cancelled, or until the authority is another one.
+
+    :param other_authority: called then; most of what trusts it takes it at the start alone.
+    """
+    clock = TimeOfDay(_LOOK_S, lambda: time.time())
+    authority = files.certificate(AUTHORITY)
     while True:
-        await asyncio.sleep(max(due - time.time(), 1.0))
+        await asyncio.sleep(min(max(due - time.time(), 1.0), _LOOK_S))
+        # A clock that is set, as of a machine without one of its own when it first reaches a time server, makes
+        # certificates old, or good only later.
+        if time.time() < due and not clock.was_set():
+            continue
+        clock.note()
         try:
+            before = authority.read_bytes()
             due = await asyncio.to_thread(make_certificates, config.api, files)
+            if authority.read_bytes() != before:
+                other_authority()
+                return
             sockets.renew()
             kubelets.renew()
             sockets.write_kubeconfigs()

@@ -93,6 +93,8 @@ class KubeletServer:
         self._files = certificate_files(agent)
         self._certify = certify if agent.tls_cert_file else self._make_certificate
         self._seen: tuple[float, ...] = ()
+        client_ca = agent.authentication.x509.client_ca_file
+        self._client_ca = (Path(client_ca),) if client_ca else ()
         self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
         self._tasks = Tasks("renewing the kubelet's certificate")
@@ -147,7 +149,7 @@ class KubeletServer:
         if self._certify is not None:
             await asyncio.to_thread(self._certify, self._node.host_ips)
         # Before they are read: what changes meanwhile is another time at the next look.
-        self._seen = _times(self._files)
+        self._seen = _times((*self._files, *self._client_ca))
         self._tls = server_context(
             "the kubelet",
             str(self._files[0]),
@@ -193,14 +195,16 @@ class KubeletServer:
             self.look()
 
     def look(self) -> None:
-        """Take the files of the certificate again if they have changed."""
+        """Take the files of the certificate, and of the clients' authorities, again if they have changed."""
         self._files = certificate_files(self._agent)
-        now = _times(self._files)
+        now = _times((*self._files, *self._client_ca))
         if now == self._seen or self._tls is None:
             return
         try:
             # With an empty password, OpenSSL does not ask for one at the terminal if the key has one.
             self._tls.load_cert_chain(self._files[0], self._files[1], password="")
+            for authorities in self._client_ca:
+                self._tls.load_verify_locations(authorities)
         except (OSError, ssl.SSLError) as error:
             # Half of the pair may have been written.
             log.warning("the kubelet's certificate %s cannot be used yet: %s", self._files[0], error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
 
-from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair, of_node
+from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair, Wanted, of_node
 from podkeep.base import atomicfile
 from podkeep.base.errors import refused
 from podkeep.base.text import netloc
@@ -31,8 +32,30 @@ def kubeconfig(server: str, authority: str, user: str, pair: Pair | tuple[str, s
     :param pair: certificate and key of the user.
     """
     certificate, key = (pair.certificate, pair.key) if isinstance(pair, Pair) else pair
+    return _document(
+        {"certificate-authority-data": _base64(authority), "server": server},
+        user,
+        {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)},
+    )
+
+
+def _of_files(server: str, files: Files, client: Wanted) -> str:
+    """Return the file of a client on this machine that runs for longer than its certificate is good.
+
+    It reads the files of a kubeconfig again when they change, but not the kubeconfig itself.
+    """
+    return _document(
+        {"certificate-authority": str(files.certificate(AUTHORITY).absolute()), "server": server},
+        client.common_name,
+        {
+            "client-certificate": str(files.certificate(client.name).absolute()),
+            "client-key": str(files.key(client.name).absolute()),
+        },
+    )
+
+
+def _document(cluster: Mapping[str, str], user: str, credentials: Mapping[str, str]) -> str:
     context = f"{user}@{CLUSTER}"
-    cluster = {"certificate-authority-data": _base64(authority), "server": server}
     value = {
         "apiVersion": "v1",
         "clusters": [{"cluster": cluster, "name": CLUSTER}],
@@ -40,12 +63,7 @@ def kubeconfig(server: str, authority: str, user: str, pair: Pair | tuple[str, s
         "current-context": context,
         "kind": "Config",
         "preferences": {},
-        "users": [
-            {
-                "name": user,
-                "user": {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)},
-            }
-        ],
+        "users": [{"name": user, "user": credentials}],
     }
     return msgspec.yaml.encode(value).decode()
 
@@ -103,10 +121,15 @@ def write_all(files: Files, server: str, node: str = "") -> list[Path]:
     written = []
     try:
         authority = files.certificate(AUTHORITY).read_text()
-        for client in (*CLIENTS, *(of_node(node, ())[:1] if node else ())):
+        wanted = {}
+        for client in CLIENTS:
             pair = (files.certificate(client.name).read_text(), files.key(client.name).read_text())
-            data = kubeconfig(server, authority, client.common_name, pair).encode()
-            path = files.kubeconfig(client.name)
+            wanted[client.name] = kubeconfig(server, authority, client.common_name, pair)
+        if node:
+            kubelet, _ = of_node(node, ())
+            wanted[kubelet.name] = _of_files(server, files, kubelet)
+        for name, text in wanted.items():
+            path, data = files.kubeconfig(name), text.encode()
             if not path.exists() or path.read_bytes() != data:
                 atomicfile.write(path, data)
                 written.append(path)

@@ -32,7 +32,7 @@ from podkeep.apiserver.server.certificates import (
     Wanted,
     plan,
 )
-from podkeep.apiserver.server.kubeconfig import kubeconfig, server_url, write_all
+from podkeep.apiserver.server.kubeconfig import is_own, kubeconfig, server_url, write_all
 from podkeep.base.errors import FailedPrecondition
 from podkeep.http.tls import server_context
 
@@ -363,6 +363,20 @@ def test_kubeconfigs_are_written_when_they_differ(current: Files, tmp_path: Path
     assert {path.stat().st_mode & 0o777 for path in written} == {0o600}
     assert write_all(mine, "https://127.0.0.1:6443") == []
     assert len(write_all(mine, "https://127.0.0.1:7443")) == 3
+
+
+def test_the_kubeconfig_of_a_node_names_files_which_are_read_again(current: Files, tmp_path: Path) -> None:
+    """An agent runs for longer than a certificate is good, and reads its kubeconfig once."""
+    mine = copied(current, tmp_path / "api")
+    *_, written = write_all(mine, "https://127.0.0.1:6443", "n1")
+    assert (written.name, written.stat().st_mode & 0o777) == ("kubelet.conf", 0o600)
+    value = msgspec.yaml.decode(written.read_bytes())
+    assert is_own(written.read_bytes())
+    assert value["clusters"][0]["cluster"]["certificate-authority"] == str(mine.certificate(AUTHORITY))
+    assert value["users"][0] == {
+        "name": "system:node:n1",
+        "user": {"client-certificate": str(mine.certificate("kubelet")), "client-key": str(mine.key("kubelet"))},
+    }
 
 
 def test_a_kubeconfig_is_what_clients_read() -> None:

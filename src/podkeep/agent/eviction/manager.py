@@ -8,6 +8,9 @@
                                    ▼ not enough                                          │
                      the pod that uses most beyond its request is ended ─────────────────┘
 
+What takes as long as pods have it take, counting files and freeing a disk, goes on beside the loop: memory and process
+IDs are looked at meanwhile.
+
 Owns the loop and what it remembers. Decisions are in ``pressure`` and ``ranking``, figures come from ``statistics``.
 """
 
@@ -16,8 +19,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from podkeep.agent.eviction import pressure, ranking
@@ -26,6 +30,7 @@ from podkeep.agent.eviction.local_storage import LocalStorage
 from podkeep.agent.eviction.pressure import Pressure
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.statistics import Statistics
+from podkeep.agent.eviction.usage import PodUse
 from podkeep.agent.metrics import EVICTIONS
 from podkeep.agent.resources import critical, thresholds
 from podkeep.agent.resources import thresholds as signals
@@ -39,6 +44,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 10.0
 """Between two looks, as a kubelet has it (housekeeping interval)."""
+_FREEING_S = 1.0
+"""How long room on a disk is waited for at each look."""
 _LEAST_WAIT_S = 10.0
 """How long the end of an evicted pod is waited for beyond its grace period, at least."""
 _CLEANUP_S = 30.0
@@ -71,6 +78,18 @@ class Events(Protocol):
 
     def pod(self, pod: Pod, kind: str, reason: str, message: str, annotations: dict[str, str] | None = None) -> None:
         """Report an event of a pod."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """What became of a disk that was full: whether there is enough room now, and what pods use if there is not.
+
+    ``pods``: UIDs of those that there were when the count began.
+    """
+
+    enough: bool
+    uses: Mapping[str, PodUse] = field(default_factory=dict)
+    pods: frozenset[str] = frozenset()
 
 
 Reclaim = Callable[[], Awaitable[object]]
@@ -109,6 +128,9 @@ class EvictionManager:
         self._pressure = Pressure()
         self._storage = LocalStorage(statistics)
         self._waits = False
+        self._freeing: asyncio.Future[Freed] | None = None
+        self._freeing_in_vain = False
+        """Whether no disk was full at some time since that began: what it says then is of the time before."""
         self.changed = asyncio.Event()
         """Set whenever the conditions change; who waits for it clears it."""
 
@@ -140,6 +162,10 @@ class EvictionManager:
         finally:
             self._statistics.close()
             await self._storage.close()
+            if self._freeing is not None:
+                # A count is on a thread, which a cancellation does not end: Statistics.close has told it to stop.
+                self._freeing.cancel()
+                await asyncio.gather(self._freeing, return_exceptions=True)
 
     async def look(self) -> list[Pod]:
         """Look once, do what there is to do, and return the pods that were ended.
@@ -158,6 +184,8 @@ class EvictionManager:
         )
         if self._pressure.conditions != before.conditions:
             self.changed.set()
+        if not any(map(_is_of_disk, self._pressure.due)):
+            self._freeing_in_vain = True
         # In turns: with pods that always exceed their limits, nothing else would ever be reclaimed.
         ended = [] if self._waits and self._pressure.due else await self._beyond_their_limits()
         self._waits = bool(ended)
@@ -201,16 +229,21 @@ class EvictionManager:
         if threshold is None:
             return []
         resource = signals.RESOURCES[threshold.signal]
-        log.warning("eviction manager: %s is low, attempting to reclaim %s", threshold.signal, resource)
-        self._events.node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
-        if await self._reclaim_of_node(threshold.signal):
-            log.info("eviction manager: enough %s was reclaimed without ending a pod", resource)
-            return []
-        active = self._pods.active()
-        # Files are not counted where nothing depends on them: memory is gone before they are. Where something does,
-        # they are counted anew: by what was known before the disk filled, an innocent pod would go.
-        disk = signals.CONDITIONS[threshold.signal] == "DiskPressure"
-        uses = await self._statistics.to_rank(active, files=disk)
+        if _is_of_disk(threshold):
+            freed = await self._freed(threshold.signal)
+            if freed is None:
+                # What else is due cannot wait for it.
+                return await self._reclaim([item for item in due if not _is_of_disk(item)], observed)
+            if freed.enough:
+                log.info("eviction manager: enough %s was reclaimed without ending a pod", resource)
+                return []
+            # One that came later did not fill it, and would go first as one of which nothing is known.
+            uses, active = freed.uses, [pod for pod in self._pods.active() if pod.metadata.uid in freed.pods]
+        else:
+            self._tell(threshold.signal)
+            active = list(self._pods.active())
+            # Files are not counted where nothing depends on them: memory is gone before they are.
+            uses = await self._statistics.to_rank(active, files=False)
         order = ranking.rank(threshold.signal, active, lambda pod: uses.get(pod.metadata.uid), self._filesystems)
         for pod in order:
             use = uses.get(pod.metadata.uid)
@@ -220,6 +253,34 @@ class EvictionManager:
                 return [pod]
         log.error("eviction manager: %s is low, and no pod can be evicted", threshold.signal)
         return []
+
+    def _tell(self, signal: str) -> None:
+        resource = signals.RESOURCES[signal]
+        log.warning("eviction manager: %s is low, attempting to reclaim %s", signal, resource)
+        self._events.node("Warning", "EvictionThresholdMet", f"Attempting to reclaim {resource}")
+
+    async def _freed(self, signal: str) -> Freed | None:
+        """Return what became of the disk of a signal; nothing while it is being freed, or pods are being counted."""
+        if self._freeing is not None and self._freeing.done() and self._freeing_in_vain:
+            self._freeing.exception()  # of a time that is over
+            self._freeing = None
+        if self._freeing is None:
+            self._tell(signal)
+            self._freeing_in_vain = False
+            self._freeing = asyncio.ensure_future(self._free(signal))
+        await asyncio.wait({self._freeing}, timeout=_FREEING_S)
+        if not self._freeing.done() or self._freeing_in_vain:
+            return None
+        done, self._freeing = self._freeing, None
+        return done.result()
+
+    async def _free(self, signal: str) -> Freed:
+        if await self._reclaim_of_node(signal):
+            return Freed(enough=True)
+        active = list(self._pods.active())
+        # Counted anew: by what was known before the disk filled, an innocent pod would go.
+        uses = await self._statistics.to_rank(active, files=True)
+        return Freed(enough=False, uses=uses, pods=frozenset(pod.metadata.uid for pod in active))
 
     async def _reclaim_of_node(self, signal: str) -> bool:
         """Remove what is not used from the disk of a signal; return whether that was enough."""
@@ -235,8 +296,6 @@ class EvictionManager:
         return not thresholds.met(self._thresholds or (), observed, with_reclaim=True)
 
     def _functions(self, signal: str) -> list[Reclaim]:
-        if signals.CONDITIONS[signal] != "DiskPressure":
-            return []
         both = [self._containers, self._images]
         if not self._filesystems.images_apart:
             return both
@@ -265,3 +324,7 @@ class EvictionManager:
             log.warning("pod %s/%s has not ended yet", pod.metadata.namespace, pod.metadata.name)
         self._metrics.add(EVICTIONS, signal)
         return True
+
+
+def _is_of_disk(threshold: Threshold) -> bool:
+    return signals.CONDITIONS[threshold.signal] == "DiskPressure"

@@ -192,6 +192,15 @@ def test_a_shorter_grace_period_counts_for_what_is_being_stopped(tmp_path: Path,
     assert stopped(tmp_path, scenario).calls[:2] == ["stop main 1000", again]
 
 
+def test_a_container_is_killed_without_its_hook(tmp_path: Path) -> None:
+    target = targets(pod(container("main", **hook("true"))))["main"]
+
+    async def scenario(_: Runtime, stopper: Stopper) -> None:
+        await stopper.kill(target, Grace(30), "it has a newer attempt", hook=False)
+
+    assert stopped(tmp_path, scenario).calls == ["stop main 30", "main ended"]
+
+
 def test_a_second_try_runs_no_hook_again(tmp_path: Path) -> None:
     """A runtime that fails once is asked again; what could be stopped was; one that is gone counts as stopped."""
     wanted = pod(container("main", **hook("true")), container("other"), container("gone"))

@@ -444,6 +444,18 @@ def test_a_container_that_ran_for_ten_minutes_is_started_again_at_once(ran: int,
     assert ask(make("Always", {"name": "a"}), seen(last), delay=300.0) == expected
 
 
+def test_an_attempt_beside_a_newer_one_is_stopped_without_its_hook() -> None:
+    """By HTTP the hook reached the newer one. Of one in an unknown state the pod saw it run: that one has its hook."""
+    pod = make("Always", {"name": "a"})
+    for views, hook in (
+        ([view("a", State.RUNNING, attempt=1), view("a", State.RUNNING)], False),
+        ([view("a", State.UNKNOWN)], True),
+    ):
+        (action,) = decide(pod, seen(*views), now=NOW, since=NOW, delay=lambda _: 0.0).actions
+        assert isinstance(action, KillContainer)
+        assert action.hook is hook
+
+
 @pytest.mark.parametrize("stamp", [NOW + 3600, NOW - 3600])
 def test_a_back_off_is_as_long_whatever_is_done_to_the_clock(stamp: float) -> None:
     """The runtime told the end by a clock that was set since, and it is started again when its time is over."""

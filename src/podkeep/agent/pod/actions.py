@@ -61,6 +61,7 @@ class KillContainer:
     :param message: of the event ``Killing``.
     :param grace: seconds, of the probe that failed or of the pod; hooks count into it.
     :param replace: it is started again whatever its restart policy says.
+    :param hook: its preStop hook runs.
     """
 
     view: ContainerView
@@ -69,6 +70,7 @@ class KillContainer:
     message: str
     grace: int
     replace: bool = False
+    hook: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

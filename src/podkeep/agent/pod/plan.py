@@ -417,7 +417,16 @@ class _Containers:
         replace = reason in {"Definition", "Resize"}
         grace = kill_grace(self._pod, container, reason)
         self._kills.append(
-            KillContainer(view=view, container=container, reason=reason, message=message, grace=grace, replace=replace)
+            KillContainer(
+                view=view,
+                container=container,
+                reason=reason,
+                message=message,
+                grace=grace,
+                replace=replace,
+                # Its pod never saw it run, and a hook would reach the newer attempt: by HTTP, or by what they share.
+                hook=reason != "Replaced",
+            )
         )
 
     def _start(self, container: Container, kind: ContainerKind) -> StartContainer:

@@ -110,14 +110,16 @@ class Stopper:
             if isinstance(result, BaseException):
                 raise result
 
-    async def kill(self, target: Target, grace: Grace, message: str) -> None:
+    async def kill(self, target: Target, grace: Grace, message: str, *, hook: bool = True) -> None:
         """Stop one container of a pod that goes on.
 
         :param message: why, for the event.
+        :param hook: run its preStop hook before.
         :raises PodkeepError: if it could not be stopped.
         """
         self._say(target, message)
-        await self._pre_stop(target, grace)
+        if hook:
+            await self._pre_stop(target, grace)
         await self._stop(target, grace)
 
     async def _stop_in_turn(

@@ -663,7 +663,7 @@ class PodWorker:
         view = action.view
         target = targets(self.pod, {view.name: view}, self._node.probes.address(self.pod, observed))[view.name]
         try:
-            await self._stopper.kill(target, Grace(action.grace), action.message)
+            await self._stopper.kill(target, Grace(action.grace), action.message, hook=action.hook)
         except PodkeepError as error:
             log.warning("container %s of %s cannot be stopped: %s", view.name, target.pod, error)
             await asyncio.sleep(_LOOK_IN_BACK_OFF)

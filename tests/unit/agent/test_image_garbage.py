@@ -153,9 +153,11 @@ def test_from_the_high_threshold_down_to_the_low_one(tmp_path: Path) -> None:
 
 
 def test_an_image_that_was_just_pulled_stays(tmp_path: Path) -> None:
-    node = Node("a", available=0)
+    node = Node(available=0)
 
     async def steps(found: ImageGarbage) -> None:
+        await found.detect(node.now)
+        node.images |= Node("a").images
         await found.detect(node.now)
         node.now += 119
         with pytest.raises(FailedPrecondition):
@@ -163,6 +165,18 @@ def test_an_image_that_was_just_pulled_stays(tmp_path: Path) -> None:
 
     node.work(tmp_path / "s", steps)
     assert node.removed == []
+
+
+def test_what_was_there_before_the_agent_goes_at_its_first_look(tmp_path: Path) -> None:
+    """A node that started with a full disk ended pods, since for two minutes no image was old enough to be removed."""
+    node = Node("used", "unused", available=0)
+    node.container("used")
+
+    async def steps(found: ImageGarbage) -> Reclaimed:
+        return await found.remove_unused()
+
+    assert node.work(tmp_path / "s", steps) == Reclaimed(size=100 * MIB, images=1)
+    assert node.removed == ["unused"]
 
 
 @pytest.mark.requirement("V80", "V81", "V82")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Collection, Iterable
@@ -55,7 +56,10 @@ class Policy:
 
 @dataclass(kw_only=True)
 class ImageRecord:
-    """What is known of an image: times in seconds of one clock, ``last_used`` 0 if it was never seen in use."""
+    """What is known of an image: times in seconds of one clock, ``last_used`` 0 if it was never seen in use.
+
+    ``first_seen`` is infinitely long ago for what was there before the agent.
+    """
 
     id: str
     handler: str
@@ -137,6 +141,7 @@ class ImageGarbage:
         self._clock = clock
         self._began = clock()
         self._records: dict[Key, ImageRecord] = {}
+        self._has_looked = False
         self._looked_up: dict[tuple[str, str], Key | None] = {}
         self._failed = False
         self._lock = asyncio.Lock()
@@ -217,16 +222,20 @@ class ImageGarbage:
         self._looked_up = {}
         used = await self._used(answer.images)
         known = {}
+        # What is there at the first look was not pulled for a container just now: a node that starts with a full disk
+        # frees it, and does not end a pod for that.
+        first_seen = now if self._has_looked else -math.inf
         for image in answer.images:
             key = (image.id, image.spec.runtime_handler)
             record = self._records.get(key) or ImageRecord(
-                id=key[0], handler=key[1], size=0, pinned=False, first_seen=now
+                id=key[0], handler=key[1], size=0, pinned=False, first_seen=first_seen
             )
             record.size, record.pinned = image.size, image.pinned
             if is_used(key, used):
                 record.last_used = now
             known[key] = record
         self._records = known
+        self._has_looked = True
         return used
 
     async def _used(self, images: Iterable[api_pb2.Image]) -> set[Key]:

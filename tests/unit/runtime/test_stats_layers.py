@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from runtime_values import container
 from podkeep.base.ids import ContainerID
 from podkeep.kernel.files import openat
 from podkeep.runtime.model.records import Container
-from podkeep.runtime.stats.layers import Layers
+from podkeep.runtime.stats.layers import TURN_S, Layers
 from podkeep.runtime.stats.targets import ContainerTarget
 
 FIRST, SECOND = ContainerID("c1"), ContainerID("c2")
@@ -192,6 +193,38 @@ def test_a_walk_that_is_asked_for_and_takes_too_long_leaves_what_is_more(
     assert new is not None
     assert large.size == before.size
     assert new.size.inodes == 1
+
+
+def test_a_layer_with_very_many_files_does_not_hide_another_of_its_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A container with a limit wrote as much as it liked, while one beside it had the whole turn for its files."""
+    for number in range(5000):
+        (tmp_path / "large" / str(number)).mkdir(parents=True)
+    (tmp_path / "small/directory").mkdir(parents=True)
+    both = [target("c1", tmp_path / "large"), target("c2", tmp_path / "small")]
+    layers = Layers()
+    layers.follow(both)
+    layers.walk_due()
+    (tmp_path / "small/directory/file").write_bytes(b"x" * 100_000)
+    monkeypatch.setattr("podkeep.runtime.stats.layers.time", Ticking())
+    layers.walk_now(both)
+    large, small = layers.size(FIRST), layers.size(SECOND)
+    assert large is not None
+    assert small is not None
+    assert large.size.inodes == 5001, "what was known is more than what was counted"
+    assert small.size.used_bytes >= 100_000
+
+
+class Ticking:
+    """The module ``time`` of a machine that is so slow that no turn is enough for many files."""
+
+    time_ns = staticmethod(time.time_ns)
+    now = 0.0
+
+    def monotonic(self) -> float:
+        self.now += TURN_S / 100
+        return self.now
 
 
 def test_a_layer_whose_container_has_ended_is_not_walked_however_often_it_is_asked_for(tmp_path: Path) -> None:

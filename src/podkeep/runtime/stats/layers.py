@@ -99,15 +99,21 @@ class Layers:
         late = time.monotonic() + NOW_S
         with self._lock:
             layers = [self._layers.setdefault(target.container.id, _layer(target)) for target in targets]
-        for layer in layers:
-            if layer.due == float("inf"):
-                continue  # what it was at its end
-            size = _measure(layer.paths, lambda: self._stopped.is_set() or time.monotonic() > late, partly=True)
-            if size is None or self._stopped.is_set():
-                continue
-            if layer.known is not None and time.monotonic() > late:
-                size = _larger(size, layer.known.size)
-            layer.known = LayerSize(at=time.time_ns(), size=size)
+        asked = [layer for layer in layers if layer.due != float("inf")]  # others are what they were at their end
+        # The small ones first, and each has its share of what is left: one with very many files must not hide what
+        # another container of its pod wrote.
+        asked.sort(key=lambda layer: layer.large)
+        for index, layer in enumerate(asked):
+            now = time.monotonic()
+            self._walk_until(layer, now + (late - now) / (len(asked) - index))
+
+    def _walk_until(self, layer: _Layer, late: float) -> None:
+        size = _measure(layer.paths, lambda: self._stopped.is_set() or time.monotonic() > late, partly=True)
+        if size is None or self._stopped.is_set():
+            return
+        if layer.known is not None and time.monotonic() > late:
+            size = _larger(size, layer.known.size)
+        layer.known = LayerSize(at=time.time_ns(), size=size)
 
     def _walk(self, layer: _Layer) -> None:
         started, ended, limited = time.monotonic(), layer.ended, not layer.large

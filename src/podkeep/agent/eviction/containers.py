@@ -32,12 +32,16 @@ INTERVAL_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class EndedContainer:
-    """A container that does not run. ``created_at`` in nanoseconds since 1970; ``log`` in the directory of all logs."""
+    """A container that does not run. ``created_at`` in nanoseconds since 1970; ``log`` in the directory of all logs.
+
+    Of the attempts of one container ``attempt`` says which is newer: the clock may have been set between them.
+    """
 
     id: str
     pod: str
     name: str
     created_at: int
+    attempt: int = 0
     log: str = ""
 
 
@@ -110,6 +114,7 @@ class ContainerGarbage:
                 pod=item.labels[names.POD_UID],
                 name=item.metadata.name,
                 created_at=item.created_at,
+                attempt=item.metadata.attempt,
                 log=_log_of(item),
             )
             for item in containers
@@ -131,7 +136,7 @@ class ContainerGarbage:
             if self._knows(item.metadata.uid):
                 by_pod.setdefault(item.metadata.uid, []).append(item)
         for uid, items in by_pod.items():
-            items.sort(key=lambda item: item.created_at, reverse=True)
+            items.sort(key=lambda item: (item.metadata.attempt, item.created_at), reverse=True)
             for item in items if all_of_ended and self._ended(uid) else items[1:]:
                 if item.state != api_pb2.SANDBOX_READY and item.id not in used:
                     await self._remove(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=item.id))
@@ -174,7 +179,7 @@ def excess(
     """
     found: list[EndedContainer] = []
     units: dict[tuple[str, str], list[EndedContainer]] = {}
-    for item in sorted(dead, key=lambda item: item.created_at, reverse=True):
+    for item in sorted(dead, key=lambda item: (item.attempt, item.created_at), reverse=True):
         if all_of(item.pod):
             found.append(item)
         elif not 0 <= now - item.created_at / 1e9 < policy.min_age:  # one from the future: the clock was set

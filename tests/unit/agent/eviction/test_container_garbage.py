@@ -60,3 +60,19 @@ def test_nothing_is_kept_of_a_pod_that_has_ended_when_disk_is_scarce() -> None:
 )
 def test_whose_logs_a_directory_has(name: str, uid: str) -> None:
     assert uid_of_logs(name) == uid
+
+
+def test_the_last_attempt_stays_when_the_clock_was_set_back() -> None:
+    """Its log, and not one of before, is what `kubectl logs --previous` shows."""
+    attempts = [
+        EndedContainer(id=str(number), pod="a", name="x", created_at=int(second * 1e9), attempt=number)
+        for number, second in ((0, 3600.0), (1, 3700.0), (2, 100.0))
+    ]
+    assert {item.id for item in excess(attempts, Policy(), now=200.0)} == {"0", "1"}
+
+
+def test_what_was_made_in_the_future_is_not_young() -> None:
+    attempts = [
+        EndedContainer(id=str(number), pod="a", name="x", created_at=int(9e12), attempt=number) for number in (0, 1)
+    ]
+    assert [item.id for item in excess(attempts, Policy(min_age=60), now=200.0)] == ["0"]

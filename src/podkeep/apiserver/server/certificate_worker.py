@@ -19,8 +19,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from podkeep.apiserver.server.certificates import AUTHORITY_DAYS, Delivery, Order, Pair, Wanted
 
-_BACKDATED = timedelta(minutes=5)
-"""By which the clocks of clients may be behind."""
+_BACKDATED = timedelta(days=1)
+"""By which the clocks of clients may be behind, and our own one be set back: it may have been off by a time zone."""
 _Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
 
 

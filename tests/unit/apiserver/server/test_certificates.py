@@ -116,6 +116,11 @@ def test_a_second_start_makes_nothing(files: Files) -> None:
     assert {path: path.read_bytes() for path in files.directory.iterdir()} == before
 
 
+def test_a_clock_that_was_a_time_zone_ahead_makes_nothing_new(files: Files) -> None:
+    """With another authority everything that trusts it would have to take the new one."""
+    assert certificates.ensure(files, [SERVER, *CLIENTS, KUBELET_CLIENT], NOW - 14 * 3600)[0] == []
+
+
 def test_the_key_of_accounts_signs_tokens(files: Files) -> None:
     signing = jwt.read_signing_key(files.key("sa").read_bytes())
     (public,) = jwt.read_verification_keys(files.accounts_public.read_bytes())

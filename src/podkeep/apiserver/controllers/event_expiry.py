@@ -23,8 +23,11 @@ class EventExpiry:
 
     def __init__(self, ttl: timedelta = TTL) -> None:
         self._ttl = ttl
+        self._since: dict[Key, datetime] = {}
+        """Of events of the future, when they were looked at first as they are: they would stay until it comes."""
 
     def observe(self, change: Change) -> Iterator[Item]:
+        self._since.pop(change.key, None)
         if not change.is_deletion:
             yield change.key
 
@@ -33,7 +36,10 @@ class EventExpiry:
         event = lister.get(*item)
         if event is None:
             return NOTHING
-        left = (last_seen(event, now) + self._ttl - now).total_seconds()
+        seen = last_seen(event, now)
+        if seen == now:
+            seen = self._since.setdefault(item, now)
+        left = (seen + self._ttl - now).total_seconds()
         if left > 0:
             return Plan(after=left)
         delete = Delete(

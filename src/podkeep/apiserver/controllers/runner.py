@@ -153,8 +153,9 @@ class Runner:
 
     async def _turn(self, controller: Controller, queue: WorkQueue, item: Item) -> None:
         if self._time.was_set():
-            log.warning("controllers are restarted: the clock was set")
-            self._clock_set.set()
+            if not self._clock_set.is_set():
+                log.warning("controllers are restarted: the clock was set")
+                self._clock_set.set()
             return
         plan = controller.reconcile(item, self._lister, self._now())
         writes = list(islice(plan.writes, MAX_WRITES + 1))

@@ -46,6 +46,7 @@ ALLOWED = {
     ),
     "An object keeps it, takes its result or its failure the next time it looks, and ends it before its own end.": (
         "agent/eviction/local_storage.py",
+        "agent/eviction/manager.py",
     ),
 }
 

@@ -1,7 +1,7 @@
 """Is interrupted (SIGINT) where it hurts.
 
 interrupted.py collected: and again while Python collects an object. interrupted.py threads: when it is done, but a
-thread of it is not.
+thread of it is not. interrupted.py blocked: while it writes what nobody reads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import threading
 
 from podkeep.cli.core import interruptible
 from podkeep.cli.core.output import EXIT_INTERRUPTED
@@ -37,7 +38,23 @@ async def threads() -> None:
     task.add_done_callback(lambda _: signal.raise_signal(signal.SIGINT))
 
 
+async def blocked() -> None:
+    main, stop = threading.main_thread().ident, threading.Event()
+    assert main is not None
+
+    def twice() -> None:
+        signal.pthread_kill(main, signal.SIGINT)
+        stop.wait(4 * interruptible.STUCK_S)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    _, write = os.pipe()
+    threading.Thread(target=twice, daemon=True).start()
+    while True:
+        os.write(write, bytes(1 << 16))
+
+
+VERBS = {"collected": collected, "threads": threads, "blocked": blocked}
 try:
-    interruptible.run({"collected": collected, "threads": threads}[sys.argv[1]]())
+    interruptible.run(VERBS[sys.argv[1]]())
 except KeyboardInterrupt:
     sys.exit(EXIT_INTERRUPTED)

@@ -327,7 +327,8 @@ def _conflicts(
         (manager, path)
         for manager, owned in managed.items()
         if manager != applying
-        for path in owned.fields.intersection(changed).paths()
+        # An update owns nothing that is not there, but the zeros that an earlier release stored.
+        for path in owned.fields.intersection(comparison.modified if manager.operation == UPDATE else changed).paths()
     ]
 
 

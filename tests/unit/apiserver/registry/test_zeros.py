@@ -237,3 +237,27 @@ def test_a_change_of_what_an_earlier_release_stored_may_leave_out_its_zeros(tmp_
             assert changed["metadata"]["labels"] == {"a": "b"}
 
     asyncio.run(steps())
+
+
+def test_who_applies_a_zero_that_an_update_of_an_earlier_release_owns_has_no_conflict(tmp_path: Path) -> None:
+    """It was stored then, and the update did what today's would: it set nothing."""
+    sample = Sample(Case("Deployment", "spec/paused", zero=False, kept=False, owned=True))
+    target = sample.target("a")
+
+    async def steps() -> None:
+        async with Store(tmp_path / "db") as store:
+            created = await Registry(store).create(target, sample.body(sample.without, "a"), by("c"))
+            (entry,) = metadata(created)["managedFields"]
+            entry["fieldsV1"]["f:spec"]["f:paused"] = {}
+            earlier = _with(created, sample.path, sample.case.zero)
+            await store.put(target.key, earlier, store.newest(target.key))
+            assert sample.owned(earlier, "c")
+            registry = Registry(store)
+            # Written with what the client was shown of owners, as Go's clients do.
+            seen = {**earlier, "metadata": {**metadata(earlier), "resourceVersion": "", "labels": {"a": "b"}}}
+            await registry.update(target, sample.body(seen, "a"), by("u"))
+            applied, _ = await registry.apply(target, sample.config("a"), by("a"), force=False)
+            assert sample.owned(applied, "a")
+            assert not sample.owned(applied, "c")
+
+    asyncio.run(steps())

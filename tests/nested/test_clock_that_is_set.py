@@ -18,6 +18,9 @@ from support.nested.node import NestedNode
 IMAGE = "localhost/busybox:nested"
 WAITS = "trap 'exit 0' TERM; while :; do sleep 1; done"
 REVIEW = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+CONFIG = "/etc/podkeep/config.toml"
+SOON = "[agent.crash_loop_back_off]\nmax_container_restart_period = 5.0\n"
+"""The clock is set by hours: a wait that goes by it is told from one of five seconds as well as from one of minutes."""
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount/token"
 
 
@@ -39,6 +42,7 @@ def conditions(node: NestedNode) -> dict[str, tuple[str, str]]:
 @pytest.mark.timeout(2400)
 def test_pods_run_on_whatever_is_done_to_the_clock(boot: Callable[..., Machine], tmp_path: Path) -> None:
     node = NestedNode(boot())
+    node.machine.write(CONFIG, SOON)
     node.start(busybox_layout(tmp_path / "busybox", name=IMAGE))
     node.name = node.ask("GET", "/api/v1/nodes")["items"][0]["metadata"]["name"]
     node.apply(

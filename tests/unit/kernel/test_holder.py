@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,11 +20,13 @@ from support.cri import wait_for
 
 
 @contextmanager
-def held(pid: int, answer: bytes = b"s") -> Iterator[subprocess.Popen[bytes]]:
+def held(pid: int, answer: bytes = b"s", *, start: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+    """Have the holder trace a process; ``start`` is what starts the holder, if not this process."""
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
-            process = subprocess.Popen([sys.executable, "-I", "-S", holder.__file__], stdin=theirs.fileno())
+            argv = [*start, sys.executable, "-I", "-S", holder.__file__]
+            process = subprocess.Popen(argv, stdin=theirs.fileno())
         try:
             ours.sendall(str(pid).encode())
             assert ours.recv(1) == answer
@@ -34,9 +37,9 @@ def held(pid: int, answer: bytes = b"s") -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def waiting(script: str, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def waiting(script: str, *arguments: str, start: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
     """Yield a shell that does what a script says once it has read a line; it has no terminal."""
-    argv = ["/bin/sh", "-c", f"read go; {script}", "sh", *arguments]
+    argv = [*start, "/bin/sh", "-c", f"read go; {script}", "sh", *arguments]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
         try:
             yield process
@@ -89,6 +92,33 @@ def test_who_is_traced_already_is_not_held() -> None:
         go_on(process)
         assert process.stdout is not None
         assert process.stdout.read() == b"out\n"
+
+
+def test_without_the_capability_nobody_is_traced_who_then_would_not_get_the_rights_of_a_file() -> None:
+    """Two processes with the same rights may trace each other without it, but set-user-ID programs get none then."""
+    without = ("setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace")
+    with waiting("/bin/echo out", start=without) as process:
+        # The shell that waits has taken the place of setpriv.
+        wait_for(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sh\n", "the shell to be there")
+        with held(process.pid, b"", start=without) as tracer:
+            assert tracer.wait() == 0
+            go_on(process)
+            assert process.stdout is not None
+            assert process.stdout.read() == b"out\n"
+
+
+def test_what_is_stopped_goes_on_though_the_alarm_was_ignored() -> None:
+    master, slave = os.openpty()
+    try:
+        script = '(setsid --fork --ctty --wait stty size <"$1" >"$1"); exit $?'
+        ignoring = ("env", "--ignore-signal=ALRM")
+        with waiting(script, os.ttyname(slave)) as process, held(process.pid, start=ignoring) as tracer:
+            go_on(process)
+            assert process.wait(20) == 0
+            assert tracer.wait(20) == -signal.SIGALRM
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 @pytest.mark.parametrize("pid", ["0", ""])

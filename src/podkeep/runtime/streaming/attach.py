@@ -151,8 +151,10 @@ class _Sizes:
             self._settled.clear()
 
     async def settled(self) -> None:
-        """Wait until all that were added are set."""
-        await self._settled.wait()
+        """Wait until all that were added are set, no longer than one may take: more may come without an end."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(RESIZE_TIMEOUT_S):
+                await self._settled.wait()
 
     async def set_all(self) -> None:
         """Set what is added, without an end."""

@@ -272,6 +272,32 @@ def test_a_client_that_says_that_its_terminal_has_no_size_is_not_asked_again(mon
     assert run(main()) is None
 
 
+def test_what_waits_for_the_sizes_of_an_attached_terminal_does_not_wait_for_all_that_come(tmp_path: Path) -> None:
+    """A conmon that does not read, and a client that sends another size before each is given up."""
+    os.mkfifo(tmp_path / "ctl")
+    conmon = os.open(tmp_path / "ctl", os.O_RDONLY | os.O_NONBLOCK)
+
+    async def main() -> None:
+        sizes = attach._Sizes(tmp_path)
+
+        async def resize() -> None:
+            while True:
+                sizes.add([Size(width=100, height=40)])
+                await asyncio.sleep(attach.RESIZE_TIMEOUT_S / 10)
+
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(sizes.set_all()), group.create_task(resize())]
+            await asyncio.sleep(0)
+            await sizes.settled()
+            for helper in helpers:
+                helper.cancel()
+
+    try:
+        run(main())
+    finally:
+        os.close(conmon)
+
+
 def test_a_line_without_end_is_not_kept() -> None:
     decoder = ResizeDecoder()
     for _ in range(100):

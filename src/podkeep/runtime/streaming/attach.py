@@ -33,8 +33,8 @@ PACKET_BYTES = 8192
 """What conmon reads at once; it drops the rest of a longer packet."""
 CONNECT_TIMEOUT_S = 10
 RESIZE_TIMEOUT_S = 1.0
-"""How long conmon may take to set a size; what its client sends next waits for that."""
-_RESIZE_POLL_S = 0.005
+"""How long what a client sends waits at most until conmon has set the sizes before it."""
+_RESIZE_POLL_S, _MAX_RESIZE_POLL_S = 0.005, 0.2
 _RESIZE = 1
 """conmon's number of a resize on its control pipe (src/ctrl.c)."""
 
@@ -151,7 +151,7 @@ class _Sizes:
             self._settled.clear()
 
     async def settled(self) -> None:
-        """Wait until all that were added are set, no longer than one may take: more may come without an end."""
+        """Wait until all that were added are set, but not for long: more may come without an end."""
         with suppress(TimeoutError):
             async with asyncio.timeout(RESIZE_TIMEOUT_S):
                 await self._settled.wait()
@@ -161,20 +161,21 @@ class _Sizes:
         while await self._added.wait():
             self._added.clear()
             while self._waiting:
-                with suppress(OSError, TimeoutError):  # the container ended, or its conmon does nothing
+                with suppress(OSError):  # the container ended
                     await self._set(self._waiting.popleft())
             self._settled.set()
 
     async def _set(self, size: Size) -> None:
         with _open(self._control) as pipe:
             os.write(pipe, f"{_RESIZE} {size.height} {size.width}\n".encode())
-        async with asyncio.timeout(RESIZE_TIMEOUT_S):
-            await self._taken()
+        await self._taken()
 
     async def _taken(self) -> None:
-        unread = True
+        # However long it takes: of lines that waited together conmon would take the first, and the last one be lost.
+        pause, unread = _RESIZE_POLL_S, True
         while unread:
-            await asyncio.sleep(_RESIZE_POLL_S)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_RESIZE_POLL_S)
             unread = bool(_unread(self._control) or _unread(self._own))
 
 

@@ -10,6 +10,7 @@ import resource
 import socket
 import subprocess
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,40 @@ def test_what_waits_for_the_sizes_of_an_attached_terminal_does_not_wait_for_all_
         run(main())
     finally:
         os.close(conmon)
+
+
+def test_a_conmon_that_is_late_is_told_one_size_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of lines that come together it takes the first: the terminal would keep a size that is no longer right."""
+    monkeypatch.setattr(attach, "RESIZE_TIMEOUT_S", 0.05)
+    pipes = [os.open(_fifo(tmp_path / name), os.O_RDONLY | os.O_NONBLOCK) for name in ("ctl", "winsz")]
+
+    async def main() -> list[bytes]:
+        sizes = attach._Sizes(tmp_path)
+        setting = asyncio.create_task(sizes.set_all())
+        for width in range(100, 105):
+            sizes.add([Size(width=width, height=40)])
+            await sizes.settled()
+        told = []
+        while not told or told[-1] != b"1 40 104\n":
+            with suppress(BlockingIOError):
+                told += filter(None, [os.read(pipes[0], 4096)])
+            await asyncio.sleep(0.01)
+        await sizes.settled()
+        setting.cancel()
+        return told
+
+    try:
+        assert run(main()) == [b"1 40 100\n", b"1 40 103\n", b"1 40 104\n"]
+    finally:
+        for pipe in pipes:
+            os.close(pipe)
+
+
+def _fifo(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
 
 
 def test_a_line_without_end_is_not_kept() -> None:

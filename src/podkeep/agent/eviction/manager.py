@@ -129,8 +129,10 @@ class EvictionManager:
         self._storage = LocalStorage(statistics)
         self._waits = False
         self._freeing: asyncio.Future[Freed] | None = None
+        self._freeing_for = ""
+        """The signal for which that began."""
         self._freeing_in_vain = False
-        """Whether no disk was full at some time since that began: what it says then is of the time before."""
+        """Whether its disk was not full at some time since that began: what it says then is of the time before."""
         self.changed = asyncio.Event()
         """Set whenever the conditions change; who waits for it clears it."""
 
@@ -184,7 +186,7 @@ class EvictionManager:
         )
         if self._pressure.conditions != before.conditions:
             self.changed.set()
-        if not any(map(_is_of_disk, self._pressure.due)):
+        if not any(map(self._is_being_freed, self._pressure.due)):
             self._freeing_in_vain = True
         # In turns: with pods that always exceed their limits, nothing else would ever be reclaimed.
         ended = [] if self._waits and self._pressure.due else await self._beyond_their_limits()
@@ -228,6 +230,9 @@ class EvictionManager:
         threshold = ranking.first(due)
         if threshold is None:
             return []
+        if _is_of_disk(threshold):
+            # Of two full disks the one that was begun with: of the other one nothing has been removed yet.
+            threshold = next(filter(self._is_being_freed, due), threshold)
         resource = signals.RESOURCES[threshold.signal]
         if _is_of_disk(threshold):
             freed = await self._freed(threshold.signal)
@@ -266,13 +271,19 @@ class EvictionManager:
             self._freeing = None
         if self._freeing is None:
             self._tell(signal)
-            self._freeing_in_vain = False
+            self._freeing_for, self._freeing_in_vain = signal, False
             self._freeing = asyncio.ensure_future(self._free(signal))
         await asyncio.wait({self._freeing}, timeout=_FREEING_S)
         if not self._freeing.done() or self._freeing_in_vain:
             return None
         done, self._freeing = self._freeing, None
         return done.result()
+
+    def _is_being_freed(self, threshold: Threshold) -> bool:
+        """Return whether what is being freed, or has been, is the disk of a threshold."""
+        if self._freeing is None or not _is_of_disk(threshold):
+            return False
+        return self._functions(threshold.signal) == self._functions(self._freeing_for)
 
     async def _free(self, signal: str) -> Freed:
         if await self._reclaim_of_node(signal):

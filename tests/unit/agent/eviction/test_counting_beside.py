@@ -13,6 +13,7 @@ import yaml
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.statistics import Statistics
+from podkeep.agent.metrics import EVICTIONS
 from podkeep.agent.poddirs import PodDirs
 from podkeep.api import manifest
 from podkeep.api.pod import Pod
@@ -53,6 +54,7 @@ class World:
         self.running = [pod(name) for name in names]
         self.ended: list[str] = []
         self.said: list[str] = []
+        self.metrics = Metrics()
         self.asked = asyncio.Event()
         self.counted = asyncio.Event()
 
@@ -86,15 +88,16 @@ class World:
 
 
 @asynccontextmanager
-async def managed(tmp_path: Path, world: World, **settings: Any) -> AsyncIterator[EvictionManager]:
+async def managed(
+    tmp_path: Path, world: World, *, images_on: Path | None = None, **settings: Any
+) -> AsyncIterator[EvictionManager]:
     """Yield the manager of a node whose disk is too full, by its settings."""
-    agent = AgentConfig(
-        root=str(tmp_path), pod_logs=str(tmp_path / "logs"), eviction_hard={"nodefs.available": ALWAYS}, **settings
-    )
+    settings = {"eviction_hard": {"nodefs.available": ALWAYS}} | settings
+    agent = AgentConfig(root=str(tmp_path), pod_logs=str(tmp_path / "logs"), **settings)
     (tmp_path / "pods").mkdir()
 
     async def filesystems(_: Any) -> api_pb2.ImageFsInfoResponse:
-        place = api_pb2.FilesystemUsage(fs_id=api_pb2.FilesystemIdentifier(mountpoint=str(tmp_path)))
+        place = api_pb2.FilesystemUsage(fs_id=api_pb2.FilesystemIdentifier(mountpoint=str(images_on or tmp_path)))
         return api_pb2.ImageFsInfoResponse(image_filesystems=[place])
 
     rpcs = {"ListPodSandboxStats": world.listed, "PodSandboxStats": world.single}
@@ -108,7 +111,7 @@ async def managed(tmp_path: Path, world: World, **settings: Any) -> AsyncIterato
             events=world,
             containers=world.nothing,
             images=world.nothing,
-            metrics=Metrics(),
+            metrics=world.metrics,
         )
         yield manager
         world.counted.set()
@@ -142,5 +145,27 @@ def test_a_pod_that_came_after_the_count_does_not_go_for_a_full_disk(tmp_path: P
             world.counted.set()
             await manager.look()
         assert world.ended == ["writes"]
+
+    run(work())
+
+
+def test_what_was_counted_of_one_full_disk_does_not_end_a_pod_for_another(tmp_path: Path) -> None:
+    """The images on that one had not been removed yet."""
+    soft = {
+        "eviction_soft": {"imagefs.available": ALWAYS, "nodefs.available": ALWAYS},
+        # The other disk is due after the first look.
+        "eviction_soft_grace_period": {"imagefs.available": 0.001, "nodefs.available": 0.0},
+    }
+
+    async def work() -> None:
+        world = World("writes", "thinks")
+        # Any file system that is another one than that of the pods.
+        async with managed(tmp_path, world, images_on=Path("/proc"), eviction_hard={}, **soft) as manager:
+            assert await manager.look() == []
+            assert world.asked.is_set(), "the disk of the pods is due alone, and they are counted"
+            world.counted.set()
+            while not world.ended:
+                await manager.look()
+        assert world.metrics.value(EVICTIONS, "nodefs.available") == 1
 
     run(work())

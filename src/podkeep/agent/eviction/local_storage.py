@@ -1,8 +1,9 @@
 """What pods with a limit of local storage use: counted while the manager goes on, each pod in its own time.
 
 Owns: whose files are counted when. A pod's next count is the later the longer its last one took, so that it keeps the
-disk busy for a bounded share of the time, and the others are not looked at less often for it. One that takes longer
-than a turn is counted apart and to its end: in a turn it would hide whatever a walk comes to last.
+disk busy for a bounded share of the time, and the others are not looked at less often for it. With many pods each has a
+smaller share, or all together would take a processor. One that takes longer than a turn is counted apart and to its
+end: in a turn it would hide whatever a walk comes to last.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ WAIT_S = 1.0
 """How long counts are waited for: pods have them take long, and memory cannot wait."""
 _SHARE = 50
 """The files of a pod are counted for at most one part in so many of the time."""
+_WITH_SHARE = 5
+"""So many pods have that share. Of more each has less: those that take long together a tenth, and so do the others."""
 
 
 class LocalStorage:
@@ -44,7 +47,9 @@ class LocalStorage:
         for large in (False, True):
             chosen = [] if large in self._counting else self._chosen(limited, large=large)
             if chosen:
-                self._counting[large] = asyncio.ensure_future(self._count(chosen, large=large))
+                alike = len(self._large) if large else len(uids) - len(self._large)
+                share = _SHARE * max(alike, _WITH_SHARE) / _WITH_SHARE
+                self._counting[large] = asyncio.ensure_future(self._count(chosen, large=large, share=share))
         if not self._counting:
             return {}
         await asyncio.wait(self._counting.values(), timeout=WAIT_S)
@@ -65,11 +70,11 @@ class LocalStorage:
         # The one that has waited longest: none of them keeps another from being counted for good.
         return sorted(due, key=lambda pod: self._due.get(pod.metadata.uid, 0.0))[:1] if large else due
 
-    async def _count(self, pods: Sequence[Pod], *, large: bool) -> Mapping[str, PodUse]:
+    async def _count(self, pods: Sequence[Pod], *, large: bool, share: float) -> Mapping[str, PodUse]:
         uses = await self._statistics.pods(pods, turn=None if large else TURN_S)
         now = time.monotonic()
         for uid, use in uses.items():
-            self._due[uid] = now if use.partly else now + use.seconds * _SHARE
+            self._due[uid] = now if use.partly else now + use.seconds * share
             if use.partly or use.seconds > TURN_S:
                 self._large.add(uid)
             else:

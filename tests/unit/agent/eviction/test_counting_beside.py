@@ -120,7 +120,10 @@ async def managed(
 
 def test_memory_is_looked_at_while_what_fills_a_disk_is_counted(tmp_path: Path) -> None:
     """A count of two minutes was waited for, while the node ran out of memory."""
-    soft = {"eviction_soft": {"memory.available": ALWAYS}, "eviction_soft_grace_period": {"memory.available": 0.001}}
+    soft: dict[str, Any] = {
+        "eviction_soft": {"memory.available": ALWAYS},
+        "eviction_soft_grace_period": {"memory.available": 0.001},
+    }
 
     async def work() -> None:
         world = World("writes", "thinks")
@@ -151,7 +154,7 @@ def test_a_pod_that_came_after_the_count_does_not_go_for_a_full_disk(tmp_path: P
 
 def test_what_was_counted_of_one_full_disk_does_not_end_a_pod_for_another(tmp_path: Path) -> None:
     """The images on that one had not been removed yet."""
-    soft = {
+    soft: dict[str, Any] = {
         "eviction_soft": {"imagefs.available": ALWAYS, "nodefs.available": ALWAYS},
         # The other disk is due after the first look.
         "eviction_soft_grace_period": {"imagefs.available": 0.001, "nodefs.available": 0.0},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,38 @@ def test_a_long_count_of_one_pod_does_not_put_off_the_next_of_another(tmp_path: 
     counted = run(work())
     assert counted[0] == "large"
     assert counted[1 : counted.index("large", 1)].count("small") > 3
+
+
+def test_many_pods_together_are_counted_for_a_bounded_share_of_the_time(tmp_path: Path) -> None:
+    """Each for a fiftieth: fifty pods with many files kept a processor busy."""
+    config = configuration(tmp_path)
+    pods = [pod(f"many-{number}", DATA) for number in range(30)]
+    for item in pods:
+        root = volume(config, item.metadata.uid, "data")
+        for number in range(100):
+            (root / f"{number}").mkdir()
+
+    async def listed(_: Any) -> api_pb2.ListPodSandboxStatsResponse:
+        found = api_pb2.ListPodSandboxStatsResponse()
+        for item in pods:
+            found.stats.add().attributes.metadata.uid = item.metadata.uid
+        return found
+
+    async def work() -> float:
+        async with talking(tmp_path / "s", runtime={"ListPodSandboxStats": listed}) as client:
+            statistics = statistics_of(client, config)
+            storage = LocalStorage(statistics)
+            counted: list[PodUse] = []
+            began = time.monotonic()
+            while len(counted) < 5 * len(pods):
+                counted += (await storage.uses(pods)).values()
+                await asyncio.sleep(0.001)
+            took = time.monotonic() - began
+            statistics.close()
+            await storage.close()
+            return sum(use.seconds for use in counted) / took
+
+    assert run(work()) < 0.2
 
 
 def test_who_has_the_most_is_found_behind_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ READ_S = 30.0
 _ENOUGH_BYTES = 256 << 10
 """A body of more is not changed once more, which may make it 200 times as long."""
 _READ_AHEAD_BYTES = 64 << 10
-"""Of a body that nobody asks for: where there is more, the kernel resets a connection that ends."""
+"""Of a body that is not read: where there is more, the kernel resets a connection that ends."""
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _MEDIA = (
     "application/json",

@@ -1,6 +1,6 @@
 """A node whose clock is set: pods run on, start again when it is time, and may still ask the API.
 
-What waits waits by a clock that nobody sets; what is good until a time of day (tokens) is replaced.
+What waits waits by a steady clock; what is good until a time of day (tokens) is replaced.
 """
 
 from __future__ import annotations

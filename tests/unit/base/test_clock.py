@@ -1,4 +1,4 @@
-"""A clock that nobody sets, and noticing that the time of day was set."""
+"""A steady clock, and noticing that the time of day was set."""
 
 from __future__ import annotations
 

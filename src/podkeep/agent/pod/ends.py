@@ -1,4 +1,4 @@
-"""When the containers of a pod ended, by a clock that nobody sets: what their next start waits for counts from there.
+"""When the containers of a pod ended, by a steady clock: what their next start waits for counts from there.
 
 The runtime says it as a time of day. That is believed when an end is seen first; if the clock is set later, the end is
 as long ago as before.

@@ -61,7 +61,7 @@ def decide(
     """Return what to do next for ``pod``.
 
     :param pod: as it was allocated: a resize that the node has not accepted is not in it.
-    :param now: seconds since 1970, by a clock that nobody sets.
+    :param now: seconds since 1970, by a steady clock.
     :param since: when the pod became active, in the same unit; its deadline counts from there.
     :param held: containers whose start failed, and before which time, in the same unit, they are not tried again.
     """

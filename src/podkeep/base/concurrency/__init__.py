@@ -1,1 +1,1 @@
-"""Tasks and threads with an owner, operations that run once for all who ask, and a clock that nobody sets."""
+"""Tasks and threads with an owner, operations that run once for all who ask, and a steady clock."""

@@ -1,4 +1,4 @@
-"""The time of day, which may be set at any moment, and a clock that nobody sets.
+"""The time of day, which may be set at any moment, and a steady clock.
 
 What waits (a back-off, a deadline) waits by :class:`SteadyClock`, or by timers of asyncio, which nobody sets either.
 What is good until a time of day (a token, a certificate) goes by ``time.time``. Whoever compares two times of day asks

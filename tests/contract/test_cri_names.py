@@ -256,6 +256,7 @@ def test_podkeeps_own_service() -> None:
     }
 
 
+@pytest.mark.slow
 def test_the_stubs_are_what_the_protos_generate(tmp_path: Path) -> None:
     assert importlib.util.find_spec("grpc_tools"), "grpcio-tools is missing; install the dev extra"
     script = REPOSITORY / "tools" / "proto.py"

@@ -190,6 +190,7 @@ def modules() -> list[str]:
     )
 
 
+@pytest.mark.slow
 def test_files_are_reached_by_their_paths_only_where_no_container_can_write() -> None:
     allowed = {module for listed in ALLOWED.values() for module in listed}
     found = {}

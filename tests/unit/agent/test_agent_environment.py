@@ -71,6 +71,7 @@ def test_values_refer_to_what_was_defined_before() -> None:
     assert found == {"A": "1", "B": "12", "C": "$(D)"}
 
 
+@pytest.mark.slow
 def test_values_that_refer_to_values_do_not_grow_without_end() -> None:
     """A manifest of 2 KiB took a gibibyte."""
     env = [{"name": "A0", "value": "x" * 100}]

@@ -91,6 +91,7 @@ def other_process(root: Path, does: str) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_who_owns_a_pod_has_its_directory_also_if_another_process_just_removed_it(tmp_path: Path) -> None:
     dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
     owned = 0
@@ -107,6 +108,7 @@ def test_who_owns_a_pod_has_its_directory_also_if_another_process_just_removed_i
     assert owned
 
 
+@pytest.mark.slow
 def test_a_pod_is_removed_also_if_another_process_asks_for_it_just_then(tmp_path: Path) -> None:
     dirs, uid = PodDirs(tmp_path, SOCKET), PodUID("u")
     with other_process(tmp_path, _REQUESTING):

@@ -212,6 +212,7 @@ def _has_ended(stat: Path) -> bool:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U40")
 def test_a_program_that_hangs_is_killed_with_what_it_started(
     kubelet: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -258,6 +259,7 @@ def test_a_range_of_longer_blocks(kubelet: Callable[[str, str], None], length: i
         getsubids.id_range(agent(1, 262144))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U32", "U41")
 @given(
     st.integers(1, 60000),

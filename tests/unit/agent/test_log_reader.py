@@ -100,6 +100,7 @@ def test_a_damaged_compressed_log_is_read_as_far_as_it_goes(tmp_path: Path, dama
     reader.close()
 
 
+@pytest.mark.slow
 def test_the_end_of_a_compressed_log_is_not_looked_for(tmp_path: Path) -> None:
     """Each block before the one that was looked at had all before it unpacked again, which never ended."""
     with gzip.open(tmp_path / "0.log.20260101-000000.gz", "wb") as file:

@@ -188,6 +188,7 @@ def test_what_is_no_file_is_not_taken_for_a_rotated_one(log: Log, kind: str, suf
     reader.close()
 
 
+@pytest.mark.slow
 def test_times_of_another_file_are_not_changed_by_a_link(log: Log, rotation: LogRotation, tmp_path: Path) -> None:
     """Whoever may write to the directory of logs puts one there while a log is compressed."""
     other = tmp_path / "other"

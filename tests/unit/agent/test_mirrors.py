@@ -7,6 +7,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from podkeep.agent.manager.mirrors import MIRROR, Mirrors, mirror
 from podkeep.agent.manager.static_files import decoded
 from podkeep.api.feature_gates import FeatureGates
@@ -79,6 +81,7 @@ def stored(name: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "annotations": {MIRROR: "old"}}}
 
 
+@pytest.mark.slow
 def test_a_deletion_that_is_refused_holds_up_no_other_mirror_and_is_tried_again(tmp_path: Path) -> None:
     """Admission of a cluster may protect one; the next static pod is shown all the same."""
     kept, gone = (f"DELETE /api/v1/namespaces/default/pods/{name}" for name in ("kept-n", "old-n"))

@@ -69,6 +69,7 @@ async def managing(
         yield manager, told
 
 
+@pytest.mark.slow
 def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path: Path) -> None:
     asked: list[str] = []
 

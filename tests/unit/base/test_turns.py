@@ -97,6 +97,7 @@ def test_work_is_begun_in_steps_of_the_loop_of_its_own() -> None:
     run(steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_a_time", [1, 2])
 @pytest.mark.parametrize("waits", [True, False])
 def test_between_pieces_that_take_long_others_have_many_steps(at_a_time: int, *, waits: bool) -> None:

@@ -182,6 +182,7 @@ def test_a_file_that_is_neither_is_an_error_with_its_place(text: str) -> None:
     assert "partitions:" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q45")
 def test_check_explains_block_io_without_a_runtime(tmp_path: Path) -> None:
     file = tmp_path / "blockio.yaml"
@@ -208,6 +209,7 @@ partitions:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q40")
 def test_check_draws_masks_as_the_node_would_apply_them(tmp_path: Path, resctrl: Mount) -> None:
     file = tmp_path / "rdt.yaml"
@@ -225,6 +227,7 @@ def test_check_draws_masks_as_the_node_would_apply_them(tmp_path: Path, resctrl:
     assert (there.groups(), there.schemata()) == before  # it only looks
 
 
+@pytest.mark.slow
 def test_check_of_rdt_without_hardware_says_so(tmp_path: Path) -> None:
     file = tmp_path / "rdt.yaml"
     file.write_text(RDT)
@@ -258,6 +261,7 @@ def test_check_of_what_is_not_there(tmp_path: Path) -> None:
     assert "nosuch.yaml: No such file" in done.stderr
 
 
+@pytest.mark.slow
 def test_without_a_runtime_the_others_say_how_to_start_it(tmp_path: Path) -> None:
     for words in (["classes"], ["classes", "set", "web/main", "rdt=gold"]):
         done = podkeep("--set", f"runtime.socket={tmp_path}/none.sock", *words)

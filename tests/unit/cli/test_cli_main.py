@@ -121,6 +121,7 @@ def test_verb_without_a_runtime_says_how_to_start_one(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_verbs_on_a_node_that_does_not_run_say_how_to_start_it(tmp_path: Path) -> None:
     """A runtime alone, or an API alone, would not run its pods; a socket may be left of one that was killed."""
     config, left = tmp_path / "podkeep.toml", tmp_path / "api.sock"
@@ -147,6 +148,7 @@ def test_each_problem_has_a_line() -> None:
     assert error_text(error) == "podkeep: first\npodkeep: second\nhint: do this"
 
 
+@pytest.mark.slow
 def test_reader_that_leaves_early_causes_no_noise() -> None:
     reading, writing = os.pipe()
     os.close(reading)

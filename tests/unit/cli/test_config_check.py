@@ -89,6 +89,7 @@ def test_a_value_that_cannot_work(tmp_path: Path, text: str, words: str) -> None
     assert done.exception.message.startswith(f"{tmp_path}/config.toml: {words}")
 
 
+@pytest.mark.slow
 def test_every_problem_is_told_and_where_it_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("""

@@ -185,6 +185,7 @@ def doctor(directory: Path, *wrapper: str, root: Path | None = None) -> dict[str
     return {item["name"]: item for item in json.loads(done.stdout)}
 
 
+@pytest.mark.slow
 def test_idmapped_mounts_are_tried_and_leave_nothing(tmp_path: Path) -> None:
     before = mountinfo.read()
     found = doctor(tmp_path)
@@ -197,6 +198,7 @@ def test_idmapped_mounts_are_tried_and_leave_nothing(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["podkeep.toml"]
 
 
+@pytest.mark.slow
 def test_file_system_that_cannot_be_idmapped_is_found(tmp_path: Path) -> None:
     ramfs = tmp_path / "ramfs"
     ramfs.mkdir()

@@ -104,6 +104,7 @@ def test_a_device_is_written_as_it_is(public: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["-", "/dev/stdout"])
 def test_standard_output_has_two_names(name: str, tmp_path: Path) -> None:
     code = (

@@ -113,6 +113,7 @@ def test_what_the_distribution_has_fixed_is_seen_in_the_changelog_of_its_package
     assert "may have it in runc already: apt changelog runc" in untold.fix
 
 
+@pytest.mark.slow
 def test_a_package_is_found_by_every_path_of_its_program(tmp_path: Path) -> None:
     """dpkg knows no /bin/crun where /bin is a link to /usr/bin: what Debian has fixed was told as open."""
     (tmp_path / "bin").symlink_to("/usr/bin")

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from podkeep.apiserver.server import certificates
 from podkeep.apiserver.server.certificates import KUBELET_CLIENT, Files
@@ -35,6 +36,7 @@ def names(config: Config, files: Files) -> set[tuple[str, str]]:
     return handshake.names(server, ssl.create_default_context(cafile=str(files.certificate("ca"))), "n1")
 
 
+@pytest.mark.slow
 def test_the_authority_signs_for_the_node_and_vouches_for_clients(tmp_path: Path) -> None:
     files = authority(tmp_path)
     config = prepared(configuration(tmp_path), ["192.0.2.7"])
@@ -44,6 +46,7 @@ def test_the_authority_signs_for_the_node_and_vouches_for_clients(tmp_path: Path
     assert key.stat().st_mode & 0o77 == 0
 
 
+@pytest.mark.slow
 def test_a_certificate_is_made_anew_only_when_it_does_not_fit(tmp_path: Path) -> None:
     """For the same node, addresses and authority it stays; else there is a new one."""
     files = authority(tmp_path)

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PROGRAMS = Path(__file__).with_name("programs")
 
 
@@ -19,6 +21,7 @@ def run(program: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_what_a_supervisor_imports_starts_no_thread_and_opens_nothing() -> None:
     before, after = run("preloading.py")
     assert before[0] == 1

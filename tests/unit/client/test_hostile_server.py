@@ -167,6 +167,7 @@ def test_a_connection_that_ended_meanwhile_is_not_used(tmp_path: Path) -> None:
     assert script.connections == 2
 
 
+@pytest.mark.slow
 def test_a_write_is_never_sent_twice(tmp_path: Path) -> None:
     script = Script(answer(LIST), b"", answer(LIST), drop=False)
 

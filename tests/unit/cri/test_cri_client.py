@@ -175,6 +175,7 @@ def test_each_call_has_the_deadline_that_its_work_needs(path: Path) -> None:
         assert limit - DEFAULT_TIMEOUT < value <= limit * 1.01
 
 
+@pytest.mark.slow
 def test_a_runtime_that_is_slow_to_say_hello(path: Path, tmp_path: Path) -> None:
     """On a busy machine HTTP/2's first frame takes longer than the pause between two attempts to connect."""
     real = tmp_path / "real.sock"

@@ -70,6 +70,7 @@ def test_a_large_file_leaves_the_page_cache_alone(tmp_path: Path, monkeypatch: p
     assert cached_bytes(path) <= datafile._CACHED + 2 * MIB
 
 
+@pytest.mark.slow
 def test_a_slow_disk_is_written_through_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datafile, "_SLOW", 1e15)  # no disk is that fast
     monkeypatch.setattr(datafile, "_TRIAL", 4 * MIB)

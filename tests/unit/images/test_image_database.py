@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from podkeep.images.store.database import ImageDatabase
 from support import powerloss
 
@@ -19,6 +21,7 @@ def on_a_small_disk(directory: Path, what: str, *, size: str = "1m") -> subproce
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_no_damage_and_passes(tmp_path: Path) -> None:
     done = on_a_small_disk(tmp_path, "records")
     assert (done.returncode, done.stderr) == (0, "")

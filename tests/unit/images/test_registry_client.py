@@ -222,6 +222,7 @@ def test_answers_that_are_none(data: bytes, kind: type[TransferError], text: str
         body(ask(connection))
 
 
+@pytest.mark.slow
 def test_a_silent_server_and_one_that_drips_are_given_up() -> None:
     with answering(stay=True, timeout=0.2) as connection, pytest.raises(Stalled, match="it sent nothing"):
         ask(connection)
@@ -232,6 +233,7 @@ def test_a_silent_server_and_one_that_drips_are_given_up() -> None:
             body(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stay", [False, True], ids=["closes", "stops to read"])
 def test_an_upload_that_is_refused_before_its_end_has_an_answer(stay: bool) -> None:
     refusal = b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nno!"

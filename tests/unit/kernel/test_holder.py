@@ -107,6 +107,7 @@ def test_without_the_capability_nobody_is_traced_who_then_would_not_get_the_righ
             assert process.stdout.read() == b"out\n"
 
 
+@pytest.mark.slow
 def test_what_is_stopped_goes_on_though_the_alarm_was_ignored() -> None:
     master, slave = os.openpty()
     try:

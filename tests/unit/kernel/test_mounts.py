@@ -30,6 +30,7 @@ def mount_count() -> int:
     return len(mountinfo.read())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U65", "U66", "U67")
 @pytest.mark.parametrize("prepare", [on_disk, on_tmpfs])
 def test_worked_example_of_kep_127(prepare: Callable[[Path], None], open_dir: Path, userns: int) -> None:

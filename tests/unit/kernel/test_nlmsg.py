@@ -141,6 +141,7 @@ def test_the_requests_for_a_marked_bridge_have_the_bytes_that_pyroute2_makes() -
     assert netlink._encode(mark, 2, nlmsg.ACK) == by_pyroute2(alias, 16, 0x1 | 0x4, 2)
 
 
+@pytest.mark.slow
 def test_the_runtime_does_not_load_pyroute2() -> None:
     code = "import sys, podkeep.runtime.daemon.daemon, podkeep.runtime.network.networks; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -187,6 +187,7 @@ def test_another_programs_lock_is_respected(rdt: Resctrl, monkeypatch: pytest.Mo
         os.close(fd)
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_user_is_not_respected(rdt: Resctrl) -> None:
     """He can open the directory, and change nothing."""
     fd = os.open(rdt.root, os.O_RDONLY | os.O_DIRECTORY)

@@ -93,6 +93,7 @@ def test_users_cannot_open_the_lock(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_who_waits_for_a_lock_that_goes_begins_anew(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -304,6 +305,7 @@ def test_on_demand_is_upgraded_and_never_downgraded(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_on_demand_goes_with_the_last(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -611,6 +613,7 @@ def test_a_directory_behind_a_link(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_is_not_made_within_itself(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,

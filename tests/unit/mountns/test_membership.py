@@ -195,6 +195,7 @@ assert contents.own_propagation() == "private"
     )
 
 
+@pytest.mark.slow
 def test_who_is_inside_already_goes_on(tmp_path: Path) -> None:
     """A unit's ``nsenter`` wrapper put it there; what PID 1 sees pinned tells that it is right."""
     on_a_machine(
@@ -221,6 +222,7 @@ assert len(mounted(pin)) == 1
     )
 
 
+@pytest.mark.slow
 def test_a_service_with_mounts_of_its_own_finds_it(tmp_path: Path) -> None:
     """systemd's PrivateTmp= and the like copy the host's mounts, and what is unbindable is not copied."""
     on_a_machine(
@@ -281,6 +283,7 @@ assert pinned(pin) is None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M16")
 def test_who_shall_not_hide_stays_out(tmp_path: Path) -> None:
     on_a_machine(
@@ -306,6 +309,7 @@ for path in (pin, other):
     )
 
 
+@pytest.mark.slow
 def test_within_itself_it_is_not_made_where_pid_1_tells_nothing(tmp_path: Path) -> None:
     """Without a PID namespace of the machine's own, PID 1 is elsewhere: the record says that this is inside."""
     on_a_machine(
@@ -467,6 +471,7 @@ assert list(Path("/run").iterdir()) == []
     )
 
 
+@pytest.mark.slow
 def test_following_a_runtime(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,

@@ -278,6 +278,7 @@ def test_plugins_that_fail(net: Net, order: dict[str, Any], kind: type[PodkeepEr
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_plugin_that_hangs_is_killed(tmp_path: Path) -> None:
     net = Net(tmp_path, timeout=0.5)
     net.write({"type": "first"})

@@ -134,6 +134,7 @@ def short_kill_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exec_, "KILL_TIMEOUT_S", 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["sleep 3600", "exec cat /dev/zero", "while :; do echo a; echo b >&2; done"])
 def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -> None:
     begun = time.monotonic()

@@ -251,6 +251,7 @@ def test_a_pod_that_asks_who_is_in_a_group_keeps_no_solicitation_from_others(
     on_a_bridge(body)
 
 
+@pytest.mark.slow
 def test_pods_come_and_go_and_are_put_back_when_somebody_flushed_the_rules(
     on_a_bridge: Callable[[Callable[[Segment], None]], None],
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_file_system_without_labels_is_passed_over(tmp_path: Path, kind: str) 
     assert (found.stdout, found.stderr) == ("done\n", "")
 
 
+@pytest.mark.slow
 def test_a_deep_tree(volume: Path) -> None:
     fd = os.open(volume, os.O_RDONLY)
     for _ in range(1500):

@@ -83,6 +83,7 @@ def test_what_is_mounted_inside_of_a_volume_comes_with_it_whatever_is_exchanged_
     assert (source / "elsewhere" / "mount" / "file").read_text() == "of the volume"
 
 
+@pytest.mark.slow
 def test_nothing_is_made_elsewhere_while_a_volume_is_exchanged(tmp_path: Path) -> None:
     """Another container of the pod has a link where a directory was, between any two looks at it."""
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")

@@ -195,6 +195,7 @@ def test_a_walk_that_is_asked_for_and_takes_too_long_leaves_what_is_more(
     assert new.size.inodes == 1
 
 
+@pytest.mark.slow
 def test_a_layer_with_very_many_files_does_not_hide_another_of_its_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

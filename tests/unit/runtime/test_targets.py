@@ -103,6 +103,7 @@ def test_a_link_that_leads_out_of_a_mount_is_followed_again(image: tuple[Path, i
     assert targets.resolve_all(image[1], ["/run", "/back/app"]) == {"/run": "/run", "/back/app": "/run/app"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plain", [0, 1000])
 def test_links_that_go_to_and_fro_are_followed_up_to_a_number_of_steps(image: tuple[Path, int], plain: int) -> None:
     for number in range(37):

@@ -39,6 +39,7 @@ def test_the_name_of_a_request_follows_from_the_key() -> None:
     assert len(request_name(kind, b"key")) <= 63
 
 
+@pytest.mark.slow
 def test_a_request_is_for_its_subject() -> None:
     kind = serving_certificate("n1", ("n1.example",), ("192.0.2.1",))
     made = asyncio.run(orders.deliver(Order(subject=kind.subject)))

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from podkeep.agent.eviction.ending import Ending
@@ -118,6 +119,7 @@ async def managed(
         statistics.close()
 
 
+@pytest.mark.slow
 def test_memory_is_looked_at_while_what_fills_a_disk_is_counted(tmp_path: Path) -> None:
     """A count of two minutes was waited for, while the node ran out of memory."""
     soft: dict[str, Any] = {
@@ -137,6 +139,7 @@ def test_memory_is_looked_at_while_what_fills_a_disk_is_counted(tmp_path: Path) 
     run(work())
 
 
+@pytest.mark.slow
 def test_a_pod_that_came_after_the_count_does_not_go_for_a_full_disk(tmp_path: Path) -> None:
     """Of those of which nothing is known, the first would go."""
 
@@ -152,6 +155,7 @@ def test_a_pod_that_came_after_the_count_does_not_go_for_a_full_disk(tmp_path: P
     run(work())
 
 
+@pytest.mark.slow
 def test_what_was_counted_of_one_full_disk_does_not_end_a_pod_for_another(tmp_path: Path) -> None:
     """The images on that one had not been removed yet."""
     soft: dict[str, Any] = {

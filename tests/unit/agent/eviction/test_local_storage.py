@@ -126,6 +126,7 @@ def test_who_takes_longer_than_a_turn_is_counted_to_the_end_and_delays_no_other(
     assert violation.signal == "emptydirfs.limit"
 
 
+@pytest.mark.slow
 def test_a_long_count_of_one_pod_does_not_put_off_the_next_of_another(tmp_path: Path) -> None:
     """What is counted within a turn, too: a count is followed by a pause of fifty times what it took."""
     config = configuration(tmp_path)
@@ -150,6 +151,7 @@ def test_a_long_count_of_one_pod_does_not_put_off_the_next_of_another(tmp_path: 
     assert counted[1 : counted.index("large", 1)].count("small") > 3
 
 
+@pytest.mark.slow
 def test_many_pods_together_are_counted_for_a_bounded_share_of_the_time(tmp_path: Path) -> None:
     """Each for a fiftieth: fifty pods with many files kept a processor busy."""
     config = configuration(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from podkeep.agent.events import Event
 from podkeep.agent.metrics import PROBE_DURATION, PROBE_TOTAL
@@ -105,6 +106,7 @@ def test_readiness_is_probed_at_once_and_counted() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_startup_comes_first() -> None:
     """Readiness and liveness are asked when startup is proven, which is not asked again."""
 
@@ -146,6 +148,7 @@ def test_liveness_is_not_asked_while_a_container_is_starting() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_failed_liveness_probe_is_held_until_the_next_attempt() -> None:
     async def work() -> None:
         wanted = pod(container(livenessProbe=tcp(1)))
@@ -192,6 +195,7 @@ def test_init_containers_are_not_probed_but_sidecars_are() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_an_initial_delay_is_waited_for() -> None:
     async def work() -> None:
         async with server() as (port, times):
@@ -206,6 +210,7 @@ def test_an_initial_delay_is_waited_for() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_what_was_reported_before_counts_until_a_probe_says_otherwise() -> None:
     """A clock that was set back makes nobody wait longer than the initial delay either."""
 

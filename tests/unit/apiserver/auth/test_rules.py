@@ -141,6 +141,7 @@ def test_texts_are_quoted_as_go_does(text: str, shown: str) -> None:
     assert quote(text) == shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [1, 16, 17])
 def test_many_parts_are_not_compared_with_many_rules_that_the_writer_has(names: int) -> None:
     """Whoever has 5,000 short rules kept the API busy for a second with each small binding to 5,000 others."""

@@ -79,6 +79,7 @@ def run(path: Path, steps: Any, gates: FeatureGates | None = None) -> None:
     asyncio.run(within())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q71")
 def test_the_status_of_a_quota_follows(tmp_path: Path) -> None:
     async def steps(registry: Registry, until: Any) -> None:

@@ -454,6 +454,7 @@ def test_a_list_in_yaml_and_pretty_has_what_the_list_in_json_has(
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_a_large_object_in_yaml_is_made_as_fast_as_in_json(tmp_path: Path) -> None:
     """One with many fields kept the API from answering anybody for half a second, each time it was asked for."""
 
@@ -504,6 +505,7 @@ def test_a_large_list_is_made_while_it_is_sent(tmp_path: Path, method: str, quer
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "resourceVersionMatch=Exact&resourceVersion={revision}", WATCH_OF_ALL])
 def test_what_a_slow_client_gets_is_not_kept_for_it(
     tmp_path: Path, query: str, monkeypatch: pytest.MonkeyPatch

@@ -16,6 +16,7 @@ from support.api_calls import Answer, Api, run
 MAPS = "/api/v1/namespaces/default/configmaps"
 
 
+@pytest.mark.slow
 def test_a_small_request_does_not_wait_for_many_large_bodies(tmp_path: Path) -> None:
     async def steps(api: Api) -> None:
         await api.make_roles()

@@ -488,6 +488,7 @@ async def write_large(store: Store, count: int, name: str = "large", resource: s
         await store.put(place, value(name, data="x" * (1 << 20), number=number), store.newest(place))
 
 
+@pytest.mark.slow
 def test_a_write_does_not_wait_for_the_compaction_of_large_objects(tmp_path: Path) -> None:
     """What is removed in one step has few bytes, of objects that live for short, too."""
 
@@ -522,6 +523,7 @@ def test_the_first_of_many_large_writes_does_not_wait_for_the_last(tmp_path: Pat
     run(tmp_path / "db", steps)
 
 
+@pytest.mark.slow
 def test_what_objects_were_takes_no_more_of_the_disk_than_it_may(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

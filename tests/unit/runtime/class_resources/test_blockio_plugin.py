@@ -218,6 +218,7 @@ def test_a_disk_that_comes_and_goes_while_it_is_written(tmp_path: Path, loop: Lo
     blocks.verify(target, "bronze")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q9")
 def test_a_disk_that_is_there_and_never_takes_a_limit(tmp_path: Path, loop: LoopDevice, target: Target) -> None:
     blocks = blockio(tmp_path, classes(loop), Flapping(missing=1_000_000))

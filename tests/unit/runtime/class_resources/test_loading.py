@@ -147,6 +147,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path, key: str) -> None:
         settings.check(Config(class_resources=ClassResourcesConfig(**{key: str(tmp_path / "absent.yaml")})))
 
 
+@pytest.mark.slow
 def test_a_daemon_without_them_does_not_load_what_reads_them() -> None:
     script = "import sys, podkeep.runtime.daemon.daemon; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

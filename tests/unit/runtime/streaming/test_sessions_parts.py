@@ -273,6 +273,7 @@ def test_a_client_that_says_that_its_terminal_has_no_size_is_not_asked_again(mon
     assert run(main()) is None
 
 
+@pytest.mark.slow
 def test_what_waits_for_the_sizes_of_an_attached_terminal_does_not_wait_for_all_that_come(tmp_path: Path) -> None:
     """A conmon that does not read, and a client that sends another size before each is given up."""
     os.mkfifo(tmp_path / "ctl")
@@ -299,6 +300,7 @@ def test_what_waits_for_the_sizes_of_an_attached_terminal_does_not_wait_for_all_
         os.close(conmon)
 
 
+@pytest.mark.slow
 def test_a_conmon_that_is_late_is_told_one_size_after_the_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,9 @@ def _summary(value: Object, happened: list[Object]) -> str:
         return f"{found.state}: {found.why}" if found.why else found.state
     if value["kind"] == "Node":
         return node_summary(value)
-    phase = (value.get("status") or {}).get("phase")
+    # As for a pod: what is being deleted has the phase that it had.
+    deleted = value["metadata"].get("deletionTimestamp")
+    phase = "Terminating" if deleted else (value.get("status") or {}).get("phase")
     age = events.ago(str(value["metadata"].get("creationTimestamp", "")), time.time())
     return f"{phase}, {age} old" if phase else f"{age} old"
 

@@ -38,7 +38,7 @@ def verdict(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) ->
     status = pod.get("status") or {}
     phase = str(status.get("phase") or "Pending")
     happened = list(events)
-    warning = newest_warning(happened)
+    warning = newest_warning(event for event in happened if not _is_over(event, pod))
     if pod.get("metadata", {}).get("deletionTimestamp"):
         return Verdict(state="Terminating", why="")
     if phase == "Succeeded":
@@ -96,6 +96,11 @@ def _ends_containers(event: Mapping[str, Any]) -> bool:
     if event.get("reason") == "FailedPostStartHook":
         return True
     return event.get("reason") == "Unhealthy" and str(event.get("message")).startswith(("Liveness", "Startup"))
+
+
+def _is_over(event: Mapping[str, Any], pod: Mapping[str, Any]) -> bool:
+    """Return whether a warning says why a pod had no node, and it has one now."""
+    return event.get("reason") == "FailedScheduling" and bool((pod.get("spec") or {}).get("nodeName"))
 
 
 def _pending(status: Mapping[str, Any], warning: str) -> Verdict:

@@ -114,7 +114,7 @@ def not_running(name: str, socket: str) -> Status:
     from podkeep.cli.core.connection import check_listening
 
     try:
-        check_listening(socket, start="")
+        check_listening(socket)
         runtime = f"; a runtime serves {socket} (`podkeep ps` lists its pods)"
     except PodkeepError:
         runtime = ""

@@ -55,6 +55,7 @@ MAX_TIMEOUT = 1e9
 
 _OWN_DEADLINE_TEXTS = frozenset({"Deadline Exceeded", "Stream removed (Deadline Exceeded)"})
 _BROKEN_OFF_TEXTS = ("Stream removed", "Socket closed", "Connection reset", "recvmsg:", "Broken pipe", "GOAWAY")
+_START = "a node starts its own again (`podkeep status`); without a node, start one with `podkeep runtime`"
 _NO_SUCH_RPC_TEXTS = ("Method not found!", "unknown service", "unknown method")  # gRPC core, grpc-go, grpc-go
 
 
@@ -211,7 +212,7 @@ class _Translating:
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_BROKEN_OFF_TEXTS):
             return Unavailable(
                 f"the runtime on {self._socket} ended before it answered {method[1:]}",
-                hint="what it was doing is not done; try again once it runs, or start one with `podkeep runtime`",
+                hint=f"what it was doing is not done; try again once it runs; {_START}",
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED and details in _OWN_DEADLINE_TEXTS:
             return DeadlineExceeded(f"{method[1:]} on {self._socket} did not answer within {limit or 0:g} s")
@@ -221,4 +222,4 @@ class _Translating:
 
 
 def _no_answer(socket: Path, why: str) -> Unavailable:
-    return Unavailable(f"no runtime answers on {socket}: {why}", hint="start one with `podkeep runtime`")
+    return Unavailable(f"no runtime answers on {socket}: {why}", hint=_START)

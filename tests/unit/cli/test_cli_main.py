@@ -10,8 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from podkeep.base import lockfile
 from podkeep.base.errors import NotFound
 from podkeep.cli import main
+from podkeep.cli.core import node_report
+from podkeep.cli.core.node_report import DaemonReport, NodeReport
 from podkeep.cli.core.output import error_text
 from podkeep.cli.core.verbs import LazyGroup
 
@@ -141,6 +144,30 @@ def test_verbs_on_a_node_that_does_not_run_say_how_to_start_it(tmp_path: Path) -
     ):
         done = podkeep(*verb, PODKEEP_CONFIG=str(config), KUBECONFIG="")
         assert done.stderr == f"podkeep: {problem}\nhint: {hint}\n"
+
+
+@pytest.mark.slow
+def test_verbs_on_a_node_whose_daemons_are_down_say_that_it_starts_them_again(tmp_path: Path) -> None:
+    config, runs = tmp_path / "podkeep.toml", tmp_path / "node"
+    config.write_text(
+        f'[runtime]\nsocket = "{tmp_path}/none.sock"\n[node]\nrun = "{runs}"\n'
+        f'[api]\nunix_socket = "{tmp_path}/api.sock"\n'
+    )
+    runs.mkdir()
+    down = tuple(DaemonReport(name=name, state="failed") for name in ("runtime", "api"))
+    told = NodeReport(pid=1, runtime=f"{tmp_path}/none.sock", kubeconfig="", embedded=True, daemons=down)
+    node_report.write(runs, told)
+    held = lockfile.acquire(runs / node_report.LOCK)
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(tmp_path / "api.sock"))
+    try:
+        for verb in (("ps",), ("get", "pods")):
+            done = podkeep(*verb, PODKEEP_CONFIG=str(config), KUBECONFIG="")
+            assert done.stderr.endswith(
+                "hint: the node that runs here starts it again by itself; `podkeep status` says how it is\n"
+            )
+    finally:
+        os.close(held)
 
 
 def test_each_problem_has_a_line() -> None:

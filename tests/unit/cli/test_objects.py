@@ -264,6 +264,14 @@ def test_bad_manifests(tmp_path: Path, text: str, said: str) -> None:
         manifests.read([path])
 
 
+def test_a_manifest_with_a_generated_name_is_for_what_creates(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("apiVersion: v1\nkind: Pod\nmetadata: {generateName: nightly-}")
+    with pytest.raises(InvalidArgument, match=r"metadata\.name is missing") as told:
+        manifests.read([path])
+    assert told.value.hint == "only what is created can have a generateName: `kubectl create`"
+
+
 def pod(phase: str = "Running", *, ready: bool = True, metadata: Any = None, **status: Any) -> dict[str, Any]:
     """Return a pod with that status."""
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
@@ -363,6 +371,12 @@ OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": 
             "ContainerCreating",
             "FailedMount: no such ConfigMap",
         ),
+        (
+            {**pod("Pending"), "spec": {"nodeName": "one"}},
+            [WARNING, {**BACKOFF, "reason": "FailedScheduling"}],
+            "Pending",
+            "FailedMount: no such ConfigMap",
+        ),
         (pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), [], "Terminating", ""),
         (
             {
@@ -388,6 +402,15 @@ def test_verdict(value: dict[str, Any], happened: list[dict[str, Any]], state: s
 def test_the_first_line_of_a_description_says_why() -> None:
     lines = list(described(pod("Pending", **_container(**WAITS)), [], "pod", 0))
     assert lines[0] == "pod/web in default: ImagePullBackOff: container main: Back-off pulling image"
+
+
+def test_the_first_line_of_a_description_says_that_an_object_is_being_deleted() -> None:
+    value = {
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "data", "namespace": "default", "deletionTimestamp": "2026-01-01T00:00:00Z"},
+        "status": {"phase": "Bound"},
+    }
+    assert next(described(value, [], "pvc", 0)).startswith("pvc/data in default: Terminating, ")
 
 
 def test_a_description_of_a_static_pod_has_what_it_asks_for_as_a_whole_and_no_account() -> None:

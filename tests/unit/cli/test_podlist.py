@@ -169,6 +169,13 @@ def test_choose_pod_prefers_ready_then_newest() -> None:
     assert targets.choose_pod(candidates, "web", "default").id == "new"
 
 
+@pytest.mark.parametrize("name", ["pod", "svc/web"])
+def test_choose_pod_says_that_a_name_has_no_type(name: str) -> None:
+    with pytest.raises(NotFound) as told:
+        targets.choose_pod([sandbox("web")], name, "default")
+    assert told.value.hint == "a pod is named without its type: web, not pod/web"
+
+
 def test_choose_pod_names_the_namespace_that_has_it() -> None:
     with pytest.raises(NotFound) as caught:
         targets.choose_pod([sandbox("web", namespace="prod")], "web", "default")

@@ -34,7 +34,8 @@ def test_a_socket_that_is_not_there(path: Path) -> None:
             with pytest.raises(Unavailable) as caught:
                 await client.runtime.Version(api_pb2.VersionRequest())
             assert str(caught.value) == (
-                f"no runtime answers on {path}: No such file or directory; hint: start one with `podkeep runtime`"
+                f"no runtime answers on {path}: No such file or directory; "
+                "hint: a node starts its own again (`podkeep status`); without a node, start one with `podkeep runtime`"
             )
 
     run(main())

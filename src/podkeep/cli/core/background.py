@@ -215,7 +215,7 @@ def _start(global_options: Sequence[str], log_path: Path) -> tuple[subprocess.Po
 
 def _listens(path: str) -> bool:
     try:
-        connection.check_listening(path, start="")
+        connection.check_listening(path)
     except PodkeepError:
         return False
     return True

@@ -40,7 +40,7 @@ def run(
     :raises PermissionDenied: if this user may not connect.
     :raises PodkeepError: what the operation raises.
     """
-    check_listening(invocation.config.runtime.socket, start=start_command(invocation))
+    check_listening(invocation.config.runtime.socket, hint=lambda: _hint(invocation))
     if invocation.settings or tables:
         named = _named(invocation.settings)
         tell_differences(
@@ -55,7 +55,7 @@ def run(
 def call(invocation: Invocation, operation: Callable[[CriClient], Awaitable[Result]]) -> Result:
     """Do as :func:`run`, but say nothing of the configuration."""
     path = invocation.config.runtime.socket
-    check_listening(path, start=start_command(invocation))
+    check_listening(path, hint=lambda: _hint(invocation))
 
     # Here, since the supervisor of a node needs this module and no event loop: it is 4 MiB.
     from podkeep.cli.core import interruptible
@@ -118,20 +118,30 @@ def start_command(invocation: Invocation) -> str:
     return shlex.join(["podkeep", *invocation.global_options(), verb])
 
 
+def _hint(invocation: Invocation, daemon: str = "runtime") -> str:
+    """Return what to do when a daemon does not answer: its node, if it runs, starts it again."""
+    from podkeep.cli.core import node_report
+
+    told = node_report.of(invocation.config)
+    if told is not None and any(report.name == daemon for report in told.daemons):
+        return "the node that runs here starts it again by itself; `podkeep status` says how it is"
+    verb = ["podkeep", *invocation.global_options(), "node"]
+    return f"start it as root: {start_command(invocation) if daemon == 'runtime' else shlex.join(verb)}"
+
+
 def require_api(invocation: Invocation) -> None:
     """Return if the embedded API accepts connections.
 
     :raises PermissionDenied: if this user may not connect.
-    :raises Unavailable: if it does not; the hint is the command that starts it.
+    :raises Unavailable: if it does not; the hint is the command that starts it, or that its node does.
     """
-    start = shlex.join(["podkeep", *invocation.global_options(), "node"])
-    check_listening(invocation.config.api.unix_socket, start=start, what="API")
+    check_listening(invocation.config.api.unix_socket, hint=lambda: _hint(invocation, "api"), what="API")
 
 
-def check_listening(path: str, *, start: str, what: str = "runtime") -> None:
+def check_listening(path: str, *, hint: Callable[[], str] = str, what: str = "runtime") -> None:
     """Return if a process accepts connections on the unix socket ``path``.
 
-    :param start: command that starts ``what`` it is, for the hint.
+    :param hint: what to do if none does.
     :raises Unavailable: if none does.
     :raises PermissionDenied: if the socket exists and this user may not connect.
     """
@@ -142,4 +152,4 @@ def check_listening(path: str, *, start: str, what: str = "runtime") -> None:
             raise PermissionDenied(f"may not connect to the {what} on {path}", hint="run it as root") from error
         except OSError as error:
             why = "no such socket" if error.errno == errno.ENOENT else str(error.strerror or error)
-            raise Unavailable(f"no {what} answers on {path}: {why}", hint=f"start it as root: {start}") from error
+            raise Unavailable(f"no {what} answers on {path}: {why}", hint=hint()) from error

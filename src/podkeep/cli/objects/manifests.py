@@ -81,5 +81,7 @@ def _objects(where: str, value: Any) -> Iterator[Written]:
         return
     metadata = value.get("metadata")
     if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str) or not metadata["name"]:
-        raise InvalidArgument(f"{where}: metadata.name is missing")
+        generated = isinstance(metadata, dict) and metadata.get("generateName")
+        hint = "only what is created can have a generateName: `kubectl create`" if generated else ""
+        raise InvalidArgument(f"{where}: metadata.name is missing", hint=hint)
     yield Written(where=where, value=value)

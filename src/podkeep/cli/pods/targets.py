@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+_TYPES = ("pod", "pods", "po")
+"""What kubectl takes before a pod's name; here a container's name is what may follow a slash."""
 _STARTS = "`podkeep ps` shows when it has started"
 
 
@@ -181,6 +183,8 @@ def choose_pod(sandboxes: Iterable[api_pb2.PodSandbox], name: str, namespace: st
         hint = (
             f"there is one in {', '.join(others)}: add -n {others[0]}" if others else "`podkeep ps -a` lists all pods"
         )
+        if "/" in name or (name in _TYPES and not others):
+            hint = "a pod is named without its type: web, not pod/web"
         raise NotFound(f"no pod {name} in namespace {namespace}", hint=hint)
     return max(matching, key=lambda sandbox: (sandbox.state == api_pb2.SANDBOX_READY, sandbox.created_at))
 

@@ -1,18 +1,26 @@
-"""``-w`` of verbs on objects goes on where the API does not know any more what followed."""
+"""``-w`` of verbs on objects goes on where the API does not know any more what followed; waiting, where it was away."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import aclosing, closing, contextmanager
 from typing import IO
 
 import pytest
 
+from podkeep.base.errors import Unavailable
+from podkeep.cli.core import following
+from podkeep.client import kubeconfig
+from podkeep.client.client import Client
+from podkeep.client.resources import CONFIG_MAPS as RESOURCE
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
+from support.timeout import TIMEOUT_S
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -47,3 +55,42 @@ def test_one_object_that_was_written_long_ago(api: ApiDaemon) -> None:
         assert lines.readline().split()[:2] == ["old", "0"]
         api.kubectl("patch", "configmap", "old", "-p", json.dumps({"data": {"a": "b"}}))
         assert lines.readline().split()[:2] == ["old", "1"]
+
+
+def test_what_is_waited_for_is_known_when_the_api_was_started_again(api: ApiDaemon) -> None:
+    with closing(ApiClient(api.socket)) as one:
+        one.ask("POST", CONFIG_MAPS, {"metadata": {"name": "awaited"}})
+
+    async def followed() -> None:
+        client = Client(kubeconfig.load([api.kubeconfig]))
+        try:
+            async with aclosing(following.states(client, RESOURCE, "awaited", "default")) as states:
+                assert await anext(states)
+                coming = asyncio.ensure_future(anext(states))
+                await asyncio.to_thread(api.stop, signal.SIGKILL)
+                await asyncio.to_thread(api.start)
+                await asyncio.to_thread(api.kubectl, "patch", "configmap", "awaited", "-p", '{"data": {"a": "b"}}')
+                state = await coming
+                while not (state and state.get("data")):
+                    state = await anext(states)
+        finally:
+            await client.close()
+
+    asyncio.run(asyncio.wait_for(followed(), TIMEOUT_S))
+
+
+def test_an_api_that_never_answered_is_not_waited_for(api: ApiDaemon) -> None:
+    async def followed() -> None:
+        client = Client(kubeconfig.load([api.kubeconfig]))
+        try:
+            async with aclosing(following.states(client, RESOURCE, "awaited", "default")) as states:
+                await anext(states)
+        finally:
+            await client.close()
+
+    api.stop()
+    try:
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            asyncio.run(asyncio.wait_for(followed(), following.AWAY_S / 2))
+    finally:
+        api.start()

@@ -7,11 +7,16 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from podkeep.base.errors import Unavailable
+
 ANEW = ""
 """The version of a watch that begins with what is there."""
 
 APART_S = 1.0
 """Between the beginnings of two watches, at least."""
+
+AWAY_S = 60.0
+"""For how long an API may be away that has answered: its node starts it again within half of this."""
 
 if TYPE_CHECKING:
     from podkeep.client.client import Client
@@ -56,18 +61,21 @@ async def states(
     """Yield an object as it is, and then as it becomes; None: there is none. It does not end by itself.
 
     :raises ApiError: if the API refuses.
+    :raises Unavailable: if it does not answer: at first, or later for long.
     """
     from podkeep.client.errors import ApiError
 
     fields = f"metadata.name={name}"
-    pace = Pace()
+    pace, clock = Pace(), asyncio.get_running_loop().time
+    given_up = float("-inf")
     while True:
         await pace.begin()
-        listed = await client.list(resource, namespace, fields=fields)
-        items = listed.get("items") or []
-        yield items[0] if items else None
-        version = listed["metadata"]["resourceVersion"]
         try:
+            listed = await client.list(resource, namespace, fields=fields)
+            given_up = float("inf")
+            items = listed.get("items") or []
+            yield items[0] if items else None
+            version = listed["metadata"]["resourceVersion"]
             async with aclosing(client.watch(resource, namespace, fields=fields, version=version)) as events:
                 async for event in events:
                     if event.type != "BOOKMARK":
@@ -75,6 +83,10 @@ async def states(
         except ApiError as error:
             # Changes since that version are not known, so the object is read anew.
             if not error.gone:
+                raise
+        except Unavailable:
+            given_up = min(given_up, clock() + AWAY_S)
+            if clock() >= given_up:
                 raise
 
 

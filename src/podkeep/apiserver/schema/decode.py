@@ -44,8 +44,11 @@ _ZEROS: Mapping[Format, Any] = {
 }
 
 
-_Place: TypeAlias = "tuple[_Place, str] | None"
-"""A path in parts, the last one first: as texts, a long name would be in those of all that is below it."""
+_Place: TypeAlias = "tuple[_Place, str, bool] | None"
+"""A path in parts, the last one first, each with whether it is a field of a struct, and no index or key.
+
+As texts, a long name would be in those of all that is below it.
+"""
 
 
 class WrongType(Exception):
@@ -72,11 +75,12 @@ def decode(value: Mapping[str, Any], struct: Struct, *, zeros: bool = False) -> 
     return Decoded(kept, first_of(map(_text_of, unknown)))
 
 
-def _text_of(place: _Place) -> str:
+def _text_of(place: _Place, *, only_fields: bool = False) -> str:
     parts = []
     while place is not None:
-        place, part = place
-        parts.append(part)
+        place, part, is_field = place
+        if is_field or not only_fields:
+            parts.append(part)
     return "".join(reversed(parts)).removeprefix(".")
 
 
@@ -86,7 +90,7 @@ def _struct(value: Any, struct: Struct, path: _Place, unknown: list[_Place], zer
     kept: dict[str, Any] = {}
     for name, given in value.items():
         known = struct.fields.get(name)
-        where = path, f".{name}"
+        where = path, f".{name}", True
         if known is None:
             unknown.append(where)
         elif given is not None:
@@ -106,7 +110,9 @@ def _value(value: Any, kind: Type, owner: Struct, path: _Place, unknown: list[_P
         if not isinstance(value, list):
             raise _wrong(value, kind, owner, path)
         return [
-            _zero(kind.items) if item is None else _value(item, kind.items, owner, (path, f"[{index}]"), unknown, zeros)
+            _zero(kind.items)
+            if item is None
+            else _value(item, kind.items, owner, (path, f"[{index}]", False), unknown, zeros)
             for index, item in enumerate(value)
         ]
     if isinstance(kind, Map):
@@ -115,7 +121,7 @@ def _value(value: Any, kind: Type, owner: Struct, path: _Place, unknown: list[_P
         return {
             key: _zero(kind.values)
             if item is None
-            else _value(item, kind.values, owner, (path, f".{key}"), unknown, zeros)
+            else _value(item, kind.values, owner, (path, f".{key}", False), unknown, zeros)
             for key, item in value.items()
         }
     return value
@@ -196,8 +202,8 @@ def _wrong(value: object, kind: Type, owner: Struct, path: _Place) -> WrongType:
     word = json_word(value)
     if isinstance(kind, Scalar) and kind.format in _LIMITS and word == "number":
         word = f"number {value}"
-    # Go's decoder tells no indices.
-    where = re.sub(r"\[[0-9]+\]", "", _text_of(path))
+    # Go's decoder tells no indices, and no keys of maps.
+    where = _text_of(path, only_fields=True)
     into = f"Go struct field {owner.short_name}.{where}" if where else "Go value"
     return WrongType(f"json: cannot unmarshal {word} into {into} of type {_go_type(kind)}")
 

@@ -130,6 +130,10 @@ def test_microtime_has_six_digits() -> None:
             {"nodeSelector": ["a"]},
             "cannot unmarshal array into Go struct field PodSpec.spec.nodeSelector of type map[string]string",
         ),
+        (
+            {"nodeSelector": {"disk": True}},
+            "cannot unmarshal bool into Go struct field PodSpec.spec.nodeSelector of type string",
+        ),
         ({"overhead": {"cpu": "much"}}, "quantities must match the regular expression"),
         ({"overhead": {"cpu": True}}, "cannot unmarshal bool into"),
     ],

@@ -53,7 +53,7 @@ def _read(text: bytes, validation: FieldValidation = FieldValidation.STRICT, med
         (
             b'{"data": {"a": 1}}',
             'ConfigMap in version "v1" cannot be handled as a ConfigMap: json: cannot unmarshal number into Go struct'
-            " field ConfigMap.data.a of type string",
+            " field ConfigMap.data of type string",
         ),
         (b'{"kind": 1}', "apiVersion and kind must be strings"),
         (b'{"metadata":' + b'{"a":' * 70 + b"1" + b"}" * 71, "the body nests more than 64 levels deep"),

@@ -227,12 +227,9 @@ class EvictionManager:
     # ------------------------------------------------------------------------------------------------ node pressure
 
     async def _reclaim(self, due: Sequence[Threshold], observed: Observations) -> list[Pod]:
-        threshold = ranking.first(due)
+        threshold = self._first(due)
         if threshold is None:
             return []
-        if _is_of_disk(threshold):
-            # Of two full disks the one that was begun with: of the other one nothing has been removed yet.
-            threshold = next(filter(self._is_being_freed, due), threshold)
         resource = signals.RESOURCES[threshold.signal]
         if _is_of_disk(threshold):
             freed = await self._freed(threshold.signal)
@@ -258,6 +255,14 @@ class EvictionManager:
                 return [pod]
         log.error("eviction manager: %s is low, and no pod can be evicted", threshold.signal)
         return []
+
+    def _first(self, due: Sequence[Threshold]) -> Threshold | None:
+        """Return the threshold to look after; of two full disks the one that was begun with: of the other one nothing
+        has been removed yet."""
+        threshold = ranking.first(due)
+        if threshold is None or not _is_of_disk(threshold):
+            return threshold
+        return next(filter(self._is_being_freed, due), threshold)
 
     def _tell(self, signal: str) -> None:
         resource = signals.RESOURCES[signal]

@@ -184,13 +184,8 @@ def test_many_pods_together_are_counted_for_a_bounded_share_of_the_time(tmp_path
     assert run(work()) < 0.2
 
 
-def test_who_has_the_most_is_found_behind_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full disk all pods are counted a little, and then those with more for as long as there is."""
-    monkeypatch.setattr("podkeep.agent.eviction.statistics._TURN_S", 0.0)
-    config = configuration(tmp_path)
-    pods = [pod("small", DATA), pod("large", DATA)]
-    fill(config, "large")
-    (volume(config, "small", "data") / "file").write_bytes(b"x" * MI)
+def used(tmp_path: Path, config: Config, pods: Sequence[Pod]) -> Mapping[str, PodUse]:
+    """Return what pods use, as they are ranked by it on a full disk."""
 
     async def work() -> Mapping[str, PodUse]:
         async with endpoint(tmp_path) as client:
@@ -199,7 +194,18 @@ def test_who_has_the_most_is_found_behind_many_files(tmp_path: Path, monkeypatch
             statistics.close()
             return found
 
-    uses = run(work())
+    return run(work())
+
+
+def test_who_has_the_most_is_found_behind_many_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk all pods are counted a little, and then those with more for as long as there is."""
+    monkeypatch.setattr("podkeep.agent.eviction.statistics._TURN_S", 0.0)
+    config = configuration(tmp_path)
+    pods = [pod("small", DATA), pod("large", DATA)]
+    fill(config, "large")
+    (volume(config, "small", "data") / "file").write_bytes(b"x" * MI)
+
+    uses = used(tmp_path, config, pods)
     order = ranking.rank("nodefs.available", pods, lambda item: uses.get(item.metadata.uid), Filesystems())
     assert [item.metadata.uid for item in order] == ["large", "small"]
     assert not uses["large"].partly
@@ -213,14 +219,7 @@ def test_a_volume_in_memory_takes_nothing_of_a_disk(tmp_path: Path) -> None:
     (volume(config, "memory", "cache") / "file").write_bytes(b"x" * 8 * MI)
     (volume(config, "small", "data") / "file").write_bytes(b"x" * MI)
 
-    async def work() -> Mapping[str, PodUse]:
-        async with endpoint(tmp_path) as client:
-            statistics = statistics_of(client, config)
-            found = await statistics.to_rank(pods, files=True)
-            statistics.close()
-            return found
-
-    uses = run(work())
+    uses = used(tmp_path, config, pods)
     assert ranking.violation(memory, uses["memory"], Filesystems()) is None
     order = ranking.rank("nodefs.available", pods, lambda item: uses.get(item.metadata.uid), Filesystems())
     assert [item.metadata.uid for item in order] == ["small", "memory"]

@@ -17,6 +17,7 @@ from podkeep.apiserver.list_watch.facts import Facts
 from podkeep.apiserver.storage import store as storage
 from podkeep.http.messages import Chunk, framed
 from support.api_calls import MERGE, Answer, Api, run
+from support.loop_turns import calls_in_turns
 from support.timeout import TIMEOUT_S
 
 CMS = "/api/v1/namespaces/default/configmaps"
@@ -313,32 +314,14 @@ def test_what_is_selected_no_more_is_read_once_for_all_watchers(tmp_path: Path) 
 
 def test_many_events_are_held_against_selectors_over_several_turns(tmp_path: Path) -> None:
     """Hundreds of watchers with long selectors see a burst of writes in the same turn of the event loop."""
-    asked, in_a_turn = 0, list[int]()
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal asked
-        asked += event == "call" and frame.f_code is Facts.selects.__code__
-
-    async def tick() -> None:
-        nonlocal asked
-        while True:
-            await asyncio.sleep(0)
-            in_a_turn.append(asked)
-            asked = 0
 
     async def test(api: Api) -> None:
         revision = await _create(api, "first")
         watches = [await _watch(api, f"resourceVersion={revision}&labelSelector=x") for _ in range(WATCHERS)]
-        ticking = asyncio.create_task(tick())
-        sys.setprofile(count)
-        try:
-            async with asyncio.TaskGroup() as group:
-                told = [group.create_task(watch.events(100)) for watch in watches]
-                for number in range(100):
-                    group.create_task(_create(api, f"a{number}", x="1"))
-        finally:
-            sys.setprofile(None)
-            ticking.cancel()
+        async with calls_in_turns(Facts.selects) as in_a_turn, asyncio.TaskGroup() as group:
+            told = [group.create_task(watch.events(100)) for watch in watches]
+            for number in range(100):
+                group.create_task(_create(api, f"a{number}", x="1"))
         names = [name for _, name in _said(told[0].result())]
         assert sorted(names) == sorted(f"a{number}" for number in range(100))
         assert all(_said(task.result()) == _said(told[0].result()) for task in told)

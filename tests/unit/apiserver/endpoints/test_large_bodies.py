@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Awaitable
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
 from podkeep.apiserver.requests.output import Rendering
 from support.api_calls import Answer, Api, run
+from support.loop_turns import calls_in_turns
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -88,18 +87,6 @@ def test_a_small_request_does_not_wait_for_many_reads_of_large_objects(path: str
 @pytest.mark.parametrize("query", ["", "&watch=true"])
 def test_of_many_lists_one_reads_a_large_object_in_each_turn(query: str, tmp_path: Path) -> None:
     """A row of a Table is made of the whole object."""
-    rows, in_a_turn = 0, list[int]()
-
-    def count(frame: FrameType, event: str, _: object) -> None:
-        nonlocal rows
-        rows += event == "call" and frame.f_code is Rendering.row.__code__
-
-    async def tick() -> None:
-        nonlocal rows
-        while True:
-            await asyncio.sleep(0)
-            in_a_turn.append(rows)
-            rows = 0
 
     async def steps(api: Api) -> None:
         await api.make_roles()
@@ -115,13 +102,8 @@ def test_of_many_lists_one_reads_a_large_object_in_each_turn(query: str, tmp_pat
                 size += len(await anext(answer.lines))
             await answer.leave()
 
-        ticking = asyncio.create_task(tick())
-        sys.setprofile(count)
-        try:
+        async with calls_in_turns(Rendering.row) as in_a_turn:
             await asyncio.gather(*(listed() for _ in range(8)))
-        finally:
-            sys.setprofile(None)
-            ticking.cancel()
         assert (sum(in_a_turn), max(in_a_turn)) == (24, 1)
 
     run(tmp_path, steps)

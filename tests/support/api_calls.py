@@ -19,7 +19,9 @@ from podkeep.apiserver.discovery.catalog import Catalog
 from podkeep.apiserver.discovery.groups import Discovery
 from podkeep.apiserver.discovery.openapi import OpenApi
 from podkeep.apiserver.endpoints.handler import Handler, Parts
+from podkeep.apiserver.endpoints.kubelets import Kubelets
 from podkeep.apiserver.endpoints.metrics import Metrics
+from podkeep.apiserver.endpoints.relay import Relay
 from podkeep.apiserver.endpoints.resources import Resources
 from podkeep.apiserver.endpoints.reviews import Reviews
 from podkeep.apiserver.endpoints.subresources import Subresources
@@ -103,6 +105,7 @@ class Api:
         self.in_flight = limits or InFlight()
         self.metrics = Metrics(lambda: (0, 0), lambda: 0, dict)
         subresources = Subresources(self.resources, self.registry, lister, served)
+        relay = Relay(lister, Kubelets(lister, *[directory / "no-kubelet"] * 3), authorizer)
         self._lister = lister
         self.write_now: WriteNow = lambda _: False
         """What watches write with while nobody asks them for more."""
@@ -116,7 +119,7 @@ class Api:
                 openapi=OpenApi(catalog),
                 metrics=self.metrics,
                 in_flight=self.in_flight,
-                answers=subresources.answers() | Reviews(authorizer, rbac, bearer).answers(),
+                answers=subresources.answers() | Reviews(authorizer, rbac, bearer).answers() | relay.answers(),
             )
         )
 

@@ -24,11 +24,10 @@ from podkeep.apiserver.endpoints import kubelet_requests as asked
 from podkeep.apiserver.endpoints.handler import Answer
 from podkeep.apiserver.endpoints.kubelets import Kubelets, client_context
 from podkeep.apiserver.kinds.cells import at
-from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, forbidden, not_found, unavailable
+from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.requests.call import Call
-from podkeep.apiserver.requests.limits import LARGE_BYTES
 from podkeep.base.errors import Unavailable
 from podkeep.http.backend import Address, Backend
 from podkeep.http.messages import Headers, Request, Response, Upgrade
@@ -55,7 +54,7 @@ _PORT = re.compile(r"[0-9]{1,5}")
 class Relay:
     """Answers requests for ``log``, ``exec``, ``attach``, ``portforward`` and ``proxy``."""
 
-    lister: Lister
+    lister: StoreLister
     kubelets: Kubelets
     authorizer: Authorizer
 
@@ -198,8 +197,9 @@ class Relay:
         return await self._object(call, "pods", name)
 
     async def _object(self, call: Call, plural: str, name: str) -> Object:
-        await call.turn(LARGE_BYTES)  # it may be large
-        found = self.lister.get(plural, call.info.namespace, name)
+        key = plural, call.info.namespace, name
+        await call.turn(self.lister.size(*key))
+        found = self.lister.get(*key)
         if found is None:
             raise not_found(plural, "", name)
         return dict(found)

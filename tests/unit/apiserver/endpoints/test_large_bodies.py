@@ -84,6 +84,27 @@ def test_a_small_request_does_not_wait_for_many_reads_of_large_objects(path: str
     run(tmp_path, steps)
 
 
+def test_the_log_of_a_small_pod_does_not_wait_for_reads_of_large_ones(tmp_path: Path) -> None:
+    async def steps(api: Api) -> None:
+        await api.make_roles()
+        for name, args in ("large", ["x" * 100] * 4_000), ("small", []):
+            spec = {"containers": [{"name": "a", "image": "b", "args": args}]}
+            assert (await api.call("POST", PODS, {"metadata": {"name": name}, "spec": spec})).status == 201
+        ended: list[str] = []
+
+        async def ends(name: str) -> None:
+            # A pod that is on no node has no log.
+            assert (await api.call("GET", f"{PODS}/{name}/log")).status == 204
+            ended.append(name)
+
+        async with asyncio.TaskGroup() as group:
+            for name in [*["large"] * 20, "small"]:
+                group.create_task(ends(name))
+        assert ended.index("small") < 4
+
+    run(tmp_path, steps)
+
+
 @pytest.mark.parametrize("query", ["", "&watch=true"])
 def test_of_many_lists_one_reads_a_large_object_in_each_turn(query: str, tmp_path: Path) -> None:
     """A row of a Table is made of the whole object."""

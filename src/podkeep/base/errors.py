@@ -145,6 +145,13 @@ def of_words(said: str) -> type[PodkeepError] | None:
     return next((kind for number, kind in _BY_ERRNO.items() if os.strerror(number).lower() in lowered), None)
 
 
+def reason_of(error: PodkeepError | OSError) -> str:
+    """Return what went wrong, without the path and the number that the text of an error of the system has."""
+    if isinstance(error, PodkeepError):
+        return error.message
+    return error.strerror or str(error) or type(error).__name__
+
+
 def refused(what: str, error: OSError) -> PodkeepError:
     """Return the error for ``what``, whose paths come from a request and which the file system refuses."""
     kind = of_request(error) or FailedPrecondition

@@ -24,7 +24,7 @@ from podkeep.agent.server.interfaces import Pods
 from podkeep.agent.server.paths import Path
 from podkeep.api.pod import Pod
 from podkeep.base import process_metrics
-from podkeep.base.errors import PodkeepError, Unimplemented
+from podkeep.base.errors import PodkeepError, Unimplemented, reason_of
 from podkeep.base.metrics import CONTENT_TYPE, text_of
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -152,8 +152,7 @@ class Endpoints:
             found = await request.while_there(self.collector.summary(cpu_and_memory=small))
         except (PodkeepError, OSError) as error:
             log.warning("no statistics: %s", error)
-            why = error.message if isinstance(error, PodkeepError) else error.strerror or str(error)
-            raise Refused(500, f"Internal Error: {why}") from error
+            raise Refused(500, f"Internal Error: {reason_of(error)}") from error
         return Response(headers=_JSON, body=stats.encode(found))
 
     async def metrics_of(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:

@@ -18,7 +18,14 @@ from podkeep.agent.user_namespaces.blocks import NO_ID, IdRange, default_range
 from podkeep.agent.user_namespaces.subordinate_ids import KUBELET
 from podkeep.base import spawn
 from podkeep.base.config import AgentConfig
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, PodkeepError, ResourceExhausted
+from podkeep.base.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    reason_of,
+)
 from podkeep.base.registries.credential_providers import last_words
 from podkeep.base.text.printable import printable
 from podkeep.kernel.process import procfs, users
@@ -105,8 +112,9 @@ def _range(program: str, *options: str) -> tuple[int, int]:
     except ResourceExhausted as error:
         raise _failed(f"`{command}` printed more than {MAX_OUTPUT >> 10} KiB and was killed") from error
     except (NotFound, OSError) as error:
-        why = error.message if isinstance(error, PodkeepError) else error.strerror or str(error)
-        raise _failed(f"`{command}` cannot be run: {why}", hint="install it again (Debian: uidmap)") from error
+        raise _failed(
+            f"`{command}` cannot be run: {reason_of(error)}", hint="install it again (Debian: uidmap)"
+        ) from error
     if done.returncode != 0:
         raise _failed(f"`{command}` failed with status {done.returncode}: {last_words(done.stderr)}")
     return _parsed(done.stdout, command)

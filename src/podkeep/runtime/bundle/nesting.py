@@ -22,7 +22,7 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError, reason_of
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
 from podkeep.runtime.bundle.targets import Walk
@@ -190,10 +190,9 @@ class Nesting(Walk):
                     raise FailedPrecondition("one of the two is a directory, the other is not")
                 mounts.attach(placed.tree, point)
         except (PodkeepError, OSError) as error:
-            why = error.message if isinstance(error, PodkeepError) else error.strerror
             raise FailedPrecondition(
                 f"{normal(placed.item['destination'])}: nothing can be mounted there, in the volume at {over.place}:"
-                f" {why}",
+                f" {reason_of(error)}",
                 hint="make an empty directory or file there in the volume, or choose another path",
             ) from error
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from podkeep.base.concurrency.tasks import Tasks
-from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted, reason_of
 from podkeep.http.budget import Account, ClientGone
 from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.http.streams import Sink, Source
@@ -269,8 +269,7 @@ async def _forward(request: ForwardRequest, port: int, pair: Pair) -> None:
         except ClientGone:
             raise
         except (PodkeepError, OSError) as error:
-            why = error.message if isinstance(error, PodkeepError) else error.strerror or type(error).__name__
-            message = f"error forwarding port {port} to pod {request.pod}: {why}"
+            message = f"error forwarding port {port} to pod {request.pod}: {reason_of(error)}"
             log.debug("%s", message)
             await pair.errors.send(message.encode())
         await pair.data_out.end()

@@ -20,7 +20,7 @@ from podkeep.base.ids import PodUID
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.kernel.files.removal import unmount_below
 from podkeep.kernel.mount import mountinfo, mounts
-from support.exchange import exchanging
+from support.beside import exchanging
 from unit.kernel.isolation import in_new_namespaces
 
 SOCKET = "/run/podkeep/podkeep.sock"

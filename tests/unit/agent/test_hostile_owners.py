@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +16,7 @@ from podkeep.agent.volumes.ownership import Owners
 from podkeep.kernel.files import openat
 from podkeep.kernel.namespace.idmap import block
 from support import unanswering
-from support.exchange import exchanging
+from support.beside import beside, exchanging
 from unit.kernel.isolation import in_new_namespaces
 
 FIRST = 100000
@@ -31,13 +30,8 @@ _PROGRAM = Path(__file__).with_name("programs") / "changing_tree.py"
 @contextmanager
 def changing(root: Path, victim: Path) -> Iterator[None]:
     """Have another process change a tree as often as it can: what it has of links leads to ``victim``."""
-    with subprocess.Popen([sys.executable, "-I", _PROGRAM, root, victim], stdout=subprocess.PIPE) as process:
-        try:
-            assert process.stdout is not None
-            process.stdout.read(1)
-            yield
-        finally:
-            process.kill()
+    with beside(_PROGRAM, root, victim):
+        yield
 
 
 @pytest.fixture

@@ -27,8 +27,7 @@ from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
-from support.exchange import exchanging
-from support.leases import leased
+from support.beside import exchanging, leased
 from unit.kernel.isolation import in_new_namespaces
 
 OLD = {"a": File(data=b"old", mode=0o644), "d/e": File(data=b"old", mode=0o644)}

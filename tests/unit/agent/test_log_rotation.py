@@ -16,7 +16,7 @@ from podkeep.agent.logs.reader import MAX_RECORD, LogReader
 from podkeep.agent.logs.rotation import LogRotation, next_name, rotated
 from podkeep.base.errors import FailedPrecondition
 from support import unanswering
-from support.leases import leased
+from support.beside import leased
 from support.timeout import TIMEOUT_S
 from unit.kernel.isolation import in_new_namespaces
 

@@ -18,8 +18,7 @@ from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.removal import remove_entry, remove_tree
 from podkeep.kernel.mount import mounts
 from support import unanswering
-from support.exchange import exchanging
-from support.leases import leased
+from support.beside import exchanging, leased
 from support.opening import never_opened
 
 

@@ -32,7 +32,7 @@ from podkeep.runtime.oci.cdi.spec import (
     Spec,
 )
 from podkeep.runtime.oci.mounts import StagedMount
-from support.exchange import exchanging
+from support.beside import exchanging
 
 WHOLE = """
 cdiVersion: "1.1.0"

@@ -24,7 +24,7 @@ from podkeep.runtime.lifecycle.checkpoint import CheckpointMaker, CheckpointPlan
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Sandbox, SandboxState, SandboxStatus
 from podkeep.runtime.oci.driver import Driver, Handler
-from support.exchange import exchanging
+from support.beside import exchanging
 from support.processes import write_script
 
 DUMPS = """

@@ -24,7 +24,7 @@ from podkeep.runtime.oci import selinux, spec
 from podkeep.runtime.oci.mounts import StagedMount
 from podkeep.runtime.oci.selinux import SELinux
 from podkeep.runtime.rpc.convert.mounts import mount_message, mount_record
-from support.exchange import exchanging
+from support.beside import exchanging
 from unit.kernel.isolation import in_new_namespaces
 
 ID = ImageID("sha256:" + "5" * 64)

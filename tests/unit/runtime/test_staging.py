@@ -20,7 +20,7 @@ from podkeep.runtime.bundle.staging import Staging, check_propagation, make_pass
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation, Sandbox
 from podkeep.runtime.oci.mounts import StagedMount, bind
-from support.exchange import exchanging
+from support.beside import exchanging
 
 POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
 

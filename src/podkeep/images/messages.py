@@ -208,13 +208,15 @@ class NewLayer(_Part, frozen=True, kw_only=True):
 
 
 class FetchedImage(_Message, frozen=True, kw_only=True):
-    """An image that was pulled or loaded: ``manifests`` that led to it by their digests, IDs of all ``layers``, base
-    first, the ``new`` ones among them, and the names it is to have."""
+    """An image that was pulled or loaded: its ``config`` and what podkeep reads in it (``encode_run``), ``manifests``
+    that led to it by their digests, IDs of all ``layers``, base first, the ``new`` ones among them, and the names it is
+    to have."""
 
     id: ImageID
     kind: ImageKind
     artifact_type: str
     config: bytes
+    run: bytes
     manifests: tuple[tuple[Digest, bytes], ...]
     layers: tuple[Digest, ...]
     new: tuple[NewLayer, ...]

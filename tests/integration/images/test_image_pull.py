@@ -49,12 +49,14 @@ def test_a_pulled_image_is_what_was_pushed(
     assert image.repo_tags == (name,)
     assert image.repo_digests == (f"{name.rpartition(':')[0]}@{layout.manifest_digest}",)
     assert image.layers == layout.diff_ids
-    assert image.config.user == "app"
-    assert image.config.env == ("A=1", "B=2")
-    assert (image.config.entrypoint, image.config.cmd) == (("/bin/sh", "-c"), ("true",))
-    assert (image.config.working_dir, image.config.stop_signal) == ("/home/app", "SIGUSR1")
-    assert (image.config.volumes, image.config.exposed_ports) == (("/data",), ("80/tcp",))
-    assert image.config.labels == {"key": "value"}
+    assert (image.user, image.stop_signal) == ("app", "SIGUSR1")
+    run = store.run_config(image)
+    assert run.user == "app"
+    assert run.env == ("A=1", "B=2")
+    assert (run.entrypoint, run.cmd) == (("/bin/sh", "-c"), ("true",))
+    assert (run.working_dir, run.stop_signal) == ("/home/app", "SIGUSR1")
+    assert (run.volumes, run.exposed_ports) == (("/data",), ("80/tcp",))
+    assert run.labels == {"key": "value"}
     base, top = (layer_directory(root, layer) for layer in image.layers)
     assert (base / "bin/busybox").read_bytes() == BUSYBOX.read_bytes()
     assert (base / "bin/sh").readlink() == Path("busybox")

@@ -52,7 +52,8 @@ def with_old_images(own_daemon: Daemon, tmp_path: Path) -> Iterator[tuple[Daemon
         for number, (name, run) in enumerate(HOSTILE.items()):
             config = _config(run, list(layout.diff_ids))
             bad[name] = digest(config)
-            database.execute("INSERT INTO images (id, config) VALUES (?, ?)", (bad[name], config))
+            database.execute("INSERT INTO images (id, config) VALUES (?, x'')", (bad[name],))
+            database.execute("INSERT INTO configurations (image_id, data) VALUES (?, ?)", (bad[name], config))
             for position, layer in enumerate(layout.diff_ids):
                 database.execute("INSERT INTO image_layers VALUES (?, ?, ?)", (bad[name], position, layer))
             database.execute("INSERT INTO names VALUES (?, ?, 'tag')", (f"registry.example/bad:{number}", bad[name]))
@@ -158,7 +159,8 @@ def test_a_list_of_large_legal_images_fits_into_a_message(own_daemon: Daemon, tm
         names = [(f"{prefix}:{'t' * 120}{number:05}", layout.image_id) for number in range(52_000)]
         for number in range(300):
             config = _config({"User": "u" * 511, "Labels": {"n": str(number)}}, [])
-            database.execute("INSERT INTO images (id, config) VALUES (?, ?)", (digest(config), config))
+            database.execute("INSERT INTO images (id, config) VALUES (?, x'')", (digest(config),))
+            database.execute("INSERT INTO configurations (image_id, data) VALUES (?, ?)", (digest(config), config))
             names.append((f"{prefix}/b:{'t' * 120}{number:05}", digest(config)))
         database.executemany("INSERT INTO names VALUES (?, ?, 'tag')", names)
     database.close()

@@ -57,7 +57,8 @@ def test_images_of_version_1_are_still_there(tmp_path: Path) -> None:
         store = ImageStore.open(root, config=ImagesConfig(), registries={})
         (image,) = store.images()
         assert (image.id, image.kind, image.artifact_type, image.pulled_at) == (ID, "image", "", 0)
-        assert (image.layers, image.repo_tags, image.config.user) == (LAYERS[:2], (TAG,), "app")
+        assert (image.layers, image.repo_tags, image.user) == (LAYERS[:2], (TAG,), "app")
+        assert store.run_config(image).user == "app"
         store.close()
     database = ImageDatabase(root / "images.db")
     assert database.layers()[LAYERS[0]] == LayerRecord(

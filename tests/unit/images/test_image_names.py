@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.ids import ImageID
-from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image
 
 ID = "sha256:" + "ab" * 32
 DIGEST = "sha256:" + "1" * 64
@@ -15,9 +15,7 @@ MOVED = "registry.example/moved:1"
 
 
 def image(tags: tuple[str, ...] = TAGS, digests: tuple[str, ...] = (BY_DIGEST,)) -> Image:
-    return Image(
-        id=ImageID(ID), repo_tags=tags, repo_digests=digests, size=1, pinned=False, config=ImageRunConfig(), layers=()
-    )
+    return Image(id=ImageID(ID), repo_tags=tags, repo_digests=digests, size=1, pinned=False, layers=())
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,7 @@ def test_a_name_with_a_digest_is_of_what_has_it(tags: tuple[str, ...], digests: 
         kind="image",
         artifact_type="",
         config=b"{}",
+        run=b"{}",
         manifests=((A, b"{}"),),
         layers=(),
         new=(),

@@ -51,6 +51,7 @@ FETCHED = messages.FetchedImage(
     kind="artifact",
     artifact_type="a/b",
     config=b"\xff\0",
+    run=b"{}",
     manifests=((DIGEST, b"{}"),),
     layers=(DIGEST,),
     new=(NEW, structs.replace(NEW, staged=None)),

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from podkeep.base.ids import Digest, ImageID
-from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image
 from podkeep.images.store import prune
 from podkeep.images.store.database import LayerRecord
 
@@ -16,7 +16,6 @@ def image(
         size=0,
         pinned=pinned,
         pulled_at=pulled_at,
-        config=ImageRunConfig(),
         layers=tuple(Digest(layer) for layer in layers),
     )
 

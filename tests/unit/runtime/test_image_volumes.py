@@ -15,7 +15,7 @@ from runtime_values import container, container_config, spec_input
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.ids import Digest, ImageID
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image
 from podkeep.kernel.mount import mounts, overlay
 from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.runtime.bundle.image_volumes import FAILED, Policy, check_kind, find_images, narrow
@@ -38,7 +38,6 @@ def image(identity: ImageID = ID) -> Image:
         repo_digests=(),
         size=1,
         pinned=False,
-        config=ImageRunConfig(),
         layers=(Digest("sha256:" + "7" * 64),),
     )
 

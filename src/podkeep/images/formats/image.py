@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import Internal, InvalidArgument
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.registries import reference
 
@@ -34,6 +34,22 @@ class ImageRunConfig(msgspec.Struct, frozen=True, kw_only=True):
     exposed_ports: tuple[str, ...] = ()
 
 
+def encode_run(config: ImageRunConfig) -> bytes:
+    """Return what a worker tells, and the database keeps, of how an image wants to be run."""
+    return msgspec.json.encode(config)
+
+
+def decode_run(data: bytes) -> ImageRunConfig:
+    """Return what :func:`encode_run` was given.
+
+    :raises Internal: if this is something else.
+    """
+    try:
+        return msgspec.json.decode(data, type=ImageRunConfig)
+    except (ValueError, RecursionError) as error:
+        raise Internal(f"how an image wants to be run is not what is kept of that: {error}") from error
+
+
 class Image(msgspec.Struct, frozen=True, kw_only=True):
     """A stored image or artifact.
 
@@ -41,10 +57,12 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     configurations). ``repo_tags`` are ``host/repository:tag``, ``repo_digests`` ``host/repository@digest``. ``size`` is
     bytes on disk, layers shared with other images included. ``layers`` are the IDs of its layers, base first: of an
     image its diff IDs (OCI image-spec, config.md, ``rootfs.diff_ids``). ``artifact_type`` is empty of an image;
-    ``config`` says nothing of an artifact, whose configuration is not podkeep's to read. ``pulled_at`` is when it was
-    last pulled or loaded, in nanoseconds since 1970; 0 if that was not recorded. ``unusable`` is what is wrong with a
-    configuration that an older podkeep took and this one does not: nothing of it is told, and no container is made of
-    it.
+    ``user`` and ``stop_signal`` are as in :class:`ImageRunConfig`, and empty of an artifact, whose configuration is not
+    podkeep's to read. All else that the configuration says is read when a container is made
+    (``ImageStore.run_config``): it may be megabytes of memory, and a node any number of images. ``pulled_at`` is when
+    it was last pulled or loaded, in nanoseconds since 1970; 0 if that was not recorded. ``unusable`` is what is wrong
+    with a configuration that an older podkeep took and this one does not: nothing of it is told, and no container is
+    made of it.
     """
 
     id: ImageID
@@ -55,7 +73,8 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     pinned: bool
     pulled_at: int = 0
-    config: ImageRunConfig
+    user: str = ""
+    stop_signal: str = ""
     layers: tuple[Digest, ...]
     unusable: str = ""
 

@@ -65,8 +65,8 @@ NAMES = Many(count=1024, each=Text(most=1024))
 ENTRIES = 10_000
 """Entries of an index or an archive: as many as of a list of referrers."""
 RUN_BYTES = 1 << 20
-"""How an image wants to be run, all texts together. It is kept in memory for as long as the image is here; the kernel
-takes 2 MiB of arguments and environment with the usual stack (execve(2))."""
+"""How an image wants to be run, all texts together: they are in memory while a container is made; the kernel takes
+2 MiB of arguments and environment with the usual stack (execve(2))."""
 
 _SHOWN = 80
 

@@ -14,11 +14,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.registries import reference
 from podkeep.images.formats import manifest
-from podkeep.images.formats.image import Image, ImageRunConfig
+from podkeep.images.formats.image import Image, ImageRunConfig, decode_run, encode_run
 from podkeep.images.messages import WantedLayer
 from podkeep.images.store.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord
 
@@ -78,33 +78,56 @@ class Catalog:
     def _image(self, record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
         names = (*record.tags, *record.digests)
         used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(record.layers))
-        config, unusable = self._config(record)
+        user, stop_signal, unusable = self._told(record)
         return Image(
             id=record.id,
             kind=record.kind,
             artifact_type=record.artifact_type,
             repo_tags=record.tags,
             repo_digests=record.digests,
-            size=len(record.config) + used,
+            size=record.config_bytes + used,
             pinned=any(fnmatchcase(name, pattern) for name in names for pattern in self._pinned),
             pulled_at=record.pulled_at,
-            config=config,
+            user=user,
+            stop_signal=stop_signal,
             layers=record.layers,
             unusable=unusable,
         )
 
-    def _config(self, record: ImageRecord) -> tuple[ImageRunConfig, str]:
-        """Return how an image wants to be run, or what is wrong with that; one that is bad harms no other."""
+    def _told(self, record: ImageRecord) -> tuple[str, str, str]:
+        """Return an image's user, its stop signal, and what is wrong with its configuration."""
         if record.kind == "artifact":
-            return ImageRunConfig(), ""
+            return "", "", ""
+        if record.user is not None and not record.unusable:
+            return record.user, record.stop_signal, ""
+        # What is unusable is looked at again by each podkeep that starts, which may take what another one did not.
         before = self._now.images.get(record.id)
         if before is not None and before.kind == "image":
-            return before.config, before.unusable  # the ID is the digest of the configuration
+            return before.user, before.stop_signal, before.unusable  # the ID is the digest of the configuration
+        run, unusable = self._looked_at(record.id)
         try:
-            return manifest.parse_configuration(record.config, f"image {record.id}").run, ""
+            self.database.looked_at(
+                record.id, run=encode_run(run), user=run.user, stop_signal=run.stop_signal, unusable=unusable
+            )
+        except ResourceExhausted as error:
+            log.warning("the configuration of image %s is looked at again when it is needed: %s", record.id, error)
+        return run.user, run.stop_signal, unusable
+
+    def _looked_at(self, image: ImageID) -> tuple[ImageRunConfig, str]:
+        """Return how an image wants to be run, or what is wrong with that; one that is bad harms no other."""
+        config, _ = self.database.documents(image)
+        try:
+            return manifest.parse_configuration(config, f"image {image}").run, ""
         except InvalidArgument as error:
             log.warning("no container can be made of an image that is here: %s", error.message)
             return ImageRunConfig(), error.message
+
+    def run_config(self, image: Image) -> ImageRunConfig:
+        """Do what ``ImageStore.run_config`` says."""
+        if image.kind == "artifact":
+            return ImageRunConfig()
+        run = self.database.run(image.id)
+        return self._looked_at(image.id)[0] if run is None else decode_run(run)
 
     def named(self, name: str) -> Image | None:
         now = self._now

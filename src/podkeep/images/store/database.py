@@ -56,8 +56,21 @@ CREATE INDEX blobs_by_layer ON blobs (layer_id);
 ALTER TABLE layers ADD COLUMN metadata TEXT NOT NULL DEFAULT '';
 ALTER TABLE layers ADD COLUMN implied TEXT NOT NULL DEFAULT '';
 """,
+    """
+CREATE TABLE configurations (image_id TEXT PRIMARY KEY REFERENCES images(id) ON DELETE CASCADE, run BLOB,
+                             data BLOB NOT NULL) WITHOUT ROWID;
+INSERT INTO configurations SELECT id, NULL, config FROM images;
+ALTER TABLE images ADD COLUMN config_bytes INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE images ADD COLUMN user TEXT;
+ALTER TABLE images ADD COLUMN stop_signal TEXT NOT NULL DEFAULT '';
+ALTER TABLE images ADD COLUMN unusable TEXT NOT NULL DEFAULT '';
+UPDATE images SET config_bytes = length(config), config = x'';
+""",
 )
-"""What makes each version of the file out of the one before; a new file goes through all of them."""
+"""What makes each version of the file out of the one before; a new file goes through all of them.
+
+Since version 4 configurations are apart, and ``images.config`` is empty: all images are read at once, and often.
+"""
 _VERSION = len(_MIGRATIONS)
 _RESERVE_BYTES = 512 << 10
 """Some hundred pages of the records: what the removal of an image changes."""
@@ -103,13 +116,17 @@ class BlobRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageRecord:
-    """An image as stored; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known."""
+class _ImageFields:
+    """What is known of an image; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known.
+
+    ``user`` and ``stop_signal`` are of its configuration; ``user`` is None if nobody has looked at that yet.
+    """
 
     id: ImageID
     kind: ImageKind = "image"
     artifact_type: str = ""
-    config: bytes
+    user: str | None = None
+    stop_signal: str = ""
     pulled_at: int = 0
     layers: tuple[Digest, ...]
     tags: tuple[str, ...]
@@ -117,9 +134,22 @@ class ImageRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NewImage(ImageRecord):
-    """An image to be recorded, with its documents by their digests; its names lead to it from now on."""
+class ImageRecord(_ImageFields):
+    """An image as stored; its configuration has so many bytes, and is not read with it."""
 
+    config_bytes: int
+    unusable: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NewImage(_ImageFields):
+    """An image to be recorded, with its documents by their digests; its names lead to it from now on.
+
+    ``run`` is how it wants to be run (``encode_run``), None if nobody has looked at that yet.
+    """
+
+    config: bytes
+    run: bytes | None = None
     manifests: tuple[tuple[Digest, bytes], ...]
 
 
@@ -244,16 +274,43 @@ class ImageDatabase:
                     id=image_id,
                     kind=kind,
                     artifact_type=artifact_type,
-                    config=config,
+                    config_bytes=config_bytes,
+                    user=user,
+                    stop_signal=stop_signal,
+                    unusable=unusable,
                     pulled_at=pulled_at,
                     layers=tuple(layers.get(image_id, ())),
                     tags=tuple(names.get((image_id, "tag"), ())),
                     digests=tuple(names.get((image_id, "digest"), ())),
                 )
-                for image_id, kind, artifact_type, config, pulled_at in connection.execute(
-                    "SELECT id, kind, artifact_type, config, pulled_at FROM images ORDER BY id"
+                for image_id, kind, artifact_type, config_bytes, user, stop_signal, unusable, pulled_at in (
+                    connection.execute(
+                        "SELECT id, kind, artifact_type, config_bytes, user, stop_signal, unusable, pulled_at"
+                        " FROM images ORDER BY id"
+                    )
                 )
             ]
+
+    def run(self, image: ImageID) -> bytes | None:
+        """Return how an image wants to be run, None if nobody has looked at that yet.
+
+        :raises NotFound: if there is no such image.
+        """
+        with self._translated() as connection:
+            row = connection.execute("SELECT run FROM configurations WHERE image_id = ?", (image,)).fetchone()
+        if row is None:
+            raise NotFound(f"image {image} is not here any more")
+        found: bytes | None = row[0]
+        return found
+
+    def looked_at(self, image: ImageID, *, run: bytes, user: str, stop_signal: str, unusable: str) -> None:
+        """Record what is in a configuration that an older podkeep only kept."""
+        with self._transaction() as connection:
+            connection.execute("UPDATE configurations SET run = ? WHERE image_id = ?", (run, image))
+            connection.execute(
+                "UPDATE images SET user = ?, stop_signal = ?, unusable = ? WHERE id = ?",
+                (user, stop_signal, unusable, image),
+            )
 
     def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
         """Return the configuration of an image, and the manifests and indexes that led to it, by their digests; none of
@@ -263,7 +320,7 @@ class ImageDatabase:
         """
         # Nothing is removed between the two: without its manifests an image would be one from a docker archive.
         with self._translated() as connection:
-            row = connection.execute("SELECT config FROM images WHERE id = ?", (image,)).fetchone()
+            row = connection.execute("SELECT data FROM configurations WHERE image_id = ?", (image,)).fetchone()
             found = dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
         if row is None:
             raise NotFound(f"image {image} is not here any more")
@@ -320,11 +377,15 @@ class ImageDatabase:
     @staticmethod
     def _add_image(connection: sqlite3.Connection, image: NewImage) -> None:
         fresh = connection.execute(
-            "INSERT INTO images (id, kind, artifact_type, config, pulled_at) VALUES (?, ?, ?, ?, 0)"
-            " ON CONFLICT DO NOTHING",
-            (image.id, image.kind, image.artifact_type, image.config),
+            "INSERT INTO images (id, kind, artifact_type, config, config_bytes, user, stop_signal, pulled_at)"
+            " VALUES (?, ?, ?, x'', ?, ?, ?, 0) ON CONFLICT DO NOTHING",
+            (image.id, image.kind, image.artifact_type, len(image.config), image.user, image.stop_signal),
         ).rowcount
         if fresh:
+            connection.execute(
+                "INSERT INTO configurations (image_id, run, data) VALUES (?, ?, ?)",
+                (image.id, image.run, image.config),
+            )
             connection.executemany(
                 "INSERT INTO image_layers (image_id, position, layer_id) VALUES (?, ?, ?)",
                 [(image.id, position, layer) for position, layer in enumerate(image.layers)],

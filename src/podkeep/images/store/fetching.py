@@ -25,7 +25,7 @@ from podkeep.base.ids import Digest
 from podkeep.base.registries import reference
 from podkeep.base.text.printable import printable
 from podkeep.images.formats import manifest, referrer_names
-from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
+from podkeep.images.formats.image import Image, PullProgress, RegistryAuth, decode_run
 from podkeep.images.formats.media_types import Policy
 from podkeep.images.formats.openfile import OpenFile
 from podkeep.images.messages import (
@@ -362,12 +362,16 @@ def _check_names(image: FetchedImage) -> None:
 
 
 def _new_image(fetched: FetchedImage, now: int) -> NewImage:
+    run = decode_run(fetched.run)
     return NewImage(
         id=fetched.id,
         kind=fetched.kind,
         artifact_type=fetched.artifact_type,
         pulled_at=now,
         config=fetched.config,
+        run=fetched.run,
+        user=run.user,
+        stop_signal=run.stop_signal,
         manifests=fetched.manifests,
         layers=fetched.layers,
         tags=fetched.tags,

@@ -26,7 +26,7 @@ from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.registries import reference
 from podkeep.images.formats import referrer_names
-from podkeep.images.formats.image import Image, RegistryAuth
+from podkeep.images.formats.image import Image, ImageRunConfig, RegistryAuth
 from podkeep.images.formats.openfile import OpenFile
 from podkeep.images.messages import Event, Save, Verify
 from podkeep.images.snapshots import choice
@@ -266,6 +266,13 @@ class ImageStore:
     def merging_bytes(self, layers: Iterable[Digest], images: Iterable[tuple[Digest, ...]]) -> int:
         """Return what helps to merge takes on disk for these layers, and for images with just these. Blocks."""
         return self._layers.merging_bytes(layers, images)
+
+    def run_config(self, image: Image) -> ImageRunConfig:
+        """Return how an image wants to be run; an artifact, and one that is unusable, say nothing of that. Blocks.
+
+        :raises NotFound: if the image was removed meanwhile.
+        """
+        return self._catalog.run_config(image)
 
     def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
         """Return the configuration of an image, and the manifests and indexes that led to it, by their digests.

@@ -359,7 +359,7 @@ class _Loader:
         source = ArchiveSource(self._files, by_diff_id)
         return selection.fetched_image(
             selection=selection.Selection(
-                id=manifest.digest_of(config), kind="image", artifact_type="", jobs=tuple(jobs)
+                id=manifest.digest_of(config), kind="image", artifact_type="", run=configuration.run, jobs=tuple(jobs)
             ),
             config=config,
             manifests=[],

@@ -10,7 +10,7 @@ import msgspec
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unimplemented
 from podkeep.base.ids import Digest, ImageID, parse_digest
 from podkeep.images.formats import manifest, media_types
-from podkeep.images.formats.image import ImageKind
+from podkeep.images.formats.image import ImageKind, ImageRunConfig, encode_run
 from podkeep.images.formats.media_types import Policy
 from podkeep.images.messages import FetchedImage, NewLayer, Wanted
 from podkeep.images.worker.assembly import Assembly, BlobSource
@@ -19,11 +19,12 @@ from podkeep.images.worker.layers import LayerJob
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What a manifest is, and what has to be made of its layers, base first."""
+    """What a manifest is, how it wants to be run, and what has to be made of its layers, base first."""
 
     id: Digest
     kind: ImageKind
     artifact_type: str
+    run: ImageRunConfig = ImageRunConfig()
     jobs: tuple[LayerJob, ...]
 
 
@@ -39,10 +40,10 @@ def select(parsed: manifest.Manifest, digest: Digest, config: bytes, policy: Pol
     :raises Unimplemented: if a layer is nothing that podkeep knows.
     """
     if parsed.may_be_image:
-        diff_ids = manifest.parse_configuration(config, f"{what}: configuration").diff_ids
-        if diff_ids or not parsed.layers:
-            jobs = _image_jobs(parsed, diff_ids, policy, what)
-            return Selection(id=parsed.config.digest, kind="image", artifact_type="", jobs=jobs)
+        found = manifest.parse_configuration(config, f"{what}: configuration")
+        if found.diff_ids or not parsed.layers:
+            jobs = _image_jobs(parsed, found.diff_ids, policy, what)
+            return Selection(id=parsed.config.digest, kind="image", artifact_type="", run=found.run, jobs=jobs)
     with _naming(what):
         rule = media_types.artifact_rule(parsed.artifact_type, policy)
     jobs = _artifact_jobs(parsed, rule, policy, what)
@@ -167,6 +168,7 @@ def fetched_image(
         kind=selection.kind,
         artifact_type=selection.artifact_type,
         config=config,
+        run=encode_run(selection.run),
         manifests=tuple(manifests),
         layers=layers.layers,
         new=layers.new,

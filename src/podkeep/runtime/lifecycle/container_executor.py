@@ -27,6 +27,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
+from podkeep.images.formats.image import ImageRunConfig
 from podkeep.kernel.cgroup import cgroup_dynmods, cgroup_stats
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat, removal
@@ -321,12 +322,14 @@ class ContainerExecutor:
         """
         container, sandbox = request.container, request.sandbox
         security = container.config.security
-        user, found, volumes = self._look_inside(request)
+        # Now and not with the request: the record of this container keeps its image from being removed.
+        run = self.layers.images.run_config(request.image)
+        user, found, volumes = self._look_inside(request, run)
         machine_devices = not handler.privileged_without_host_devices
         given = spec.SpecInput(
             sandbox=sandbox.config,
             container=container.config,
-            image=request.image.config,
+            image=run,
             user=user,
             host=self._host_facts_with_devices if security.privileged and machine_devices else self._host_facts,
             rootfs=str(self.layout.rootfs(container.id)),
@@ -354,17 +357,19 @@ class ContainerExecutor:
             partial(self.classes.edit, container.status.class_resources),
         )
 
-    def _look_inside(self, request: ContainerRequest) -> tuple[users.User, dict[str, str], tuple[str, ...]]:
+    def _look_inside(
+        self, request: ContainerRequest, run: ImageRunConfig
+    ) -> tuple[users.User, dict[str, str], tuple[str, ...]]:
         """Return what the root file system says: the user, where the paths of mounts lead, the image's volumes."""
         security, idmap = request.container.config.security, request.sandbox.config.namespaces.userns
         mounted = [mount.container_path for mount in request.container.config.mounts]
-        volumes = anonymous_volumes.wanted(request.image.config.volumes, mounted)
+        volumes = anonymous_volumes.wanted(run.volumes, mounted)
         rootfs = self.layout.rootfs(request.container.id)
         with openat.closing(os.open(rootfs, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) as root:
             targets.check_virtual(root)
             found = targets.resolve_all(root, (*mounted, *volumes, *POD_FILES))
             passwd, group = _read_inside(root, b"etc/passwd"), _read_inside(root, b"etc/group")
-        user = users.resolve(security, request.image.config.user, passwd=passwd, group=group)
+        user = users.resolve(security, run.user, passwd=passwd, group=group)
         spec.check_mapped(user, idmap)
         return user, found, anonymous_volumes.distinct(volumes, found)
 

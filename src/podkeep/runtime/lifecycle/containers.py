@@ -194,7 +194,7 @@ class Containers:
                 image_ref=image.repo_digests[0] if image.repo_digests else image.id,
                 image_name=image.name_for(config.user_specified_image, config.image),
                 volume_images={number: found.id for number, found in volume_images.items()},
-                image_stop_signal=image.config.stop_signal,
+                image_stop_signal=image.stop_signal,
                 status=ContainerStatus(
                     state=ContainerState.CREATING, created_at=time.time_ns(), class_resources=classes
                 ),

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.images.formats.image import Image, PullProgress, RegistryAuth
 from podkeep.images.store.store import ImageStore
@@ -53,7 +53,11 @@ class ImageRpc:
         info = {}
         if request.verbose:
             _, layers = await asyncio.to_thread(self._images.records)
-            info["info"] = msgspec.json.encode(image).decode()
+            try:
+                run = await asyncio.to_thread(self._images.run_config, image)
+            except NotFound:
+                return api.ImageStatusResponse()
+            info["info"] = msgspec.json.encode(msgspec.structs.asdict(image) | {"config": run}).decode()
             info["layers"] = msgspec.json.encode([layers[item] for item in image.layers if item in layers]).decode()
         (message,) = self._fitting.fit([_message(image)])
         return api.ImageStatusResponse(image=message, info=info)
@@ -117,7 +121,7 @@ def _auth(config: api.AuthConfig) -> RegistryAuth:
 
 
 def _message(image: Image) -> api.Image:
-    user = image.config.user.partition(":")[0]
+    user = image.user.partition(":")[0]
     try:
         uid = users.number_of(user or "0")
     except InvalidArgument:  # a container of it is refused for that, and the number would not fit

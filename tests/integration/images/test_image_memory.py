@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +13,9 @@ import pytest
 from bench import bulk, memory
 from conftest import OpenStore, children
 
-from support.registry import Registry
+from podkeep.base.errors import NotFound
+from support.images import OCI_MANIFEST, LayoutBuilder
+from support.registry import Answer, HostileRegistry, Registry
 
 MIB = 1 << 20
 LARGE = 256 * MIB
@@ -82,3 +86,34 @@ def test_a_pull_takes_no_more_memory_than_its_pieces(
     assert image.layers
     assert len(watch.peaks) >= 2  # the worker and an unpack process, at least
     assert sum(watch.peaks.values()) <= MOST, watch.peaks
+
+
+def _resident(pid: int) -> int:
+    """Return what a process has in memory, in bytes, but for files (proc(5), ``RssAnon``)."""
+    return int(Path(f"/proc/{pid}/status").read_text().split("RssAnon:")[1].split()[0]) << 10
+
+
+@pytest.mark.parametrize("value", [b"[]", b'{"a":0}'])
+def test_documents_take_no_memory_while_layers_come(value: bytes, tmp_path: Path, open_store: OpenStore) -> None:
+    """A registry may send layers for as long as it likes, and documents of millions of values that nobody reads."""
+    builder = LayoutBuilder(tmp_path / "layout")
+    image = builder.image([b"never sent"])
+    sent = json.loads((tmp_path / "layout/blobs" / image["digest"].replace(":", "/")).read_bytes())
+    values = b",".join([value] * (3 * MIB // (len(value) + 1)))
+    whole = json.dumps(sent).encode()[:-1] + b',"ours":[' + values + b"]}"
+    layout = builder.finish(builder.blob(whole, OCI_MANIFEST))
+    taken: list[int] = []
+
+    def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
+        if not path.endswith(sent["layers"][0]["digest"]):
+            return None
+        taken.extend(map(_resident, children() - before))
+        return Answer(status=404)
+
+    with HostileRegistry(layout, decide) as registry:
+        store = open_store(registry.host)
+        before = children()
+        with pytest.raises(NotFound):
+            asyncio.run(store.pull(f"{registry.host}/app:v1"))
+    assert len(taken) == 1  # the worker
+    assert taken[0] < 64 * MIB

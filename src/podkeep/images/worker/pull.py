@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 from msgspec import structs
 
 from podkeep.base.errors import InvalidArgument
@@ -46,6 +47,15 @@ def _registries(repository: Repository, channel: Channel) -> list[Registry]:
     return [Registry(item, repository.name.repository, on_wait=channel.retrying) for item in repository.endpoints]
 
 
+class _Found(msgspec.Struct, frozen=True, kw_only=True):
+    """The digest that a name leads to, the documents on the way, and what they come to."""
+
+    top: Digest
+    documents: tuple[tuple[Digest, bytes], ...]
+    config: bytes
+    selection: selection.Selection
+
+
 class _Pull:
     def __init__(self, name: Reference, registries: Sequence[Registry], assembly: Assembly, channel: Channel) -> None:
         self._name = name
@@ -57,6 +67,19 @@ class _Pull:
 
     def run(self, subjects: Sequence[Digest] = ()) -> FetchedImage:
         """Get it and return it; ``subjects``: of what it must be a referrer."""
+        found = self._selected(subjects)
+        return selection.fetched_image(
+            selection=found.selection,
+            config=found.config,
+            manifests=found.documents,
+            layers=selection.fetch_missing(found.selection.jobs, self._registries, self._assembly, self._channel),
+            tags=[] if self._name.digest else [str(self._name)],
+            digests=[self._name.with_digest(found.top)],
+        )
+
+    def _selected(self, subjects: Sequence[Digest]) -> _Found:
+        """Return what is to be fetched. What was decoded for it ends here: a document may be 30 times its bytes in
+        memory, and a registry may take hours to send the layers."""
         top, documents, document = self._manifest()
         what = str(self._name)
         if subjects:
@@ -68,14 +91,7 @@ class _Pull:
         if config is None:
             config = self._first(lambda registry: registry.document(parsed.config))
         selected = selection.select(parsed, documents[-1][0], config, self._assembly.settings.policy, what)
-        return selection.fetched_image(
-            selection=selected,
-            config=config,
-            manifests=documents,
-            layers=selection.fetch_missing(selected.jobs, self._registries, self._assembly, self._channel),
-            tags=[] if self._name.digest else [what],
-            digests=[self._name.with_digest(top)],
-        )
+        return _Found(top=top, documents=tuple(documents), config=config, selection=selected)
 
     def digests(self) -> list[Digest]:
         """Return the digests that the name stands for: the index's, if it is one, and the manifest's."""

@@ -164,7 +164,7 @@ class Api:
             peer=peer,
             stopping=asyncio.Event(),
             at_end=at_end,
-            admit=lambda: None,
+            admit=lambda owner="": None,
             write_now=self.write_now,
         )
         answer = await self.handler(request)

@@ -65,7 +65,8 @@ class Limits:
     """Connections at a time whose client has not been admitted, or waits between two requests: for one more the oldest
     of them is closed."""
     admitted: int | None = None
-    """Connections at a time that are admitted; one more is refused. None: the handler bounds them."""
+    """Connections at a time that are admitted; one more is refused, or ends one of who has more than its owner. None:
+    the handler bounds them."""
     head_bytes: int = 16 * 1024
     """A request's head; also the head of one chunk, and the trailers."""
     head_timeout: float = 10.0
@@ -172,8 +173,8 @@ class HttpConnection:
             while_there=self._while_there,
         )
 
-    def _admit(self) -> None:
-        if not self._connection.admit():
+    def _admit(self, owner: str = "") -> None:
+        if not self._connection.admit(owner):
             raise Refused(503, "too many requests at a time", [("Retry-After", "1")])
 
     async def _ask_handler(self, request: Request) -> Response | Upgrade:

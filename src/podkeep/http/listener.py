@@ -2,7 +2,8 @@
 
 Owns: listening, accepting, TLS's handshake, the number of connections, the kernel's buffers for them, and their end.
 Does not own: what is spoken, or who is entitled. Whoever can reach the socket may connect, and must not keep out those
-who are entitled: above the limit, the oldest connection that was not admitted is closed.
+who are entitled: above the limit, the oldest connection that was not admitted is closed. Nor does one of those who are
+keep out others.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ import logging
 import socket
 import ssl
 import stat
+from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from podkeep.base.concurrency.tasks import Tasks
@@ -77,9 +80,9 @@ class Connection:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
-    admit: Callable[[], bool] = field(repr=False)
-    """Called when the client has shown what it wants: it is not closed any more to make room. False: there are too
-    many of these."""
+    admit: Callable[[str], bool] = field(repr=False)
+    """Called when the client has shown what it wants, and for whom: it is not closed any more to make room for
+    strangers. False: there are too many of these."""
     release: Callable[[], None] = field(repr=False)
     """Undoes ``admit``: the connection may be closed to make room, after those that have waited for longer."""
 
@@ -91,7 +94,8 @@ class Listener:
     """Serves the connections of some sockets.
 
     :param limit: connections at a time that are not admitted.
-    :param admitted: connections at a time that are; None: ``serve`` bounds them.
+    :param admitted: connections at a time that are; None: ``serve`` bounds them. For one more, whoever has the most
+        loses the newest of theirs, if that leaves them as many as the other has.
     :param handshake_timeout: seconds that a TLS handshake may take.
     """
 
@@ -103,7 +107,9 @@ class Listener:
         self._connections = Tasks("a connection")
         self._strangers: dict[asyncio.Task[None], None] = {}
         """Those that are not admitted, the oldest first."""
-        self._entitled: set[asyncio.Task[None]] = set()
+        self._entitled: dict[asyncio.Task[None], str] = {}
+        """Those that are, the oldest first, and for whom."""
+        self._of_owners: Counter[str] = Counter()
         self._sockets: Sequence[socket.socket] = ()
 
     def __len__(self) -> int:
@@ -174,13 +180,29 @@ class Listener:
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
-        self._entitled.discard(task)
+        owner = self._entitled.pop(task, None)
+        if owner is not None:
+            self._of_owners[owner] -= 1
+            if not self._of_owners[owner]:
+                del self._of_owners[owner]
 
-    def _admit(self, task: asyncio.Task[None]) -> bool:
-        if self._admitted is not None and len(self._entitled) >= self._admitted:
+    def _admit(self, task: asyncio.Task[None], owner: str) -> bool:
+        is_full = self._admitted is not None and len(self._entitled) >= self._admitted
+        if is_full and not self._make_room(owner):
             return False
         self._forget(task)
-        self._entitled.add(task)
+        self._entitled[task] = owner
+        self._of_owners[owner] += 1
+        return True
+
+    def _make_room(self, owner: str) -> bool:
+        """End the newest connection of who has the most; tell whether that is fair."""
+        most, count = max(self._of_owners.items(), key=itemgetter(1))
+        if count <= self._of_owners[owner] + 1:
+            return False
+        newest = next(task for task, whose in reversed(self._entitled.items()) if whose == most)
+        self._forget(newest)
+        newest.cancel()
         return True
 
     def _release(self, task: asyncio.Task[None]) -> None:

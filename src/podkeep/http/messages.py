@@ -162,6 +162,18 @@ class WhileThere(Protocol):
         ...
 
 
+class Admit(Protocol):
+    """Called when the client has shown that it is entitled."""
+
+    def __call__(self, owner: str = "") -> None:
+        """Keep the connection from being closed to make room for strangers, until the response is complete.
+
+        :param owner: for whom it is. Where there are too many, whoever has the most of them loses the newest.
+        :raises Refused: if there are too many, and no owner has more.
+        """
+        ...
+
+
 async def _in_any_case(work: Coroutine[Any, Any, _Result], /) -> _Result:
     return await work
 
@@ -177,9 +189,8 @@ class Request(Head):
     at_end: ExitStack
     """Closed when the request has been answered, or cannot be. A response's generator that was never started runs none
     of its ``finally``: what must be given back is registered here."""
-    admit: Callable[[], None]
-    """Call it when the client has shown that it is entitled: its connection is not closed any more to make room for
-    another until the response is complete. Raises :class:`Refused` if that are too many."""
+    admit: Admit
+    """See :class:`Admit`."""
     write_now: WriteNow = lambda _: False
     """Writes a chunk of the response that is being sent, while the next one of its generator is waited for, without
     waking who waits: with many connections that costs as much as the write. False: nothing was written, since the

@@ -1150,6 +1150,33 @@ def test_requests_that_are_admitted_are_bounded(run: Any) -> None:
     run(scenario())
 
 
+def test_for_one_more_who_has_the_most_that_are_admitted_loses_the_newest(run: Any) -> None:
+    async def follow(request: Request) -> Response:
+        request.admit(request.target[1:])
+        return Response(body=Watch.new().chunks(request.stopping.wait()))
+
+    async def scenario() -> None:
+        async with serving(follow, Limits(admitted=4, idle_timeout=TIMEOUT_S)) as given:
+
+            async def ask(owner: bytes) -> tuple[Client, int]:
+                client = await given.ask(GET.replace(b"/", b"/" + owner, 1))
+                return client, (await client.response(body=False))[0]
+
+            many = [await ask(b"many") for _ in range(4)]
+            assert [status for _, status in many] == [200] * 4
+            for left in (3, 2):
+                assert (await ask(b"few"))[1] == 200
+                ended = many[left][0]
+                assert await ended.reader.read() in (b"", b"5\r\nfirst\r\n")
+            # Both have two now; nobody else has more than one less than they would have.
+            assert (await ask(b"few"))[1] == 503
+            assert (await ask(b"many"))[1] == 503
+            assert (await ask(b"one"))[1] == 200
+            assert not many[0][0].reader.at_eof()
+
+    run(scenario())
+
+
 # stopping
 
 

@@ -82,7 +82,7 @@ class Endpoints:
             user = await self.authenticator.authenticate(request)
             await request.while_there(self.authorizer.check(user, wanted(request.method, path.text)))
             # Only now: strangers can be pushed out by others, who has shown that they may ask cannot.
-            request.admit()
+            request.admit(path.namespace)
             return await self._routed(request, path)
         except Refused as refusal:
             # Not where it is read by default: strangers may be refused as often as they like.

@@ -14,6 +14,8 @@ _BUCKETS = frozenset(
     "healthz pods stats metrics metrics/cadvisor metrics/probes metrics/resource run exec attach portForward"
     " containerLogs configz runningpods checkpoint logs".split()
 )
+_OF_PODS = frozenset({"run", "exec", "attach", "portForward", "containerLogs", "checkpoint"})
+"""Followed by a pod's namespace."""
 _LONG = frozenset({"exec", "attach", "portForward"})
 
 
@@ -28,6 +30,11 @@ class Path:
     def text(self) -> str:
         """The path as one text, decoded, without the query."""
         return "/" + "/".join(self.parts)
+
+    @property
+    def namespace(self) -> str:
+        """Of the pod that it names; empty: it names none."""
+        return self.parts[1] if len(self.parts) > 1 and self.parts[0] in _OF_PODS else ""
 
 
 def of_request(head: Head) -> Path:

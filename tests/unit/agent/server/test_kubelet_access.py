@@ -86,6 +86,22 @@ def test_paths_that_others_may_read_otherwise_are_refused(target: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("/containerLogs/a/b/c?follow=true", "a"),
+        ("/exec/a/b/u/c", "a"),
+        ("/portForward/%61/b", "a"),
+        ("/pods", ""),
+        ("/metrics/resource", ""),
+        ("/exec", ""),
+    ],
+)
+def test_for_whom_a_request_is(target: str, expected: str) -> None:
+    """Namespaces share what the server has."""
+    assert paths.of_request(Head(method="GET", target=target)).namespace == expected
+
+
+@pytest.mark.parametrize(
     ("method", "target", "expected"),
     [
         ("GET", "/metrics/resource", ("GET", "metrics/resource", "readwrite", "false")),
@@ -138,7 +154,7 @@ def request(*authorization: str, certificate: Mapping[str, Any] | None = None) -
         peer=Peer(certificate=certificate),
         stopping=asyncio.Event(),
         at_end=ExitStack(),
-        admit=lambda: None,
+        admit=lambda owner="": None,
     )
 
 

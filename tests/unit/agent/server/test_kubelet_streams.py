@@ -24,7 +24,7 @@ def request() -> Request:
         peer=Peer(),
         stopping=asyncio.Event(),
         at_end=ExitStack(),
-        admit=lambda: None,
+        admit=lambda owner="": None,
     )
 
 

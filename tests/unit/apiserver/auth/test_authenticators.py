@@ -36,7 +36,7 @@ def request(peer: Peer | None = None, **headers: Any) -> Request:
         peer=peer or Peer(address="192.0.2.1"),
         stopping=asyncio.Event(),
         at_end=ExitStack(),
-        admit=lambda: None,
+        admit=lambda owner="": None,
     )
 
 

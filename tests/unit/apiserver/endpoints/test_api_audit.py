@@ -132,7 +132,7 @@ def asked(target: str) -> Call:
         peer=ROOT,
         stopping=asyncio.Event(),
         at_end=ExitStack(),
-        admit=lambda: None,
+        admit=lambda owner="": None,
         write_now=lambda _: False,
     )
     query = Query("")

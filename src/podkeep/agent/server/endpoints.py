@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -70,6 +70,7 @@ class Endpoints:
     configuration: Callable[[], Mapping[str, Any]]
     checks: tuple[health.Check, ...] = ()
     settings: Settings = Settings()
+    readers: logs.Readers = field(default_factory=logs.Readers)
 
     async def answer(self, request: Request) -> Answer:
         try:
@@ -207,9 +208,12 @@ class Endpoints:
         if container not in pod_lists.containers(pod):
             raise Refused(404, f'container "{container}" not found in pod "{name}"')
         identity = logs.container_of(status, name, container, previous=options.previous)
-        reader = await request.while_there(logs.open_log(self.client, identity, options))
+        share = request.at_end.enter_context(self.readers.one_more(namespace))
+        reader = await request.while_there(logs.open_log(self.client, identity, options, share=share))
         request.at_end.callback(reader.close)
-        body: AsyncGenerator[bytes, None] = logs.read_log(self.client, identity, reader, options, request.stopping)
+        body: AsyncGenerator[bytes, None] = logs.read_log(
+            self.client, identity, reader, options, request.stopping, share=share
+        )
         return Response(headers=[("Content-Type", "text/plain")], body=body)
 
     async def system_log(self, request: Request, path: Path, rest: tuple[str, ...]) -> Answer:

@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 
 from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.concurrency.tasks import on_thread
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import DataLoss, NotFound, PodkeepError, Unavailable
 from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.messages import Refused
 
+_Result = TypeVar("_Result")
+
 _POLL_S = 0.1
 _STATUS_S = 1.0
 """How often the runtime is asked whether a container that writes nothing still runs (kubelet: logForceCheckPeriod)."""
+_LOOKS_A_S, _STATUSES_A_S = 500.0, 50.0
+"""How often each is done at most for all logs of a namespace that are followed at a time."""
 _STEP = 64 * 1024
 """Bytes of a log that are read at a time, on a thread."""
 _STREAMS = {"Stdout": b"stdout", "Stderr": b"stderr", "All": b""}
@@ -175,6 +183,57 @@ def _bare(identity: str) -> str:
     return identity.rpartition("://")[2]
 
 
+class Readers:
+    """The logs that are being read, by namespace: those of one keep nothing else of the node waiting.
+
+    A log is read on a thread. In turn with all other steps of the agent, a hundred clients that asked one log for its
+    last lines had statistics, which evictions need, wait for half a minute. A thousand that followed one, each looking
+    ten times a second, took a processor.
+    """
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    @contextmanager
+    def one_more(self, namespace: str) -> Iterator[Share]:
+        """Count a log while it is read."""
+        self._counts[namespace] += 1
+        try:
+            yield Share(counts=self._counts, namespace=namespace)
+        finally:
+            self._counts[namespace] -= 1
+            if not self._counts[namespace]:
+                del self._counts[namespace]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """What one log may take that is being read. Times are in seconds."""
+
+    counts: Mapping[str, int]
+    namespace: str
+
+    @property
+    def look(self) -> float:
+        """Between two looks whether there is more."""
+        return max(_POLL_S, self.counts[self.namespace] / _LOOKS_A_S)
+
+    @property
+    def status(self) -> float:
+        """Between two questions whether the container still runs."""
+        return max(_STATUS_S, self.counts[self.namespace] / _STATUSES_A_S)
+
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose threads it is read on (:func:`working_for`)."""
+        return "logs", self.namespace
+
+    async def on_thread(self, step: Callable[[], _Result]) -> _Result:
+        """Return what a step on one of these threads does, when it has come to its end."""
+        with working_for(self.owner):
+            return await on_thread(step)
+
+
 class Writer:
     """Makes what is sent of the records of a log. Pure."""
 
@@ -209,7 +268,7 @@ class Writer:
         return b"".join(pieces)
 
 
-async def open_log(client: CriClient, identity: str, options: LogOptions) -> LogReader:
+async def open_log(client: CriClient, identity: str, options: LogOptions, *, share: Share) -> LogReader:
     """Return the log of a container.
 
     :raises Refused: if there is none.
@@ -222,7 +281,9 @@ async def open_log(client: CriClient, identity: str, options: LogOptions) -> Log
     if not answer.status.log_path:
         raise Refused(400, f"container {identity} was made without a log")
     try:
-        return await asyncio.to_thread(LogReader, path, tail=options.tail)
+        # Not to its end: who has left before their turn came takes none.
+        with working_for(share.owner):
+            return await asyncio.to_thread(LogReader, path, tail=options.tail)
     except DataLoss as error:
         raise Refused(400, f'failed to tail {options.tail} lines of log file "{path}": {error.message}') from error
     except (NotFound, OSError) as error:
@@ -230,7 +291,13 @@ async def open_log(client: CriClient, identity: str, options: LogOptions) -> Log
 
 
 async def read_log(
-    client: CriClient, identity: str, reader: LogReader, options: LogOptions, stopping: asyncio.Event
+    client: CriClient,
+    identity: str,
+    reader: LogReader,
+    options: LogOptions,
+    stopping: asyncio.Event,
+    *,
+    share: Share,
 ) -> AsyncGenerator[bytes, None]:
     """Yield a log in pieces, to its end, or with ``follow`` until the container has ended. Closes ``reader``."""
     writer = Writer(options)
@@ -241,7 +308,7 @@ async def read_log(
             while left > 0 and not writer.is_full:
                 step = min(_STEP, left)
                 left -= step
-                if piece := await on_thread(partial(_some, reader, writer, step)):
+                if piece := await share.on_thread(partial(_some, reader, writer, step)):
                     yield piece
                 if not reader.behind:
                     return
@@ -249,14 +316,14 @@ async def read_log(
         ended, asked = False, 0.0
         while not writer.is_full and not stopping.is_set():
             # Asked before reading: once the container has ended, reading on to the end gets all of its log.
-            if not ended and time.monotonic() - asked >= _STATUS_S:
+            if not ended and time.monotonic() - asked >= share.status:
                 ended, asked = await _has_ended(client, identity), time.monotonic()
-            if piece := await on_thread(partial(_some, reader, writer, _STEP)):
+            if piece := await share.on_thread(partial(_some, reader, writer, _STEP)):
                 yield piece
             elif not reader.behind:
                 if ended:
                     return
-                await asyncio.sleep(_POLL_S)
+                await asyncio.sleep(share.look)
     finally:
         reader.close()
 

@@ -16,10 +16,13 @@ from itertools import islice
 from urllib.parse import quote
 
 from podkeep.base.concurrency.tasks import on_thread
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import PodkeepError
 from podkeep.http.messages import Refused, Response
 from podkeep.kernel.files import openat
 
+_OWNER = "system logs"
+"""Whose threads files are read on: they may be on any file system, and the agent's own steps do not wait for them."""
 _PIECE = 64 * 1024
 _MAX_ENTRIES = 10_000
 
@@ -30,7 +33,8 @@ async def answer(root: str, parts: tuple[str, ...], at_end: ExitStack) -> Respon
     :param at_end: closes the file.
     :raises Refused: 404, if there is none.
     """
-    return await on_thread(partial(_answer, root, parts, at_end))
+    with working_for(_OWNER):
+        return await on_thread(partial(_answer, root, parts, at_end))
 
 
 def _answer(root: str, parts: tuple[str, ...], at_end: ExitStack) -> Response:
@@ -70,6 +74,10 @@ def _listing(directory: int) -> bytes:
 
 
 async def _pieces(file: int, size: int) -> AsyncGenerator[bytes, None]:
-    while size > 0 and (piece := await on_thread(partial(os.read, file, min(size, _PIECE)))):
+    while size > 0:
+        with working_for(_OWNER):
+            piece = await on_thread(partial(os.read, file, min(size, _PIECE)))
+        if not piece:
+            return
         size -= len(piece)
         yield piece

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
 import pytest
 
-from podkeep.agent.logs.reader import Record
-from podkeep.agent.server.logs import LogOptions, Writer, container_of, full_time, log_options, nanoseconds
+from podkeep.agent.logs.reader import LogReader, Record
+from podkeep.agent.server.logs import (
+    LogOptions,
+    Readers,
+    Writer,
+    container_of,
+    full_time,
+    log_options,
+    nanoseconds,
+    read_log,
+)
 from podkeep.api.status import (
     ContainerState,
     ContainerStateRunning,
@@ -14,7 +28,10 @@ from podkeep.api.status import (
     ContainerStatus,
     PodStatus,
 )
+from podkeep.base.concurrency.threads import SharedThreads, working_for
+from podkeep.cri.client import CriClient
 from podkeep.http.messages import Refused
+from support.timeout import TIMEOUT_S
 
 NOW = 1_800_000_000.0
 
@@ -183,3 +200,46 @@ def test_times_of_records(text: bytes, moment: int, full: bytes) -> None:
 @pytest.mark.parametrize("text", [b"", b"now", b"2026-01-31", b"2026-01-31T10:00:00", b"2026-01-31T10:00:00.Z"])
 def test_what_is_no_time(text: bytes) -> None:
     assert nanoseconds(text) is None
+
+
+def test_a_log_is_read_on_threads_of_its_namespace(tmp_path: Path) -> None:
+    """What is read of one namespace's, or hangs there, keeps no other log waiting, and no step of the agent's own."""
+    (tmp_path / "0.log").write_bytes(b"2026-01-31T10:00:00Z stdout F one\n")
+
+    async def read(namespace: str) -> bytes:
+        with readers.one_more(namespace) as share:
+            reader = LogReader(tmp_path / "0.log")
+            body = read_log(CriClient(str(tmp_path)), "x", reader, LogOptions(), asyncio.Event(), share=share)
+            return b"".join([piece async for piece in body])
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_default_executor(SharedThreads(4, share=1, name="test"))
+        go_on = threading.Event()
+        try:
+            with working_for(("logs", "full")):
+                held = asyncio.ensure_future(asyncio.to_thread(go_on.wait))
+            own = asyncio.ensure_future(asyncio.to_thread(go_on.wait))
+            waiting = asyncio.ensure_future(read("full"))
+            async with asyncio.timeout(TIMEOUT_S):
+                assert await read("other") == b"one\n"
+            assert not waiting.done()
+        finally:
+            go_on.set()
+        assert await waiting == b"one\n"
+        await asyncio.gather(held, own)
+
+    readers = Readers()
+    asyncio.run(scenario())
+
+
+def test_the_more_logs_of_a_namespace_are_followed_the_less_often_each_is_looked_at() -> None:
+    """One of another namespace is looked at as often as alone."""
+    readers = Readers()
+    with readers.one_more("one") as alone:
+        assert (alone.look, alone.status) == (0.1, 1.0)
+        with ExitStack() as held:
+            many = [held.enter_context(readers.one_more("many")) for _ in range(1000)]
+            assert {(share.look, share.status) for share in many} == {(2.0, 20.0)}
+            assert (alone.look, alone.status) == (0.1, 1.0)
+        with readers.one_more("many") as again:
+            assert (again.look, again.status) == (0.1, 1.0)

@@ -143,15 +143,13 @@ class Backend:
     async def splice(self, client: Transport) -> None:
         """Pass on the bytes of an upgraded connection in both directions until one side ends it."""
         work = self._to_server(client), self._to_client(client), _has_left(client)
-        # Counted so that memory is given back when many of them have ended. It is not the client's to be slowed down
-        # for: both ends wait for each other anyway.
         pool = client.account.pool
-        pool.change(RELAYED_BYTES, 0)
+        pool.hold(RELAYED_BYTES)
         try:
             await asyncio.wait([self._tasks.start(item) for item in work], return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self.close()
-            pool.change(-RELAYED_BYTES, 0)
+            pool.hold(-RELAYED_BYTES)
         await client.close()
 
     async def _to_server(self, client: Transport) -> None:

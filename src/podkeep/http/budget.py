@@ -22,7 +22,9 @@ CONNECTION_BYTES = 1024 * 1024
 SERVER_BYTES = 64 * 1024 * 1024
 """What all connections together may keep above what is their own."""
 MUCH_BYTES = 8 * 1024 * 1024
-"""Kept at some time, it is worth giving memory back when it is not any more."""
+"""Kept or held at some time, it is worth giving memory back when it is not any more."""
+HELD_BYTES = 64 * 1024
+"""What a connection may have in memory beside what is kept: buffers of asyncio and TLS, and output on its way."""
 OUTPUTS_AT_A_TIME = 4
 """Portions of output that one connection has read and not sent yet."""
 PART_BYTES = 64
@@ -42,11 +44,14 @@ class ClientGone(Cancelled):
 
 
 class Pool:
-    """The bytes that connections keep above their own (``used``), and all they keep (``kept``)."""
+    """The bytes that connections keep above their own (``used``), and all they keep (``kept``).
+
+    What is ``held`` beside them bounds nobody: it counts for giving memory back when connections have ended.
+    """
 
     def __init__(self, limit: int = SERVER_BYTES, on_shrunk: Callable[[], None] = lambda: None) -> None:
         """Make it; ``on_shrunk`` is called when little is kept of what was much."""
-        self.used = self.kept = 0
+        self.used = self.kept = self.held = 0
         self._turns, self._small_turns = asyncio.Lock(), asyncio.Lock()
         # Weak: an owner's lock goes with the last of its accounts, which refer to it.
         self._turns_of: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -64,14 +69,23 @@ class Pool:
         was_full = self.is_full
         self.kept += kept
         self.used += used
-        self._most = max(self._most, self.kept)
-        # The maximum begins anew here, so that on_shrunk is called once for each time that much was kept.
-        if self._most >= MUCH_BYTES and self.kept < self._most // 4:
-            self._most = self.kept
-            self._on_shrunk()
+        self._look()
         if was_full and not self.is_full:
             for account in list(self._waiting):
                 account.wake()
+
+    def hold(self, count: int) -> None:
+        """Count what a connection has in memory from now on, or (negative) has not any more."""
+        self.held += count
+        self._look()
+
+    def _look(self) -> None:
+        now = self.kept + self.held
+        self._most = max(self._most, now)
+        # The maximum begins anew here, so that on_shrunk is called once for each time that much was kept.
+        if self._most >= MUCH_BYTES and now < self._most // 4:
+            self._most = now
+            self._on_shrunk()
 
     def turns_of(self, owner: str) -> asyncio.Lock:
         """Return what an owner's connections wait for first: owners take turns, however many connections each has."""

@@ -23,6 +23,7 @@ from typing import Any, NoReturn, TypeVar
 import h11
 
 from podkeep.base import log as request_log
+from podkeep.base.concurrency.tasks import ungrouped
 from podkeep.base.errors import PodkeepError
 from podkeep.http.budget import Account, ClientGone, Pool
 from podkeep.http.listener import Connection
@@ -338,20 +339,23 @@ class HttpConnection:
         except BaseException:
             work.close()  # it was not begun
             raise
-        try:
+
+        async def done_while_there() -> None:
             async with asyncio.TaskGroup() as group:
                 watching = group.create_task(_fail_when(gone))
                 results.append(await work)
                 watching.cancel()
-            return results[0]
-        except BaseExceptionGroup as failed:
-            # Left in the very turn in which the work was done: what it made may have to be given back, by the caller.
-            if results:
-                return results[0]
+
+        try:
             # Callers know the exception itself and no groups; what fails first cancels the other task.
-            raise failed.exceptions[0] from failed
+            await ungrouped(done_while_there())
+        except ClientGone:
+            # Left in the very turn in which the work was done: what it made may have to be given back, by the caller.
+            if not results:
+                raise
         finally:
             hangup.close()
+        return results[0]
 
     async def _write_error(self, refusal: Refused) -> None:
         # Not within another response: that is broken off.

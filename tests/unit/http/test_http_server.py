@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
-from podkeep.http.budget import ClientGone, Pool
+from podkeep.http.budget import HELD_BYTES, MUCH_BYTES, ClientGone, Pool
 from podkeep.http.connection import PIECE_BYTES, Limits
 from podkeep.http.listener import Connection, Listener, tcp_socket, unix_socket
 from podkeep.http.messages import Handler, Refused, Request, Response, Upgrade, framed
@@ -1175,6 +1175,32 @@ def test_for_one_more_who_has_the_most_that_are_admitted_loses_the_newest(run: A
             assert not many[0][0].reader.at_eof()
 
     run(scenario())
+
+
+def test_memory_is_given_back_when_many_connections_have_ended() -> None:
+    """Also if nothing was kept of what their clients sent: of a thousand that followed a log, 137 MB stayed."""
+
+    async def scenario() -> None:
+        shrunk = asyncio.Event()
+        server = Server("test", Watch.new(), Limits(), Pool(on_shrunk=shrunk.set))
+        sock = tcp_socket("127.0.0.1", 0)
+        server.start([sock])
+        async with asyncio.timeout(TIMEOUT_S):
+            clients = [
+                await asyncio.open_connection(*sock.getsockname()[:2]) for _ in range(MUCH_BYTES // HELD_BYTES + 1)
+            ]
+            for _, writer in clients:
+                writer.write(GET)
+            for reader, _ in clients:
+                await reader.readuntil(b"first\r\n")
+            assert not shrunk.is_set()
+            for _, writer in clients:
+                writer.transport.abort()
+            await shrunk.wait()
+            await until(lambda: server.pool.held == 0)
+            await server.close()
+
+    asyncio.run(scenario())
 
 
 # stopping

@@ -69,6 +69,23 @@ def _seen(work: asyncio.Future[_Result]) -> asyncio.Future[_Result]:
     return work
 
 
+async def ungrouped(work: Coroutine[Any, Any, _Result]) -> _Result:
+    """Return what ``work`` does, which is a TaskGroup and nothing more; where it fails, raise its first error alone.
+
+    An error refers to the frames that it came through, and these to what they were passing on, some 100 KB of a
+    stream. It must refer to no frame that leads back to it: one that handles its group, or has a task of the group in a
+    variable. Such a cycle stays until Python looks for cycles, which after a thousand streams that broke may be never.
+    """
+    failed = []
+    try:
+        return await work
+    except BaseExceptionGroup as errors:
+        # Until Python 3.13 the frame of a TaskGroup has the group in a variable.
+        errors.__traceback__ = None
+        failed.append(errors.exceptions[0])
+    raise failed.pop()
+
+
 class Tasks:
     """The background tasks of one owner; ``what`` names them in the log. As a context manager it ends with them."""
 

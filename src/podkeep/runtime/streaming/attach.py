@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.concurrency.tasks import ungrouped
 from podkeep.base.errors import FailedPrecondition
 from podkeep.http.budget import ClientGone
 from podkeep.http.streams import Sink, Source
@@ -56,7 +57,8 @@ async def run(streams: CommandStreams, container: Attachment) -> bytes:
     # Of its own, because a Descriptor closes what it has, and the socket is still needed to end the input.
     descriptor = Descriptor(os.dup(sock.fileno()))
     sizes = _Sizes(container.bundle)
-    try:
+
+    async def pass_all() -> None:
         async with asyncio.TaskGroup() as group:
             helpers = [group.create_task(_watch_client(streams))]
             # Before input, so that what came first is passed on first.
@@ -68,8 +70,9 @@ async def run(streams: CommandStreams, container: Attachment) -> bytes:
             await group.create_task(_pass_output(descriptor, streams))
             for helper in helpers:
                 helper.cancel()
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from errors
+
+    try:
+        await ungrouped(pass_all())
     finally:
         descriptor.close()
         sock.close()

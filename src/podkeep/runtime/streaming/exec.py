@@ -11,7 +11,7 @@ import fcntl
 import os
 from collections.abc import Callable
 
-from podkeep.base.concurrency.tasks import finished
+from podkeep.base.concurrency.tasks import finished, ungrouped
 from podkeep.base.errors import PodkeepError
 from podkeep.http.budget import ClientGone
 from podkeep.http.streams import Sink, Source
@@ -140,28 +140,29 @@ class _Session:
             # A child of this process that is reaped after the session only (_finish), so the number is its own.
             pidfd = os.pidfd_open(self._process.runtime.pid)
             loop.add_reader(pidfd, self._end, loop, pidfd)
-            async with asyncio.TaskGroup() as group:
-                helpers = [group.create_task(self._watch_client())]
-                if self._streams.stdin is not None and self._input is not None:
-                    helpers.append(group.create_task(self._pass_input(self._streams.stdin, self._input)))
-                if self._streams.resize is not None:
-                    helpers.append(group.create_task(self._pass_resizes(self._streams.resize)))
-                    helpers.append(group.create_task(self._set_sizes()))
-                outputs = [group.create_task(self._pass_output(*output)) for output in self._outputs]
-                if outputs:
-                    await asyncio.wait(outputs)
-                await self._ended.wait()
-                for helper in helpers:
-                    helper.cancel()
-        except BaseExceptionGroup as errors:
             # They fail for one reason; the first one says it.
-            raise errors.exceptions[0] from errors
+            await ungrouped(self._pass_all())
         finally:
             if pidfd >= 0:
                 loop.remove_reader(pidfd)
                 os.close(pidfd)
             for descriptor in self._all:
                 descriptor.close()
+
+    async def _pass_all(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            helpers = [group.create_task(self._watch_client())]
+            if self._streams.stdin is not None and self._input is not None:
+                helpers.append(group.create_task(self._pass_input(self._streams.stdin, self._input)))
+            if self._streams.resize is not None:
+                helpers.append(group.create_task(self._pass_resizes(self._streams.resize)))
+                helpers.append(group.create_task(self._set_sizes()))
+            outputs = [group.create_task(self._pass_output(*output)) for output in self._outputs]
+            if outputs:
+                await asyncio.wait(outputs)
+            await self._ended.wait()
+            for helper in helpers:
+                helper.cancel()
 
     def _end(self, loop: asyncio.AbstractEventLoop, pidfd: int) -> None:
         loop.remove_reader(pidfd)

@@ -17,7 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.tasks import Tasks, ungrouped
 from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted, reason_of
 from podkeep.http.budget import Account, ClientGone
 from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
@@ -283,41 +283,41 @@ async def _forward(request: ForwardRequest, port: int, pair: Pair) -> None:
 
 async def _connect(request: ForwardRequest, port: int, given_up: asyncio.Event) -> socket.socket | None:
     """Connect, unless the client gives up first: a pod may let us wait, and a client ask again and again."""
-    sock: socket.socket | None = None
+    made: list[socket.socket] = []
 
-    async def connect() -> None:
-        nonlocal sock
-        sock = await request.connect(port)
-        giving_up.cancel()
+    async def connect_or_give_up() -> None:
+        async def connect() -> None:
+            made.append(await request.connect(port))
+            giving_up.cancel()
 
-    async def give_up() -> None:
-        await given_up.wait()
-        connecting.cancel()
+        async def give_up() -> None:
+            await given_up.wait()
+            connecting.cancel()
 
-    try:
         async with asyncio.TaskGroup() as group:
             giving_up = group.create_task(give_up())
             connecting = group.create_task(connect())
-    except BaseException as failed:
-        if sock is not None:
+
+    try:
+        await ungrouped(connect_or_give_up())
+    except BaseException:
+        for sock in made:
             sock.close()
-        if isinstance(failed, BaseExceptionGroup):
-            raise failed.exceptions[0] from failed
         raise
-    return sock
+    return next(iter(made), None)
 
 
 async def _pass(sock: socket.socket, pair: Pair) -> None:
+    async def pass_both() -> None:
+        async with asyncio.TaskGroup() as group:
+            sending = group.create_task(_to_pod(pair.data_in, descriptor, sock))
+            await _from_pod(descriptor, pair)
+            if not pair.has_ends:
+                # The client cannot learn that the pod has said everything but from the end of the whole connection.
+                sending.cancel()
+
     with sock, closing(Descriptor(os.dup(sock.fileno()))) as descriptor:
-        try:
-            async with asyncio.TaskGroup() as group:
-                sending = group.create_task(_to_pod(pair.data_in, descriptor, sock))
-                await _from_pod(descriptor, pair)
-                if not pair.has_ends:
-                    # The client cannot learn that the pod has said everything but from the end of the whole connection.
-                    sending.cancel()
-        except BaseExceptionGroup as failed:
-            raise failed.exceptions[0] from failed
+        await ungrouped(pass_both())
 
 
 async def _to_pod(source: Source, target: Descriptor, sock: socket.socket) -> None:

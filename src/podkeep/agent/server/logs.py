@@ -21,7 +21,7 @@ from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.concurrency.threads import working_for
-from podkeep.base.errors import DataLoss, NotFound, PodkeepError, Unavailable
+from podkeep.base.errors import DataLoss, NotFound, PodkeepError
 from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -34,6 +34,8 @@ _STATUS_S = 1.0
 """How often the runtime is asked whether a container that writes nothing still runs (kubelet: logForceCheckPeriod)."""
 _LOOKS_A_S, _STATUSES_A_S = 500.0, 50.0
 """How often each is done at most for all logs of a namespace that are followed at a time."""
+_ANSWER_S = 2.0
+"""How long what is written meanwhile waits for the answer."""
 _STEP = 64 * 1024
 """Bytes of a log that are read at a time, on a thread."""
 _STREAMS = {"Stdout": b"stdout", "Stderr": b"stderr", "All": b""}
@@ -333,11 +335,12 @@ def _some(reader: LogReader, writer: Writer, step: int) -> bytes:
 
 
 async def _has_ended(client: CriClient, identity: str) -> bool:
+    request = api_pb2.ContainerStatusRequest(container_id=identity)
     try:
-        answer = await client.runtime.ContainerStatus(api_pb2.ContainerStatusRequest(container_id=identity))
-    except Unavailable:
-        # A runtime that is started anew leaves its containers running.
-        return False
-    except PodkeepError:
+        answer = await client.runtime.ContainerStatus(request, timeout=_ANSWER_S)
+    except NotFound:
         return True
+    except PodkeepError:
+        # A runtime that ends, is started anew or hangs leaves its containers running, and they write on.
+        return False
     return answer.status.state not in (api_pb2.CONTAINER_CREATED, api_pb2.CONTAINER_RUNNING)

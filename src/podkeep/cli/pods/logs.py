@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 _POLL_LOG = 0.1
 _POLLS_PER_STATUS = 5
+_STATUS_S = 2.0
+"""How long a log that is followed waits for the runtime to say whether its container runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +144,8 @@ def command(invocation: Invocation, chosen: _Chosen, wanted: _Wanted) -> None:
         else:
             sources = await _several(client, invocation.config, chosen)
         prefixed = len(sources) > 1
-        work = [_show(client, source, wanted, prefixed=prefixed) for source in sources]
+        ends = _Ends(client)
+        work = [_show(ends, source, wanted, prefixed=prefixed) for source in sources]
         if wanted.follow and not wanted.previous:
             await asyncio.gather(*work)
             return
@@ -205,7 +208,32 @@ def _labels(selector: str) -> dict[str, str]:
     return found
 
 
-async def _show(client: CriClient, source: _Source, wanted: _Wanted, *, prefixed: bool) -> None:
+class _Ends:
+    """Says of containers whose logs are followed whether they have ended.
+
+    A runtime that is away, or does not answer in time, says nothing of them: they run on and write to their logs, so
+    these are followed on. That it is away is told once.
+    """
+
+    def __init__(self, client: CriClient) -> None:
+        self._client = client
+        self._is_away = False
+
+    async def has_ended(self, identity: str) -> bool:
+        try:
+            status = await container_status(self._client, identity, timeout=_STATUS_S)
+        except NotFound:
+            return True
+        except PodkeepError as error:
+            if not self._is_away:
+                echo_line(f"podkeep: {error.message}; the log is followed on", err=True)
+            self._is_away = True
+            return False
+        self._is_away = False
+        return status.state in {api_pb2.CONTAINER_EXITED, api_pb2.CONTAINER_UNKNOWN}
+
+
+async def _show(ends: _Ends, source: _Source, wanted: _Wanted, *, prefixed: bool) -> None:
     from podkeep.agent.logs.reader import LogReader
     from podkeep.cli.pods.crilog import Printer
 
@@ -215,12 +243,11 @@ async def _show(client: CriClient, source: _Source, wanted: _Wanted, *, prefixed
     if wanted.previous:
         path = previous_attempt(path)
     elif wanted.follow:
-        await _wait_for_log(client, source.identity, path)
+        await _wait_for_log(ends, source.identity, path)
     reader = LogReader(path, tail=wanted.tail)
     try:
-        await _print(
-            client, source.identity, reader, _Since(printer, wanted.since), follow=wanted.follow and not wanted.previous
-        )
+        follow = wanted.follow and not wanted.previous
+        await _print(ends, source.identity, reader, _Since(printer, wanted.since), follow=follow)
     finally:
         reader.close()
 
@@ -266,13 +293,13 @@ def previous_attempt(path: Path) -> Path:
     return path.with_name(f"{attempt - 1}.log")
 
 
-async def _wait_for_log(client: CriClient, identity: str, path: Path) -> None:
+async def _wait_for_log(ends: _Ends, identity: str, path: Path) -> None:
     """Return when there is a log, or when there will be none."""
-    while not (path.exists() or await _has_ended(client, identity)):  # noqa: ASYNC110 - another process writes it
+    while not (path.exists() or await ends.has_ended(identity)):  # noqa: ASYNC110 - another process writes it
         await asyncio.sleep(_POLL_LOG)
 
 
-async def _print(client: CriClient, identity: str, reader: LogReader, printer: _Since, *, follow: bool) -> None:
+async def _print(ends: _Ends, identity: str, reader: LogReader, printer: _Since, *, follow: bool) -> None:
     if not follow:
         # What is there now: a container may write faster than anybody reads.
         if there := reader.to_read():
@@ -284,7 +311,7 @@ async def _print(client: CriClient, identity: str, reader: LogReader, printer: _
     polls, ended = 0, False
     while True:
         # Asked before reading: once the container has ended, reading on to the end gets all of its log.
-        ended = ended or (polls % _POLLS_PER_STATUS == 0 and await _has_ended(client, identity))
+        ended = ended or (polls % _POLLS_PER_STATUS == 0 and await ends.has_ended(identity))
         for record in reader.read():
             printer.write(record)
         printer.flush()
@@ -299,11 +326,3 @@ async def _print(client: CriClient, identity: str, reader: LogReader, printer: _
 def _tell_left_out(reader: LogReader) -> None:
     for text in reader.left_out():
         echo_line(f"podkeep: {text}", err=True)
-
-
-async def _has_ended(client: CriClient, identity: str) -> bool:
-    try:
-        status = await container_status(client, identity)
-    except NotFound:
-        return True
-    return status.state in {api_pb2.CONTAINER_EXITED, api_pb2.CONTAINER_UNKNOWN}

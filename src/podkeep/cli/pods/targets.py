@@ -199,13 +199,16 @@ async def find_container(client: CriClient, sandbox: api_pb2.PodSandbox, name: s
     return choose_container(await _containers(client, sandbox), sandbox.metadata.name, name)
 
 
-async def container_status(client: CriClient, identity: str) -> api_pb2.ContainerStatus:
+async def container_status(
+    client: CriClient, identity: str, *, timeout: float | None = None
+) -> api_pb2.ContainerStatus:
     """Return what the runtime says of a container.
 
+    :param timeout: seconds that it may take; None: as long as any call.
     :raises NotFound: if there is none.
     """
     request = api_pb2.ContainerStatusRequest(container_id=identity)
-    return (await client.runtime.ContainerStatus(request)).status
+    return (await client.runtime.ContainerStatus(request, timeout=timeout)).status
 
 
 async def _containers(client: CriClient, sandbox: api_pb2.PodSandbox) -> Sequence[api_pb2.Container]:

@@ -29,8 +29,10 @@ from podkeep.api.status import (
     PodStatus,
 )
 from podkeep.base.concurrency.threads import SharedThreads, working_for
+from podkeep.base.errors import Cancelled, Internal
 from podkeep.cri.client import CriClient
 from podkeep.http.messages import Refused
+from support.stub_runtime import StubRuntime
 from support.timeout import TIMEOUT_S
 
 NOW = 1_800_000_000.0
@@ -243,3 +245,40 @@ def test_the_more_logs_of_a_namespace_are_followed_the_less_often_each_is_looked
             assert (alone.look, alone.status) == (0.1, 1.0)
         with readers.one_more("many") as again:
             assert (again.look, again.status) == (0.1, 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", [Internal("stopping"), Cancelled("stopping"), None])
+def test_a_runtime_in_trouble_does_not_end_a_log_that_is_followed(
+    tmp_path: Path, trouble: Internal | Cancelled | None
+) -> None:
+    """None: it does not answer. The container runs on, and ends when the runtime answers again."""
+    log = tmp_path / "0.log"
+    line = "2026-01-31T10:00:00Z stdout F {}\n".format
+    log.write_text(line("first"))
+
+    async def follow(stub: StubRuntime, container: str) -> list[bytes]:
+        pieces = []
+        async with CriClient(str(stub.socket)) as client:
+            with Readers().one_more("default") as share:
+                reader, options = LogReader(log), LogOptions(follow=True)
+                async for piece in read_log(client, container, reader, options, asyncio.Event(), share=share):
+                    pieces.append(piece)
+                    if len(pieces) == 1:  # the runtime was asked before
+                        stub.bends.clear()
+                        stub.hanging.clear()
+                        with log.open("a") as file:
+                            file.write(line("second"))
+                    else:
+                        stub.exit("main")
+        return pieces
+
+    with StubRuntime(tmp_path / "stub.sock") as stub:
+        container = stub.add_running("main")
+        if trouble is None:
+            stub.hanging.add("ContainerStatus")
+        else:
+            stub.bends["ContainerStatus"] = trouble
+        pieces = asyncio.run(asyncio.wait_for(follow(stub, container), TIMEOUT_S))
+        assert stub.calls["ContainerStatus"] >= 2
+    assert pieces == [b"first\n", b"second\n"]

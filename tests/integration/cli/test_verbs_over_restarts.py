@@ -1,0 +1,43 @@
+"""Verbs that go on for long, while the runtime that they ask is killed and started again."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.cri import Pods, pod
+from support.daemon import Daemon
+from support.timeout import TIMEOUT_S
+
+
+@contextmanager
+def background(argv: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a verb; at the end it is not waited for but ended."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.terminate()
+
+
+def test_a_log_is_followed_on(own_daemon: Daemon, image: str, tmp_path: Path) -> None:
+    script = "echo first; until [ -e /tmp/go ]; do sleep 0.05; done; echo last"
+    with own_daemon as daemon, Pods(daemon.socket, image) as pods:
+        pods.pull()
+        sandbox = pods.run(pod("web", log_directory=str(tmp_path)))
+        container = pods.launch(sandbox, "sh", "-c", script, log_path="0.log")
+        argv = daemon.command("logs", "-n", "tests", "-f", "web")
+        with background(argv) as following:
+            assert following.stdout is not None
+            assert following.stderr is not None
+            assert following.stdout.readline() == "first\n"
+            daemon.kill()
+            told = following.stderr.readline()
+            assert told.startswith("podkeep: "), told
+            assert told.endswith("; the log is followed on\n"), told
+            daemon.start()
+            pods.exec(container, "touch", "/tmp/go")
+            out, err = following.communicate(timeout=TIMEOUT_S)
+        assert (out, err, following.returncode) == ("last\n", "", 0)

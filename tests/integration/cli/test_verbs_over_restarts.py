@@ -41,3 +41,22 @@ def test_a_log_is_followed_on(own_daemon: Daemon, image: str, tmp_path: Path) ->
             pods.exec(container, "touch", "/tmp/go")
             out, err = following.communicate(timeout=TIMEOUT_S)
         assert (out, err, following.returncode) == ("last\n", "", 0)
+
+
+def test_what_to_do_when_a_command_was_lost(own_daemon: Daemon, image: str) -> None:
+    with own_daemon as daemon, Pods(daemon.socket, image) as pods:
+        pods.pull()
+        container = pods.launch(pods.run(pod("web")), "sleep", "2000")
+        argv = daemon.command("exec", "-n", "tests", "web", "--", "sh", "-c", "echo started; exec sleep 1000")
+        with background(argv) as running:
+            assert running.stdout is not None
+            assert running.stdout.readline() == "started\n"
+            daemon.kill()
+            out, err = running.communicate(timeout=TIMEOUT_S)
+        assert (out, running.returncode) == ("", 1)
+        said, hint = err.splitlines()
+        assert said == "podkeep: the runtime closed the connection without a status"
+        assert hint.startswith("hint: the runtime has ended (`podkeep status`)")
+        assert "may still run in the container" in hint
+        daemon.start()
+        assert "sleep 1000" in pods.read(container, "ps"), "as the hint says"

@@ -25,6 +25,10 @@ COMMAND_PROTOCOL = "v5.channel.k8s.io"
 FORWARD_PROTOCOL = "portforward.k8s.io"
 _SERVER = "the runtime's streaming server"
 _LAST_WORDS = 1024
+_LOST = (
+    "the runtime has ended (`podkeep status`), or nothing passed for streaming.idle_timeout; what was started may still"
+    " run in the container: look before you start it again"
+)
 
 
 class CommandClient:
@@ -111,7 +115,7 @@ def exit_code(status: bytes) -> int:
     :raises Unavailable: if there is none.
     """
     if not status:
-        raise Unavailable("the runtime closed the connection without a status")
+        raise Unavailable("the runtime closed the connection without a status", hint=_LOST)
     try:
         message = json.loads(status)
         if message["status"] == "Success":

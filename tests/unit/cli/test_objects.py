@@ -264,6 +264,28 @@ def test_bad_manifests(tmp_path: Path, text: str, said: str) -> None:
         manifests.read([path])
 
 
+def test_a_file_without_an_end_is_not_read_to_it() -> None:
+    with pytest.raises(InvalidArgument, match=r"/dev/zero: larger than 10 MiB"):
+        manifests.read([Path("/dev/zero")])
+
+
+def test_an_address_is_no_file_and_the_hint_says_so() -> None:
+    with pytest.raises(InvalidArgument, match="No such file") as told:
+        manifests.read([Path("https://k8s.example/pod.yaml")])
+    assert "`curl -fsSL https://k8s.example/pod.yaml |`" in told.value.hint
+
+
+def test_files_of_a_config_map_are_described_line_by_line() -> None:
+    value = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "site", "namespace": "default", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "data": {"nginx.conf": "server {\n  listen 80;\n}\n", "revision": "1234567e8"},
+    }
+    text = "\n".join(described(value, [], "configmap", 0.0))
+    assert "  nginx.conf: |\n    server {\n      listen 80;\n    }\n  revision: '1234567e8'\n" in text
+
+
 def test_a_manifest_with_a_generated_name_is_for_what_creates(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("apiVersion: v1\nkind: Pod\nmetadata: {generateName: nightly-}")

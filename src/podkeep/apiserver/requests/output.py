@@ -12,12 +12,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import yaml
 
 from podkeep.apiserver.kinds import cells
 from podkeep.apiserver.kinds.resources import Column, Resource
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.requests.media_types import YAML, Form
+from podkeep.base.text.yaml_text import to_yaml
 
 PIECE_BYTES = 64 << 10
 _MAX_BLOCK_BYTES = 32 << 10
@@ -243,7 +243,7 @@ def _yaml(value: bytes | Mapping[str, Any], *, item: bool = False) -> bytes:
     if plain == {} and not item:
         return b""
     shown = [plain] if item else plain
-    return bytes(yaml.dump(shown, Dumper=_YamlDumper, encoding="utf-8", allow_unicode=True, sort_keys=True))
+    return to_yaml(shown, sort_keys=True).encode()
 
 
 def _has_long_key(text: str) -> bool:
@@ -255,13 +255,6 @@ def _has_long_key(text: str) -> bool:
 def _with_indicator(string: re.Match[str]) -> str:
     text = string[0]
     return f"? {text[:-1]} :" if len(text) > _PLAIN_KEY and text.endswith(":") else text
-
-
-class _YamlDumper(yaml.CSafeDumper):
-    """Without anchors for values that are there twice."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
 
 
 def _json_list(head: Mapping[str, Any], name: str, item: Callable[[bytes], bytes]) -> ListBody:

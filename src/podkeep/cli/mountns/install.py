@@ -98,6 +98,7 @@ def machine_config(invocation: Invocation, files: tuple[Path, ...], role: str, k
     Each FILE is a unit as the nodes have it, and has its name: on a node, `systemctl cat kubelet.service
     >kubelet.service`, and the same with crio.service.
     """
+    from podkeep.base.text.yaml_text import to_yaml
     from podkeep.mountns import execstart, machine_config
 
     entry = execstart.Entry(pin=namespace.pin_of_services(invocation))
@@ -105,7 +106,7 @@ def machine_config(invocation: Invocation, files: tuple[Path, ...], role: str, k
     if output == "json":
         forms.echo_json(rendered)
     else:
-        click.echo(_yaml(rendered), nl=False)
+        click.echo(to_yaml(rendered), nl=False)
 
 
 def _unit(path: Path) -> tuple[str, str]:
@@ -134,16 +135,3 @@ def _lines(report: Report) -> Iterator[str]:
         yield f"next, without pods on this node: {command}"
     elif not (report.written or report.unchanged or report.removed):
         yield "nothing to do"
-
-
-def _yaml(value: object) -> str:
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """Writes texts of several lines as they are."""
-
-    def text(dumper: yaml.SafeDumper, data: str) -> yaml.ScalarNode:
-        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
-
-    Dumper.add_representer(str, text)
-    return yaml.dump(value, Dumper=Dumper, sort_keys=False, width=10_000)

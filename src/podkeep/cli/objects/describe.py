@@ -237,7 +237,7 @@ def _node(node: Object, _: float) -> Iterator[str]:
 
 def _plain(value: Object) -> Iterator[str]:
     """Yield the fields of a kind that is not known better, as YAML; of a Secret no values."""
-    import msgspec
+    from podkeep.base.text.yaml_text import to_yaml
 
     for key, content in value.items():
         if key in ("apiVersion", "kind", "metadata"):
@@ -252,7 +252,7 @@ def _plain(value: Object) -> Iterator[str]:
             else content
         )
         if shown not in (None, {}, []):
-            yield from msgspec.yaml.encode({key: shown}).decode().rstrip().split("\n")
+            yield from to_yaml({key: shown}).rstrip().split("\n")
 
 
 def _conditions(value: Object, now: float) -> Iterator[str]:

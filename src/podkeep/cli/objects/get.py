@@ -117,9 +117,9 @@ def echo_object(value: dict[str, Any], form: str) -> None:
     if form == "json":
         forms.echo_json(value)
         return
-    import msgspec
+    from podkeep.base.text.yaml_text import to_yaml
 
-    click.echo(msgspec.yaml.encode(value).decode(), nl=False)
+    click.echo(to_yaml(value), nl=False)
 
 
 class _Form:

@@ -1,0 +1,75 @@
+"""Values as YAML: each is read back as what it was, and what people look at is written as they would write it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from podkeep.api import documents
+from podkeep.base.text.yaml_text import to_yaml
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.text(
+    st.sampled_from("\n \t:#-?|>'\"\\ab01.eE+_oxb~yn\x85\u2028\ufeff"), max_size=12
+)
+_VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**12), 10**12)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | _TEXT,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=12,
+)
+
+
+def read(text: str) -> Any:
+    [document] = documents.parse(text, source="written")
+    return document.value
+
+
+@given(_VALUES)
+def test_what_is_written_is_read_back(value: Any) -> None:
+    text = to_yaml({"value": value})
+    assert read(text) == {"value": value}
+    assert yaml.safe_load(text) == {"value": value}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1234567e8", "1e3", "1.5e3", "5e+2", "0o17", "08", "012", "1_000", "0x1f", "0b11", ".5", "+1", "y", "N", "yes"],
+)
+def test_a_text_like_a_number_is_quoted(text: str) -> None:
+    assert to_yaml({"a": text}) == f"a: '{text}'\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "written"), [(1, "1"), (1.5, "1.5"), (-3, "-3"), (True, "true"), (10**9, str(10**9))]
+)
+def test_a_number_is_not_quoted(number: object, written: str) -> None:
+    assert to_yaml({"a": number}) == f"a: {written}\n"
+
+
+@pytest.mark.parametrize("text", ["demo", "1.2.3", "10.0.0.1", "12ab", "busybox:1", "2e", "yarn", "100m", "1Gi"])
+def test_other_texts_are_not_quoted(text: str) -> None:
+    assert to_yaml({"a": text}) == f"a: {text}\n"
+
+
+def test_lines_are_written_as_lines() -> None:
+    file = "server {\n  listen 80;\n\n  # what comes first\n}\n"
+    assert to_yaml({"data": {"nginx.conf": file}}) == (
+        "data:\n  nginx.conf: |\n    server {\n      listen 80;\n\n      # what comes first\n    }\n"
+    )
+
+
+def test_long_lines_are_not_folded() -> None:
+    command = "while true; do " + "echo something; " * 30 + "done"
+    assert to_yaml({"command": [command]}) == f"command:\n- {command}\n"
+
+
+def test_what_is_there_twice_is_written_twice() -> None:
+    one = {"a": "b"}
+    assert to_yaml([one, one]) == "- a: b\n- a: b\n"

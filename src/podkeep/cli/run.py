@@ -169,16 +169,11 @@ def _on_node(
 
 def _read(files: Sequence[Path], gates: FeatureGates) -> Manifest:
     from podkeep.api import documents, manifest
+    from podkeep.cli.objects import manifests
 
     found = []
     for file in files:
-        try:
-            text = sys.stdin.read() if str(file) == "-" else file.read_text()
-        except OSError as error:
-            raise InvalidArgument(f"{file}: {error.strerror}") from error
-        except UnicodeDecodeError as error:
-            raise InvalidArgument(f"{file}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-        found += documents.parse(text, source=str(file))
+        found += documents.parse(manifests.text_of(file), source=str(file))
     return manifest.decode(found, gates)
 
 

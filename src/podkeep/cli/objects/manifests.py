@@ -58,15 +58,41 @@ def _sources(path: Path) -> list[Path]:
 def _read(path: Path) -> Iterator[Written]:
     from podkeep.api import documents
 
+    for document in documents.parse(text_of(path), source=str(path)):
+        yield from _objects(f"{document.source}:{document.line}", document.value)
+
+
+def text_of(path: Path) -> str:
+    """Return what a file says, ``-``: standard input. No more is read than a manifest may have: a device or a pipe may
+    have no end.
+
+    :raises InvalidArgument: naming the file, if it cannot be read, is larger than that, or no UTF-8.
+    """
+    from podkeep.api import documents
+
     try:
-        data = sys.stdin.buffer.read(documents.MAX_BYTES + 1) if str(path) == "-" else path.read_bytes()
-        text = data.decode()
+        if str(path) == "-":
+            data = sys.stdin.buffer.read(documents.MAX_BYTES + 1)
+        else:
+            with path.open("rb") as file:
+                data = file.read(documents.MAX_BYTES + 1)
+        if len(data) > documents.MAX_BYTES:
+            source = "<stdin>" if str(path) == "-" else path
+            raise InvalidArgument(f"{source}: larger than {documents.MAX_BYTES >> 20} MiB")
+        return data.decode()
     except OSError as error:
-        raise InvalidArgument(f"{path}: {error.strerror}") from error
+        raise InvalidArgument(f"{path}: {error.strerror}", hint=_of_address(path)) from error
     except UnicodeDecodeError as error:
         raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
-    for document in documents.parse(text, source=str(path)):
-        yield from _objects(f"{document.source}:{document.line}", document.value)
+
+
+def _of_address(path: Path) -> str:
+    """Return the hint for somebody who gave an address of the web, as kubectl takes it."""
+    # A path has no two slashes on end.
+    scheme, colon, place = str(path).partition(":/")
+    if not colon or scheme.lower() not in ("http", "https"):
+        return ""
+    return f"only files are read: `curl -fsSL {scheme}://{place} |` before this command, and - as the file"
 
 
 def _objects(where: str, value: Any) -> Iterator[Written]:

@@ -8,6 +8,7 @@ help.
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import signal
@@ -27,7 +28,7 @@ from podkeep.cli.core.verbs import LazyGroup, Verb
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
-
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 VERBS = {
     "agent": Verb("podkeep.cli.agent", "Run the pods that a Kubernetes API gives this node."),
@@ -97,14 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     :param arguments: without the program's name; ``None``: those of this process.
     """
+    _open_closed_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     # Behind the verb the word may be an option of the command that `podkeep exec` runs.
     debug = "--debug" in itertools.takewhile(lambda argument: argument not in VERBS, arguments)
     try:
         status = _status(podkeep.main(args=arguments, prog_name="podkeep", standalone_mode=False))
-        if sys.stdout is not None:  # it was closed before this process began
-            # Flush here, where EPIPE sets the exit status; when the interpreter flushes at exit, it prints a traceback.
-            sys.stdout.flush()
+        # Flush here, where EPIPE sets the exit status; when the interpreter flushes at exit, it prints a traceback.
+        sys.stdout.flush()
     except (click.Abort, KeyboardInterrupt):
         # Another one ends this process at once: Python would print where in its own end it came.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -117,15 +118,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         click.echo(error_text(error), err=True)
         status = EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read our output has enough. Python flushes stdout once more at exit; let that go nowhere.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Whoever read our output has enough.
         status = EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - the last boundary: one line for people, the traceback for --debug
         _explain(debug)
-        echo_line(redacted(f"podkeep: {type(error).__name__}: {error}"), err=True)
-        click.echo("hint: this is a defect of podkeep; run again with --debug to see where it is", err=True)
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            echo_line(f"podkeep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
+        else:
+            echo_line(redacted(f"podkeep: {type(error).__name__}: {error}"), err=True)
+            click.echo("hint: this is a defect of podkeep; run again with --debug to see where it is", err=True)
         status = EXIT_FAILED
+    _give_up_output()
     sys.exit(status)
+
+
+def _open_closed_streams() -> None:
+    """Have a standard stream that was closed before this process began lead nowhere.
+
+    Otherwise the next file or socket gets its number, and what is written to the stream. Python has ``None`` for it.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:  # the lowest number that is free
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(number, mode))
+
+
+def _give_up_output() -> None:
+    """Have what could not be written go nowhere: Python writes it once more at exit, and prints a traceback."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _explain(debug: bool) -> None:

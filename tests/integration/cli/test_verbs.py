@@ -152,6 +152,9 @@ def test_logs(daemon: Daemon, runner: subprocess.Popen[bytes]) -> None:
         stamped = daemon.run("logs", "--timestamps", "web", check=True).stdout.splitlines()
         assert [line.partition(" ")[2] for line in stamped] == ["one", "two", "three"]
         assert all(line.startswith("20") for line in stamped)
+        command = ["sh", "-c", 'exec "$0" "$@" >&-', *daemon.command("logs", "web")]
+        closed = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+        assert (closed.returncode, closed.stderr) == (0, "oops\n")
         daemon.run("exec", "web", "--", "touch", "/tmp/done", check=True)
         assert following.stdout.read() == "last\n"
         assert following.wait(timeout=TIMEOUT_S) == 0

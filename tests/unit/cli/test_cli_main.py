@@ -63,6 +63,25 @@ def test_standard_output_may_be_closed() -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_closed_stream_is_no_number_for_what_is_opened_next() -> None:
+    code = (
+        "import os\nfrom podkeep.cli.main import main\ntry:\n    main(['--version'])\nfinally:\n"
+        "    os.write(2, ' '.join(os.readlink(f'/proc/self/fd/{number}') for number in (0, 1)).encode())"
+    )
+    command = ["sh", "-c", 'exec "$0" -c "$1" <&- >&-', sys.executable, code]
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "/dev/null /dev/null")
+
+
+def test_a_full_disk_behind_the_output_is_no_defect() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [PODKEEP, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stderr == "podkeep: cannot write the output: No space left on device\n"
+
+
 def test_unknown_verb_is_wrong_usage() -> None:
     done = podkeep("frobnicate")
     assert done.returncode == main.EXIT_USAGE

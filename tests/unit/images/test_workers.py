@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from podkeep.images.store.workers import COMMON_OF_TENANT, OWN_OF_TENANT, WORKERS_A_REGISTRY, Workers
+from podkeep.images.store.workers import (
+    COMMON_OF_TENANT,
+    MAX_REGISTRIES,
+    MAX_WORKERS,
+    OWN_OF_TENANT,
+    WORKERS_A_REGISTRY,
+    Workers,
+)
 
 
 async def settled() -> None:
@@ -55,6 +62,34 @@ def test_who_waits_is_served_in_order() -> None:
 
         await asyncio.gather(*(work(number) for number in range(6)))
         assert order == list(range(6))
+
+    asyncio.run(steps())
+
+
+def test_no_number_of_tenants_keeps_another_from_its_first_worker() -> None:
+    async def steps() -> None:
+        workers = Workers()
+        running: set[tuple[str, str]] = set()
+        end = asyncio.Event()
+
+        async def work(tenant: str, owner: str) -> None:
+            async with workers.slot(owner, tenant):
+                running.add((tenant, owner))
+                await end.wait()
+
+        tasks = [
+            asyncio.ensure_future(work(f"evil-{tenant}", f"{number}.example"))
+            for tenant in range(10)
+            for number in range(100)
+        ]
+        await settled()
+        tasks += [asyncio.ensure_future(work("good", owner)) for owner in ("1.example", "2.example")]
+        await settled()
+        assert [owner for tenant, owner in running if tenant == "good"] == ["1.example"]
+        assert len(running) <= MAX_REGISTRIES + MAX_WORKERS + 11
+        end.set()
+        await asyncio.wait(tasks)
+        assert not len(workers._owners) + len(workers._tenants)
 
     asyncio.run(steps())
 

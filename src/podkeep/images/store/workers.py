@@ -24,7 +24,7 @@ _MAX_STDERR = 4096
 MAX_WORKERS = 32
 """Workers at a time beyond the first of each registry: each takes some 25 MB, and may take its limit of memory."""
 MAX_REGISTRIES = 32
-"""Registries that have a worker of their own; so many slow ones keep others from nothing."""
+"""Registries that have a worker of their own; beyond them, the first one that a tenant asks."""
 WORKERS_A_REGISTRY = 8
 """Workers for one registry, its own among them."""
 OWN_OF_TENANT = 8
@@ -41,7 +41,8 @@ class Workers:
 
     Each owner has one worker for itself and ``share`` in all; those beyond the first come out of what all have
     together, so that the pulls of one owner never delay the first one of another. A tenant has its own owners, of which
-    it may have many, and a part of all that: so the pulls of one tenant do not keep those of others waiting.
+    it may have many, and a part of all that: so the pulls of one tenant do not keep those of others waiting. Nor do
+    those of many tenants: each has one worker in any case.
 
     :param most: workers of all owners beyond their first ones.
     :param owners: how many owners have one for themselves.
@@ -84,7 +85,9 @@ class Workers:
 
     def _has_own(self, tenant: str) -> bool:
         of_tenant = sum(1 for other, _ in self._served if other == tenant)
-        return len(self._served) < self._free and of_tenant < self._free_of_tenant
+        # Namespaces that have pods here are few, so that each may have one: if any number of them could use up what all
+        # have, one more would wait for as long as their registries like.
+        return not of_tenant or (len(self._served) < self._free and of_tenant < self._free_of_tenant)
 
 
 class _Gates(Generic[Key]):

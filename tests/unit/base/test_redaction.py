@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import logging
 import time
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -113,6 +115,18 @@ def test_no_log_line_has_a_secret_or_is_lost_to_one_that_is_no_text(style: str) 
     assert "udc80" in written
     if style == "json":
         assert [json.loads(line)["level"] for line in written.splitlines()] == ["debug", "error"]
+
+
+def test_what_is_remembered_of_a_registrys_redirects_is_a_small_part_of_a_pull() -> None:
+    """Signatures have no character in common, and there may be any number of pulls at a time."""
+    known = redaction._Known()
+    tracemalloc.start()
+    for number in range(20_000):
+        known.add(hashlib.sha256(str(number).encode()).hexdigest())
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(known.grams) > 100_000
+    assert taken < 40 << 20
 
 
 def test_secrets_without_end_take_bounded_time_and_memory() -> None:

@@ -21,8 +21,9 @@ _LONG = 16
 """Characters of a secret from which on no part of it is a word of its own."""
 _SHORTEST = 4
 """A shorter secret would be found in every other word."""
-_MOST = 1 << 20
-"""Characters of all secrets together."""
+_MOST = 1 << 18
+"""Characters of all secrets together; each takes a hundred bytes. Of an image with 500 layers the storage that they are
+in signs as many URLs, with some 200 characters each."""
 _WORD = re.compile(r"""[^\s'"<>]+""")
 _FORMS = (
     # What is in an Authorization header, and a JSON web token.

@@ -12,7 +12,7 @@ from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.store.catalog import disk_usage
-from podkeep.images.store.database import BlobRecord, ImageDatabase, LayerRecord, NewImage
+from podkeep.images.store.database import MAX_BLOBS, BlobRecord, ImageDatabase, LayerRecord, NewImage
 from podkeep.images.store.store import ImageStore
 
 VERSION_1 = """
@@ -130,6 +130,19 @@ def test_blobs_go_with_their_layers(tmp_path: Path) -> None:
     assert sorted(database.blobs(), key=str) == sorted(blobs, key=str)
     database.remove_layers([LAYERS[0]])
     assert sorted(database.blobs(), key=str) == sorted(blobs[2:], key=str)
+    database.close()
+
+
+def test_a_layer_has_few_blobs_however_often_it_was_compressed(tmp_path: Path) -> None:
+    """An artifact may have hundreds that become one layer, which stays if an image that is in use has it, too."""
+    database = ImageDatabase(tmp_path / "images.db")
+    for start in range(0, 300, 100):
+        digests = [Digest(f"sha256:{start + number:064x}") for number in range(100)]
+        blobs = [BlobRecord(digest=digest, compression="gzip", layer=LAYERS[0]) for digest in digests]
+        other = BlobRecord(digest=digests[0], compression="zstd", layer=LAYERS[1])
+        database.add([], [_layer(0), _layer(1)], [*blobs, other])
+    kept = [blob.layer for blob in database.blobs()]
+    assert (kept.count(LAYERS[0]), kept.count(LAYERS[1])) == (MAX_BLOBS, 3)
     database.close()
 
 

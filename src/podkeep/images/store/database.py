@@ -72,6 +72,9 @@ UPDATE images SET config_bytes = length(config), config = x'';
 Since version 4 configurations are apart, and ``images.config`` is empty: all images are read at once, and often.
 """
 _VERSION = len(_MIGRATIONS)
+MAX_BLOBS = 16
+"""Blobs of which it is recorded that they became one layer; what else did is fetched again. A tar can be compressed in
+any number of ways, and the records stay for as long as any image has the layer."""
 _RESERVE_BYTES = 512 << 10
 """Some hundred pages of the records: what the removal of an image changes."""
 _RESERVE_SHARE = 4
@@ -359,6 +362,7 @@ class ImageDatabase:
 
         An image that is recorded already keeps the layers it has: containers may use them.
         """
+        found = list(blobs)
         with self._transaction() as connection:
             connection.executemany(
                 "INSERT INTO layers"
@@ -369,7 +373,12 @@ class ImageDatabase:
             )
             connection.executemany(
                 "INSERT INTO blobs (digest, compression, layer_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-                [(blob.digest, blob.compression, blob.layer) for blob in blobs],
+                [(blob.digest, blob.compression, blob.layer) for blob in found],
+            )
+            connection.executemany(
+                "DELETE FROM blobs WHERE layer_id = ? AND (digest, compression) NOT IN"
+                " (SELECT digest, compression FROM blobs WHERE layer_id = ? ORDER BY digest LIMIT ?)",
+                [(layer, layer, MAX_BLOBS) for layer in {blob.layer for blob in found}],
             )
             for image in images:
                 self._add_image(connection, image)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -180,3 +181,18 @@ def test_a_process_has_not_more_groups_than_the_kernel_takes() -> None:
     assert len(resolve(security, "", passwd=passwd, group=groups(65_534)).groups) == 65_536
     with pytest.raises(InvalidArgument, match="65537 groups"):
         resolve(security, "", passwd=passwd, group=groups(65_535))
+
+
+def test_others_of_an_image_take_little_time() -> None:
+    """A container's creation holds the interpreter's lock for it."""
+    passwd = "other:x:7:7::/\n" * 60_000 + "app:x:0042:50::/home/app:/bin/sh\n"
+    group = "other:x:7:nobody\n" * 60_000 + "app:x:50:\nstaff:x:60:nobody,app\n"
+    found = []
+    started = time.process_time()
+    for wanted in ("app", "42:staff"):
+        found.append(resolve(Security(), wanted, passwd=passwd, group=group))
+    assert time.process_time() - started < 0.4
+    assert [(user.uid, user.gid, user.groups, user.home) for user in found] == [
+        (42, 50, (50, 60), "/home/app"),
+        (42, 60, (60,), "/home/app"),
+    ]

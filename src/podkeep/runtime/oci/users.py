@@ -6,6 +6,7 @@ policy); OCI image-spec, config.md, ``User``. IDs are those inside the container
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument
@@ -43,8 +44,7 @@ def resolve(security: Security, image_user: str, *, passwd: str, group: str) -> 
     :raises InvalidArgument: if a name is not in its file, a group is given without a user, or there are too many.
     """
     wanted, wanted_group = _wanted(security, image_user)
-    accounts = _accounts(passwd)
-    account = _find_account(accounts, wanted)
+    account = _find_account(passwd, wanted)
     if account is None:
         uid = number_of(wanted)
         if uid is None:
@@ -95,45 +95,40 @@ def _wanted(security: Security, image_user: str) -> tuple[str, str]:
     return image_name or "0", group or image_group
 
 
-def _accounts(passwd: str) -> list[_Account]:
-    result = []
-    # Not by splitlines(), which also ends a line at a carriage return and at separators of Unicode.
-    for line in passwd.split("\n"):
-        fields = line.split(":")
-        if len(fields) >= 6 and _is_id(fields[2]) and _is_id(fields[3]):
-            result.append(_Account(name=fields[0], uid=int(fields[2]), gid=int(fields[3]), home=fields[5]))
-    return result
-
-
-def _find_account(accounts: list[_Account], wanted: str) -> _Account | None:
+def _find_account(passwd: str, wanted: str) -> _Account | None:
     # A number is never looked up as a name: an account that the image named "1000" would turn UID 1000 into its own.
     uid = number_of(wanted)
-    if uid is not None:
-        return next((item for item in accounts if item.uid == uid), None)
-    return next((item for item in accounts if item.name == wanted), None)
+    # Of a number as it is in any spelling of it (0001).
+    for fields in _lines(passwd, wanted if uid is None else str(uid)):
+        if len(fields) < 6 or not _is_id(fields[2]) or not _is_id(fields[3]):
+            continue
+        if fields[0] == wanted if uid is None else int(fields[2]) == uid:
+            return _Account(name=fields[0], uid=int(fields[2]), gid=int(fields[3]), home=fields[5])
+    return None
+
+
+def _lines(text: str, part: str) -> Iterator[list[str]]:
+    """Yield the fields of each line that has ``part`` in it: an image may have a hundred thousand others."""
+    # Not by splitlines(), which also ends a line at a carriage return and at separators of Unicode.
+    return (line.split(":") for line in text.split("\n") if part in line)
 
 
 def _find_group(group: str, wanted: str) -> int:
     number = number_of(wanted)
     if number is not None:
         return number
-    for name, gid, _ in _groups(group):
-        if name == wanted:
-            return gid
+    for fields in _lines(group, wanted):
+        if fields[0] == wanted and len(fields) >= 4 and _is_id(fields[2]):
+            return int(fields[2])
     raise InvalidArgument(f"group {wanted[:_SHOWN]!r} is not in the image's /etc/group")
 
 
 def _memberships(group: str, user: str) -> list[int]:
-    return [gid for _, gid, members in _groups(group) if user in members]
-
-
-def _groups(group: str) -> list[tuple[str, int, list[str]]]:
-    result = []
-    for line in group.split("\n"):
-        fields = line.split(":")
-        if len(fields) >= 4 and _is_id(fields[2]):
-            result.append((fields[0], int(fields[2]), fields[3].split(",")))
-    return result
+    return [
+        int(fields[2])
+        for fields in _lines(group, user)
+        if len(fields) >= 4 and _is_id(fields[2]) and user in fields[3].split(",")
+    ]
 
 
 def _is_id(text: str) -> bool:

@@ -16,7 +16,8 @@ from podkeep.base.errors import ResourceExhausted
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.daemon.daemon import THREADS_OF_ONE
-from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD
+from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD, OUTPUT_OF_ALL, OUTPUT_OF_POD
+from podkeep.runtime.oci.driver import OWN_OUTPUT_BYTES
 from support import unanswering
 from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, namespaces, pod, wait_for
 from support.daemon import Daemon
@@ -105,6 +106,36 @@ def test_commands_of_one_pod_leave_room_for_those_of_others(pods: Pods) -> None:
             return False  # they are being killed
 
     wait_for(ended, "the end of the commands")
+
+
+def test_what_commands_of_all_pods_write_has_a_bound(pods: Pods) -> None:
+    """A probe may write 16 MiB and go on for hours: two in each of a hundred pods were gigabytes."""
+    containers = [pods.launch(pods.run(pod(f"writer{number}"))) for number in range(OUTPUT_OF_ALL // OUTPUT_OF_POD + 1)]
+    script = "head -c 16777000 /dev/zero; : >/written$0; until [ -e /go ]; do sleep 0.1; done"
+    requests = [
+        api.ExecSyncRequest(container_id=container, cmd=["sh", "-c", script, number])
+        for container in containers
+        for number in "12"
+    ]
+
+    async def go() -> list[int]:
+        call = pods._client.runtime.ExecSync
+        flood = asyncio.gather(*map(call, requests))
+
+        async def all_say(*command: str) -> bool:
+            asked = [api.ExecSyncRequest(container_id=container, cmd=command) for container in containers]
+            return all(answer.exit_code == 0 for answer in await asyncio.gather(*map(call, asked)))
+
+        while not await all_say("test", "-e", "/written1", "-a", "-e", "/written2"):
+            assert not flood.done()
+        said = await call(api.ExecSyncRequest(container_id=containers[0], cmd=["head", "-c", "16000", "/dev/zero"]))
+        assert len(said.stdout) == 16000
+        assert await all_say("touch", "/go")
+        return [len(answer.stdout) for answer in await flood]
+
+    found = pods.wait(go())
+    assert sum(found) <= OUTPUT_OF_ALL + len(found) * OWN_OUTPUT_BYTES
+    assert min(found) >= OWN_OUTPUT_BYTES
 
 
 @contextmanager

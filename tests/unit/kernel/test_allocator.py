@@ -18,3 +18,11 @@ def test_a_stream_through_large_buffers_needs_no_new_pages(keep: bool, least: in
     )
 
     assert least <= int(done.stdout) <= most  # 16 pages a piece otherwise
+
+
+def test_large_buffers_are_given_back_when_they_are_freed() -> None:
+    program = Path(__file__).with_name("programs") / "buffers.py"
+    done = subprocess.run([sys.executable, str(program)], stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    before, held, after = map(int, done.stdout.split())
+    assert held - before >= 80
+    assert after - before < 10

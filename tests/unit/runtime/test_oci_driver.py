@@ -438,6 +438,16 @@ def test_outputs_of_several_commands_share_what_they_may_keep() -> None:
     assert len(third.kept) == OWN_OUTPUT_BYTES + 100_000
 
 
+def test_what_some_commands_share_is_counted_with_what_all_have() -> None:
+    of_all = Allowance(100)
+    one, other = Allowance(80, of_all), Allowance(80, of_all)
+    assert [one.take(90), other.take(90)] == [80, 20]
+    one.give_back(50)
+    assert [other.take(90), one.take(1)] == [50, 0]
+    other.give_back(70)
+    assert [one.take(90), of_all.take(90)] == [50, 20]
+
+
 class _NoMemory(Allowance):
     def take(self, wanted: int) -> int:
         raise MemoryError(wanted)

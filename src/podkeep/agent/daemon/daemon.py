@@ -65,7 +65,7 @@ from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
-from podkeep.kernel.process import lsm
+from podkeep.kernel.process import allocator, lsm
 
 log = logging.getLogger(__name__)
 
@@ -180,6 +180,7 @@ async def _serve(
     certify: Callable[[Sequence[str]], object] | None,
 ) -> None:
     stop = bound.asked
+    allocator.return_buffers()
     loop = asyncio.get_running_loop()
     loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     bound.follow()

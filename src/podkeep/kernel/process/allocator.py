@@ -1,4 +1,5 @@
-"""How the C library's allocator deals with large buffers (mallopt(3)), for processes that stream gibibytes.
+"""How the C library's allocator deals with large buffers (mallopt(3)): used again where gibibytes are streamed, given
+back in daemons.
 
 By default glibc maps a buffer of some hundred KiB anew each time and gives it back when it is freed, so the kernel
 zeroes a page for every page that is streamed; and each thread gets an arena of its own.
@@ -12,6 +13,8 @@ from podkeep.kernel import libc
 
 _LARGEST = 4 << 20
 """Bytes of a buffer that is mapped on its own."""
+_RETURNED = 1 << 20
+"""Bytes of one that is given back at once."""
 _KEPT = 16 << 20
 """Bytes of freed memory that stay with the process."""
 
@@ -33,6 +36,14 @@ def keep_buffers() -> None:
         (_Option.TRIM_THRESHOLD, _KEPT),
     ):
         libc.mallopt(option, value)
+
+
+def return_buffers() -> None:
+    """Have each large buffer mapped on its own, so that it is the system's again when it is freed.
+
+    By default glibc does so until one was freed, and keeps buffers of that size from then on, up to 32 MiB.
+    """
+    libc.mallopt(_Option.MMAP_THRESHOLD, _RETURNED)
 
 
 def give_back() -> None:

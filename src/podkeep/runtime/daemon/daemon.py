@@ -29,7 +29,7 @@ from podkeep.kernel.cgroup import cgroup_dynmods, systemd
 from podkeep.kernel.cgroup.cgroup_stats import open_reader
 from podkeep.kernel.cgroup.cgroups import Cgroups, detect
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
-from podkeep.kernel.process import procfs
+from podkeep.kernel.process import allocator, procfs
 from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
 from podkeep.runtime.bundle import image_volumes, rootfs_variants
@@ -269,6 +269,7 @@ class _Daemon:
 
         :param reload_at_once: says whether the configuration has changed since it was read.
         """
+        allocator.return_buffers()
         loop = asyncio.get_running_loop()
         # asyncio's own has at most 32 threads, which the steps of one pod that hang could take.
         loop.set_default_executor(SharedThreads(THREADS, share=THREADS_OF_ONE, name="work"))

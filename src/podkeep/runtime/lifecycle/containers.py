@@ -75,6 +75,8 @@ COMMANDS_OF_POD = 64
 """Of them those of one pod. A kubelet asks for a few for each container: its probes and its hooks."""
 OUTPUT_OF_POD = 32 << 20
 """Bytes of output that the commands of one pod keep together until they end."""
+OUTPUT_OF_ALL = 128 << 20
+"""Of those of all pods: a probe may write as much and go on. A kubelet reads 10 KiB of what one says."""
 
 
 @dataclass
@@ -107,6 +109,7 @@ class Containers:
         self._changing: SingleFlight[None] = SingleFlight()
         self._exec_threads = ThreadPoolExecutor(EXEC_THREADS, thread_name_prefix="exec")
         self._commands: dict[SandboxID, PodCommands] = {}
+        self._output = Allowance(OUTPUT_OF_ALL)
         # Threads of commands wait for it in the same poll(2) as for the output of their commands.
         self._stop_execs = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._monitor = ExitMonitor(self._ended)
@@ -446,7 +449,7 @@ class Containers:
         container = self._state.running_container(text)
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
-        commands = self._commands.setdefault(sandbox.id, PodCommands(Allowance(OUTPUT_OF_POD)))
+        commands = self._commands.setdefault(sandbox.id, PodCommands(Allowance(OUTPUT_OF_POD, self._output)))
         if commands.running >= COMMANDS_OF_POD:
             raise ResourceExhausted(
                 f"{commands.running} commands of ExecSync run in pod sandbox {sandbox.id}, and no more may",

@@ -59,7 +59,7 @@ END_TIMEOUT_S = 5.0
 """How long a conmon may take to end after it has said that there is no container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
-OWN_OUTPUT_BYTES = 64 * 1024
+OWN_OUTPUT_BYTES = 16 * 1024
 """Of them what each output may keep in any case."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
 _TIME_STAMP = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z: ")
@@ -146,22 +146,29 @@ class ExecResult:
 
 
 class Allowance:
-    """Bytes that several commands may keep together. Used by their threads."""
+    """Bytes that several commands may keep together. Used by their threads.
 
-    def __init__(self, limit: int) -> None:
-        self._left = limit
+    :param of: what they have in common with others: they are counted there as well.
+    """
+
+    def __init__(self, limit: int, of: Allowance | None = None) -> None:
+        self._left, self._of = limit, of
         self._lock = threading.Lock()
 
     def take(self, wanted: int) -> int:
         """Return how many of ``wanted`` bytes may be kept; they are counted until :meth:`give_back`."""
         with self._lock:
             taken = min(wanted, self._left)
+            if self._of is not None:
+                taken = self._of.take(taken)
             self._left -= taken
             return taken
 
     def give_back(self, count: int) -> None:
         with self._lock:
             self._left += count
+            if self._of is not None:
+                self._of.give_back(count)
 
 
 @dataclass(frozen=True, kw_only=True)

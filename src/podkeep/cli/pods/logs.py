@@ -19,7 +19,7 @@ from podkeep.cli.core import completion, connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line
-from podkeep.cli.pods.targets import Target, container_status, find_pod, find_target, namespace_option
+from podkeep.cli.pods.targets import Target, container_status, find_target, namespace_option, require_container
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
@@ -180,8 +180,8 @@ async def _several(client: CriClient, config: Config, chosen: _Chosen) -> list[_
         if path and (chosen.all_containers or chosen.container or not _is_one_of_several(newest, pod, name)):
             found.append(_Source(pod=pod, container=name, identity=item.id, path=Path(path)))
     if not found:
-        if chosen.pod and not pods:
-            await find_pod(client, config, chosen.pod, chosen.namespace)  # says why
+        if chosen.pod:
+            await require_container(client, config, chosen.pod, chosen.namespace)  # says why there is none
         what = f"pod {chosen.pod}" if chosen.pod else f"pods with {chosen.selector}"
         raise NotFound(
             f"no containers of {what} in namespace {chosen.namespace}", hint="`podkeep ps -a` lists all pods"

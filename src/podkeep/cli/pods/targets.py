@@ -80,9 +80,9 @@ async def find_target(client: CriClient, config: Config, target: Target, *, runn
     :raises InvalidArgument: if no container is named and there are several.
     """
     sandbox = await find_pod(client, config, target.pod, target.namespace)
-    known = told(config, sandbox)
+    known, more = told(config, sandbox), _more(config, target.pod, target.namespace)
     try:
-        found = choose_container(await _containers(client, sandbox), target.pod, target.container, known)
+        found = choose_container(await _containers(client, sandbox), target.pod, target.container, known, more)
     except FailedPrecondition as error:
         raise await _never_started(config, error, target) from error
     name = found.metadata.name
@@ -102,6 +102,28 @@ def _waiting_to_start(container: str, pod: str, reason: WaitingReason) -> str:
 def _option(namespace: str) -> str:
     """Return what a command needs to name a namespace."""
     return "" if namespace == "default" else f" -n {namespace}"
+
+
+async def require_container(client: CriClient, config: Config, pod: str, namespace: str) -> None:
+    """Return if a pod has a container that was started.
+
+    :raises NotFound: if there is no such pod.
+    :raises FailedPrecondition: if it waits for the first one, or ended before.
+    """
+    sandbox = await find_pod(client, config, pod, namespace)
+    known = told(config, sandbox)
+    named = [*known.init, *known.main]
+    if named and not await _containers(client, sandbox):
+        first = next((name for name in named if name in known.waiting), named[0])
+        await find_target(client, config, Target(pod=pod, namespace=namespace, container=first))
+
+
+def _more(config: Config, pod: str, namespace: str) -> str:
+    """Return where more is said of a pod that waits: an API has its events."""
+    from podkeep.cli.core import node_report
+
+    told = node_report.of(config)
+    return _describe(pod, namespace) if told is not None and told.embedded else _STARTS
 
 
 async def _never_started(config: Config, error: PodkeepError, target: Target) -> PodkeepError:
@@ -137,7 +159,7 @@ def told(config: Config, sandbox: api_pb2.PodSandbox) -> Containers:
 async def absent(config: Config, error: NotFound, name: str, namespace: str) -> PodkeepError:
     """Return what to say of a pod that the runtime does not have: why, if its agent or this node's API knows it."""
     if reason := _before_sandbox(config, name, namespace):
-        return FailedPrecondition(f'pod "{name}" is waiting to start: {reason}', hint=_STARTS)
+        return FailedPrecondition(f'pod "{name}" is waiting to start: {reason}', hint=_more(config, name, namespace))
     said = await _ask_api(config, lambda api: api.why_not_here(name, namespace))
     return FailedPrecondition(said, hint=_describe(name, namespace)) if said else error
 
@@ -217,12 +239,17 @@ async def _containers(client: CriClient, sandbox: api_pb2.PodSandbox) -> Sequenc
 
 
 def choose_container(
-    containers: Iterable[api_pb2.Container], pod: str, name: str | None, told: Containers = UNTOLD
+    containers: Iterable[api_pb2.Container],
+    pod: str,
+    name: str | None,
+    told: Containers = UNTOLD,
+    more: str = _STARTS,
 ) -> api_pb2.Container:
     """Return the container meant by ``name`` (see :func:`find_container`).
 
     :param told: what the pod's agent says: init and ephemeral containers are not counted when one is chosen, and
         others may be still to come.
+    :param more: the hint for one that has not started yet.
     :raises NotFound: if there is none.
     :raises FailedPrecondition: if it has not started yet.
     :raises InvalidArgument: if ``name`` is ``None`` and there are several.
@@ -247,4 +274,4 @@ def choose_container(
         text = f'container "{name}" in pod "{pod}" has not run, and nobody starts it'
         raise FailedPrecondition(text, hint=f"what ran the pod has ended; `podkeep rm {pod}` removes it")
     reason = told.waiting.get(name, WaitingReason(reason=told.first_wait(()), message=""))
-    raise FailedPrecondition(_waiting_to_start(name, pod, reason), hint=_STARTS)
+    raise FailedPrecondition(_waiting_to_start(name, pod, reason), hint=more)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from agent.conftest import BCRYPT_OF_SECRET, LOGIN
 from agent.manifests import pod
 
 from support.container_mounts import ContainerMounts
+from support.images import busybox_layout
 from support.registry import Registry
 from support.running_node import own_base
 from support.supervised_node import SupervisedDaemon, SupervisedNode
@@ -17,8 +20,19 @@ from support.timeout import TIMEOUT_S
 
 
 @pytest.fixture
-def node(open_directory: Path, registry: Registry, mounts_of_containers: ContainerMounts) -> Iterator[SupervisedNode]:
+def private(tmp_path: Path) -> Iterator[Registry]:
+    """A registry that asks for credentials."""
+    with Registry(tmp_path / "private", htpasswd=f"user:{BCRYPT_OF_SECRET}\n") as running:
+        yield running
+
+
+@pytest.fixture
+def node(
+    open_directory: Path, registry: Registry, private: Registry, mounts_of_containers: ContainerMounts
+) -> Iterator[SupervisedNode]:
     daemon = SupervisedDaemon.of(own_base(open_directory), registry.host, mounts_of_containers)
+    daemon.extra += f'[registries."{private.host}"]\ninsecure = true\n'
+    daemon.write()
     with SupervisedNode(daemon) as running:
         yield running
         daemon.run("delete", "pods", "--all", timeout=TIMEOUT_S)
@@ -46,3 +60,22 @@ def test_a_pod_that_waits_says_why_and_where_is_more(node: SupervisedNode, image
     node.until(lambda: words == node.daemon.run("logs", "web").stderr, "it waits for its ConfigMap")
     for verb in (["logs", "web", "--all-containers"], ["exec", "web", "id"]):
         assert said(node, *verb) == words, verb
+
+
+def test_what_to_do_about_a_registry_that_wants_credentials(
+    node: SupervisedNode, private: Registry, tmp_path: Path
+) -> None:
+    node.apply(lacking("web", private.push(busybox_layout(tmp_path / "image"), "team/web:1", headers=LOGIN)))
+    asks = "the registry asks for credentials; hint: give the pod an image pull secret"
+    node.until(lambda: "BackOff" in (found := said(node, "logs", "web")) and found, "its image cannot be pulled")
+    for verb in (["logs", "web"], ["status"]):
+        done = node.daemon.run(*verb)
+        assert asks in done.stdout + done.stderr, (verb, done.stdout, done.stderr)
+    described = node.daemon.run("describe", "pod", "web", check=True).stdout
+    first, _, rest = described.partition("\n")
+    assert asks in first
+    assert asks in rest.partition("Events:")[2]
+    (status,) = json.loads(node.daemon.run("get", "pod", "web", "-o", "json", check=True).stdout)["status"][
+        "containerStatuses"
+    ]
+    assert asks in status["state"]["waiting"]["message"]

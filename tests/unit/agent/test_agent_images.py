@@ -203,6 +203,12 @@ def test_a_runtime_that_cannot_look(tmp_path: Path) -> None:
             f"image pull failed for {IMAGE} because the registry is unavailable: r.example: refused",
         ),
         (
+            RegistryUnavailable("RegistryUnavailable: r.example: refused", hint="check it"),
+            "RegistryUnavailable",
+            f"image pull failed for {IMAGE} because the registry is unavailable: r.example: refused; hint: check it",
+        ),
+        (PermissionDenied("no", hint="log in"), "ErrImagePull", "no; hint: log in"),
+        (
             PermissionDenied("SignatureValidationFailed: unknown key"),
             "SignatureValidationFailed",
             f"image pull failed for {IMAGE} because the signature validation failed: unknown key",
@@ -237,7 +243,7 @@ def test_a_pull_that_fails_is_tried_again_after_its_back_off(
     assert len(runtime.pulls) == 4
     round_trip = [
         ("Normal", "Pulling", f'Pulling image "{IMAGE}"'),
-        ("Warning", "Failed", f'Failed to pull image "{IMAGE}": {error.message}'),
+        ("Warning", "Failed", f'Failed to pull image "{IMAGE}": {error}'),
     ]
     back_off = ("Normal", "BackOff", f'Back-off pulling image "{IMAGE}"')
     assert runtime.said()[:7] == [*round_trip, back_off, back_off, *round_trip, back_off]

@@ -243,8 +243,9 @@ class Images:
                 record.credentials = used if used in pod.keyring.lookup(name.name) else None
         except PodkeepError as error:
             text = f'Failed to pull image "{image}": {error.message}'
-            _report(wanted, pod, "Failed", text, warning=True)
-            waiting, detail = _explain(image, error.message)
+            # With the hint, as a kubelet shows all that a runtime says: who looks at the pod is to see what to do.
+            _report(wanted, pod, "Failed", f'Failed to pull image "{image}": {error}', warning=True)
+            waiting, detail = _explain(image, str(error))
             self._back_off.failed(key, self._clock(), f"{waiting}: {detail}")
             failure = PullFailed(text, waiting=waiting, detail=detail, again=SEEN_S, hint=error.hint)
             raise failure.of(wanted.container) from error

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _CLIENT_ID = "podkeep"
 _MAX_TOKEN_BYTES = 1 << 20
 _NO_CREDENTIALS = (
-    "an image pull secret has credentials, or give some: `podkeep image pull --creds`, images.docker_config;"
+    "give the pod an image pull secret, or the node images.docker_config; or use `podkeep image pull --creds`;"
     " `podkeep artifact` has those of `podman login` and `docker login`"
 )
 _SENDABLE = re.compile(r"[!-~]{1,32768}")

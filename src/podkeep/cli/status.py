@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import NotFound, PodkeepError
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -19,6 +22,9 @@ from podkeep.cli.objects import events
 from podkeep.cli.objects.describe import node_summary
 from podkeep.cli.objects.reach import Api, Reach, run
 from podkeep.cli.pods import verdicts
+
+if TYPE_CHECKING:
+    from podkeep.base.config import Config
 
 Object = dict[str, Any]
 _SHOWN = 20
@@ -74,7 +80,7 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
     told = report.of(invocation.config)
     name = invocation.config.agent.own_name()
     if told is None:
-        status = not_running(name, invocation.config.runtime.socket)
+        status = not_running(name, invocation.config)
     else:
         status = judged(told, name, _seen(invocation, told, name), time.time())
     forms.show(output, status, lines(status, time.time()))
@@ -109,16 +115,36 @@ def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:
         return Seen(problem=error.message)
 
 
-def not_running(name: str, socket: str) -> Status:
+def not_running(name: str, config: Config) -> Status:
     """Return the status of a machine on which no ``podkeep node`` runs."""
     from podkeep.cli.core.connection import check_listening
 
+    socket = config.runtime.socket
     try:
         check_listening(socket)
         runtime = f"; a runtime serves {socket} (`podkeep ps` lists its pods)"
     except PodkeepError:
-        runtime = ""
+        left = _running_without(config)
+        does = "runs" if left == 1 else "run"
+        runtime = f"; {forms.number_of(left, 'container')} of its pods {does} on without it" if left else ""
     return Status(name=name, summary=f"does not run: start it with `podkeep node`{runtime}", is_well=False)
+
+
+def _running_without(config: Config) -> int:
+    """Return how many containers run while no runtime does; those that cannot be looked at are not counted."""
+    from podkeep.base.ids import ContainerID
+    from podkeep.kernel.process import procfs
+    from podkeep.runtime.model.layout import Layout
+
+    layout, count = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run)), 0
+    with suppress(OSError):
+        for name in os.listdir(layout.bundles):
+            # The number of one that has ended may be another process's: conmon has written its exit then.
+            if not (layout.exits / name).exists():
+                with suppress(OSError, ValueError, NotFound):
+                    procfs.identify(int((layout.bundle(ContainerID(name)) / "pid").read_text()))
+                    count += 1
+    return count
 
 
 def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:

@@ -161,7 +161,8 @@ def test_a_second_node_is_refused_and_pods_outlive_the_first(node: Node, image: 
     node.end()
     ends = [line for line in node.log if "supervisor stopping" in line]
     assert [line.split()[-1] for line in ends] == ["agent", "api", "runtime"], "in this order"
-    assert "start it with `podkeep node`" in node.podkeep("status", status=1)
+    runs_on = "does not run: start it with `podkeep node`; 1 container of its pods runs on without it\n"
+    assert node.podkeep("status", status=1) == f"node node-1: {runs_on}"
     node.start()
     node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
     told = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"][0]
@@ -409,6 +410,7 @@ def test_pods_are_ended_with_the_node_if_told(node: Node, image: str) -> None:
     node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
     node.end()
     assert [line for line in node.log if "no pod is left" in line] != []
+    assert node.podkeep("status", status=1).endswith("start it with `podkeep node`\n")
     node.start()
     node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
 

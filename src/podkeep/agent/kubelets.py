@@ -1,9 +1,10 @@
-"""The directories and cgroups of kubelets on this machine, which must not be the agent's.
+"""The directories, cgroups and runtimes of kubelets on this machine, which must not be the agent's.
 
 A kubelet removes whatever it does not know: pod directories below its root ("Orphaned pod found, removing"), log
-directories of pods, cgroups below ``kubepods``. A pod of ours in there loses its volumes while it runs.
+directories of pods, cgroups below ``kubepods``, containers and sandboxes of the runtime that it uses ("Clean up
+containers for orphaned pod"). A pod of ours in there loses its volumes while it runs, or is ended every few seconds.
 
-Owns: which directories kubelets use, and the refusal to share one with a kubelet that runs. Does not own: which
+Owns: what kubelets use, and the refusal to share one with a kubelet that runs. Does not own: which
 processes are kubelets (``mountns.daemons``). Called before a pod is taken on, and by ``podkeep doctor``. Blocking.
 """
 
@@ -40,21 +41,21 @@ _NOBODY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED})
 
 @dataclass(frozen=True, kw_only=True)
 class Kubelet:
-    """A kubelet that runs: how it was found, and the directories that it removes things from."""
+    """A kubelet that runs: how it was found, the directories that it removes things from, and its runtime's socket."""
 
     who: str
     root: str
     pod_logs: tuple[str, ...]
+    endpoint: str = ""
 
 
 def require_apart(config: Config) -> list[Kubelet]:
-    """Return the kubelets that run, if none of them uses a directory or a cgroup of the agent.
+    """Return the kubelets that run, if none of them uses a directory, a cgroup or the runtime of the agent.
 
-    :raises FailedPrecondition: naming the setting, the directory and the kubelet.
+    :raises FailedPrecondition: naming the setting, its value and the kubelet.
     """
     kubelets = find(config)
-    for refusal in conflicts(config, kubelets):
-        raise refusal
+    _refuse(config, kubelets)
     return kubelets
 
 
@@ -73,13 +74,12 @@ class KnownKubelets:
         self._lock = asyncio.Lock()
 
     async def require_apart(self) -> list[Kubelet]:
-        """Return the kubelets that run, if none of them uses a directory or a cgroup of the agent.
+        """Return the kubelets that run, if none of them uses a directory, a cgroup or the runtime of the agent.
 
-        :raises FailedPrecondition: naming the setting, the directory and the kubelet.
+        :raises FailedPrecondition: naming the setting, its value and the kubelet.
         """
         found = await self.found()
-        for refusal in conflicts(self._config, found):
-            raise refusal
+        _refuse(self._config, found)
         return found
 
     async def found(self) -> list[Kubelet]:
@@ -101,6 +101,7 @@ def find(config: Config) -> list[Kubelet]:
             who=str(daemon),
             root=daemon.root or ROOT,
             pod_logs=(daemon.pod_logs,) if daemon.pod_logs else (POD_LOGS,),
+            endpoint=daemon.endpoint,
         )
         for daemon in daemons.find()
         if daemon.name == KUBELET
@@ -113,8 +114,23 @@ def find(config: Config) -> list[Kubelet]:
     return found
 
 
+def _refuse(config: Config, kubelets: Sequence[Kubelet]) -> None:
+    for refusal in conflicts(config, kubelets):
+        raise refusal
+    ours = os.path.realpath(config.runtime.socket.removeprefix("unix://"))
+    for kubelet in kubelets:
+        if kubelet.endpoint and os.path.realpath(kubelet.endpoint) == ours:
+            raise FailedPrecondition(
+                f"runtime.socket: {ours} is the runtime of {kubelet.who}, which ends pods that it does not know",
+                hint="give the pod to the kubelet, or set runtime.root, run and socket to those of another runtime",
+            )
+
+
 def conflicts(config: Config, kubelets: Sequence[Kubelet]) -> Iterator[FailedPrecondition]:
-    """Yield a refusal for each setting that names what one of ``kubelets`` uses."""
+    """Yield a refusal for each setting that names what one of ``kubelets`` removes things from.
+
+    That its runtime is podkeep's is in order, until the agent has pods there.
+    """
     agent = config.agent
     for kubelet in kubelets:
         # By device and inode as well: the directory that a kubelet sweeps may be mounted at another path.

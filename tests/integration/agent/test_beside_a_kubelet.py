@@ -101,6 +101,28 @@ def test_the_cgroup_of_a_kubelets_pods_is_refused_while_one_runs(
     assert "podkeep: runtime.cgroup_parent: /kubepods/ours is in use by kubelet" in done.stderr
 
 
+@pytest.mark.parametrize("how", ["option", "file"])
+def test_the_runtime_of_a_kubelet_is_refused_while_it_runs(
+    own_runner: Runner, image: str, tmp_path: Path, how: str
+) -> None:
+    daemon = own_runner.daemon.start()
+    link = tmp_path / "link.sock"
+    link.symlink_to(daemon.socket)
+    config = tmp_path / "kubelet.yaml"
+    config.write_text(f"containerRuntimeEndpoint: unix://{link}\n" if how == "file" else "")
+    option = f"--container-runtime-endpoint=unix://{link}" if how == "option" else f"--config={config}"
+    with kubelet(tmp_path, f"--root-dir={tmp_path / 'other'}", option) as pid:
+        done = own_runner.run(pod(shell(image, "true")))
+        assert not [line for line in daemon.run("doctor").stdout.splitlines() if line.startswith("missing  kubelet")]
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        f"podkeep: runtime.socket: {daemon.socket} is the runtime of kubelet (pid {pid}), which ends pods that it does "
+        "not know\nhint: give the pod to the kubelet"
+    )
+    assert own_runner.pods() == []
+    assert own_runner.run(pod(shell(image, "true"))).returncode == 0
+
+
 def test_user_ids_that_a_kubelets_pod_has_are_not_given_to_another(
     own_runner: Runner, image: str, tmp_path: Path
 ) -> None:

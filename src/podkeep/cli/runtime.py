@@ -137,6 +137,8 @@ def serve(
         log.warning("container mounts are not hidden: mountns.enabled is false")
     run = Path(config.runtime.run)
     background.require_writable("runtime.root", Path(config.runtime.root))
+    if (place := Path(config.runtime.socket).parent) != run:
+        background.require_writable("runtime.socket", place)
     background.require_writable("runtime.run", run)
     lock = lockfile.acquire(run / "runtime.lock", hint="a runtime serves already; end it with `podkeep runtime stop`")
     joined = None

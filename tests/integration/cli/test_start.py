@@ -153,6 +153,27 @@ def test_a_directory_that_cannot_be_written_is_one_clear_error(
     )
 
 
+@pytest.mark.parametrize("verb", ["runtime", "run"])
+def test_a_directory_of_the_socket_that_cannot_be_written_is_no_defect(
+    stopped: Daemon, tmp_path: Path, verb: str
+) -> None:
+    top = stopped.base / "read-only"
+    top.mkdir(mode=0o711)
+    mounts.mount("tmpfs", top, fstype="tmpfs", flags=MountFlag.RDONLY)
+    setting = ("--set", f"runtime.socket={top}/d/podkeep.sock")
+    try:
+        done = stopped.run(*setting, verb, *([str(pod(tmp_path / "one.json"))] if verb == "run" else []))
+        checked = stopped.run(*setting, "config", "check")
+    finally:
+        mounts.unmount(top)
+    assert done.returncode == 1
+    error, hint = done.stderr.splitlines()
+    assert error.endswith(f"runtime.socket: {top}/d cannot be written: Read-only file system")
+    assert f"`findmnt --target {top}` says" in hint
+    assert not stopped.layout.run.exists()
+    assert re.search(rf"^missing +runtime\.socket +{top}/d: cannot be written$", checked.stdout, re.MULTILINE)
+
+
 @pytest.mark.parametrize("verb", ["run", "agent"])
 @pytest.mark.parametrize("key", ["root", "pod_logs"])
 def test_a_directory_of_pods_that_cannot_be_written_is_no_defect(

@@ -61,9 +61,10 @@ def require_writable(key: str, path: Path, mode: int = 0o711) -> None:
             number = errno.EROFS if read_only else errno.EACCES
             raise OSError(number, os.strerror(number), str(path))
     except OSError as error:
+        existing = next(place for place in (path, *path.parents) if place.exists())  # findmnt needs one
         raise FailedPrecondition(
             f"{key}: {path} cannot be written: {error.strerror}",
-            hint=f"set {key} to a directory that can be written; `findmnt --target {path}` says what it is on",
+            hint=f"set {key} to a directory that can be written; `findmnt --target {existing}` says what it is on",
         ) from error
 
 

@@ -79,8 +79,8 @@ def directory(name: str, path: Path) -> Finding:
 
 def unwritable(config: Config) -> list[Finding]:
     """Return the directories without which no daemon serves, and in which nothing can be made; none if not root."""
-    wanted = _directories(config) | {"agent.pod_logs": config.agent.pod_logs}
-    found = (_unwritable(name, Path(path)) for name, path in wanted.items())
+    others = {"agent.pod_logs": config.agent.pod_logs, "runtime.socket": os.path.dirname(config.runtime.socket)}
+    found = (_unwritable(name, Path(path)) for name, path in (_directories(config) | others).items())
     return [item for item in found if item is not None]
 
 

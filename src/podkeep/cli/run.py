@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
@@ -389,9 +390,9 @@ class _Supervisor:
                 worker.stop(0)
             return
         self._signal = number
+        self._stop()
         if sys.stderr.isatty():
             _say("stopping; Ctrl-C again to kill")
-        self._stop()
 
     def exit_status(self, results: Sequence[PodResult]) -> int:
         """Return the exit status: of the signal that ended this command, or of the first pod that failed."""
@@ -401,9 +402,14 @@ class _Supervisor:
 
 
 def _say(text: str) -> None:
-    """Print to standard error; after SIGHUP the terminal behind it may be gone, and the pods are ended all the same."""
+    """Print to standard error, if somebody reads it: the pods are ended all the same.
+
+    After SIGHUP the terminal behind it may be gone; a pipe or terminal that nobody reads would keep the event loop.
+    """
     with suppress(OSError):
-        click.echo(text, err=True)
+        _, is_read, _ = select.select([], [sys.stderr], [], 0)
+        if is_read:
+            click.echo(text, err=True)
 
 
 def _echo_json(pods: Sequence[tuple[Pod, PodStatus]]) -> None:

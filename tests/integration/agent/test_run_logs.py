@@ -50,6 +50,20 @@ def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, image: s
     assert (status, err) == (130, "podkeep: interrupted: the last output is left out\n")
 
 
+def test_a_signal_stops_a_pod_whose_errors_nobody_reads_either(runner: Runner, image: str) -> None:
+    read, write = os.pipe()
+    command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
+    with subprocess.Popen(command, stdout=write, stderr=write) as process:
+        os.close(write)
+        try:
+            until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+        finally:
+            process.kill()
+            os.close(read)
+
+
 def test_the_log_of_a_pod_that_writes_fast_is_bounded(runner: Runner, image: str) -> None:
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:

@@ -116,6 +116,29 @@ def test_unknown_and_duplicate_fields(api: ApiDaemon, mode: str, code: int, warn
         assert warning == "299 - " + json.dumps(field)
 
 
+@pytest.mark.requirement("U4")
+@pytest.mark.parametrize("verb", ["POST", "PATCH"])
+def test_the_old_name_of_host_users(api: ApiDaemon, verb: str) -> None:
+    """Who uses it is warned in a header; together with its opposite it is invalid, and both fields are named."""
+    pods = "/api/v1/namespaces/default/pods"
+    client = ApiClient(api.socket)
+
+    def ask(**fields: bool) -> tuple[int, list[str], str]:
+        spec = {"containers": [{"name": "c", "image": "example.com/x:1"}], **fields}
+        body = json.dumps({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "old"}, "spec": spec})
+        path, media = (f"{pods}/old?fieldManager=me&", APPLY) if verb == "PATCH" else (f"{pods}?", "application/json")
+        client.request(verb, f"{path}dryRun=All", body, {"Content-Type": media})
+        with client.getresponse() as response:
+            return response.status, response.headers.get_all("Warning", []), response.read().decode()
+
+    status, warnings, said = ask(userHostNamespace=True)
+    assert status == 201, said
+    assert warnings == ['299 - "spec.userHostNamespace: deprecated; use hostUsers instead"']
+    status, warnings, said = ask(userHostNamespace=True, hostUsers=False)
+    assert (status, warnings) == (422, []), said
+    assert "spec.userHostNamespace: Invalid value: true: cannot be true when `hostUsers` is false" in said
+
+
 PATCHES: list[tuple[str, Any, int, str]] = [
     *((media, "{", 400, "") for media in (JSON_PATCH, MERGE, STRATEGIC)),
     *((media, "5", 400, "") for media in (JSON_PATCH, MERGE, STRATEGIC)),

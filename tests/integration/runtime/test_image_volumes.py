@@ -107,6 +107,24 @@ def test_content_of_an_image_is_mounted(pods: Pods, data: str) -> None:
     assert not [option for option in entry.super_options if option.startswith("upperdir")]
 
 
+@pytest.mark.requirement("V55")
+def test_what_an_upper_layer_hides_is_not_there(pods: Pods, registry: Registry, tmp_path: Path) -> None:
+    """A whiteout hides a file or a directory, an opaque directory all that lower layers have in it."""
+    lower = (
+        directory("opaque"), file("opaque/old"), directory("opaque/below"), file("opaque/below/old"),
+        directory("gone"), file("gone/old"), file("kept", "kept"),
+    )  # fmt: skip
+    upper = (directory("opaque"), file("opaque/.wh..wh..opq"), file("opaque/new"), file(".wh.gone"))
+    reference = push(registry, tmp_path / "hides", "hides:1", lower, upper)
+    pods.pull(reference)
+    sandbox = pods.run()
+    container = pods.launch(sandbox, mounts=[volume(reference)])
+    found = pods.read(container, "cd /volume; find . -mindepth 1 | sort").split()
+    pods.remove(sandbox)
+    pods.remove_image(reference)
+    assert found == ["./kept", "./opaque", "./opaque/new"]
+
+
 @pytest.mark.requirement("V66")
 def test_image_of_a_root_file_system_is_a_volume_as_well(pods: Pods) -> None:
     container = pods.launch(pods.run(), mounts=[volume(pods.image)])

@@ -467,6 +467,14 @@ def test_a_back_off_is_as_long_whatever_is_done_to_the_clock(stamp: float) -> No
         assert isinstance(decision.action, StartContainer) if action is None else decision.action == action
 
 
+def test_how_long_a_container_ran_is_as_long_whatever_is_done_to_the_clock() -> None:
+    """One that crashed after a second, in which the clock was set two hours ahead, has not become healthy."""
+    last = view("a", State.EXITED, 1, started_at=int((NOW - 7200) * 1e9))
+    state = WorkerState(ended={last.id: NOW}, ran={last.id: 1.0})
+    pod = make("Always", {"name": "a"})
+    assert ask(pod, seen(last), state=state, delay=10.0) == ["wait"]
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

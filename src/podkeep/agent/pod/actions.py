@@ -144,6 +144,8 @@ class WorkerState:
     """The status that was last reported: attempts of containers that the runtime has forgotten are counted in it."""
     ended: Mapping[str, float] = field(default_factory=dict)
     """By container ID: when it ended, by the clock that decisions go by; of others the runtime's time of day counts."""
+    ran: Mapping[str, float] = field(default_factory=dict)
+    """By container ID: for how many seconds of that clock it ran, likewise."""
 
 
 NO_STATE = WorkerState()

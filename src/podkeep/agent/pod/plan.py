@@ -486,7 +486,7 @@ class _Containers:
         # back-off.
         if latest is None or latest.state is not State.EXITED or (start.init and self._here(name) is None):
             return held
-        if latest.ran > HEALTHY_AFTER:
+        if self._state.ran.get(latest.id, latest.ran) > HEALTHY_AFTER:
             return held
         delay = self._clock.delay(name)
         if latest.id in self._state.killed:

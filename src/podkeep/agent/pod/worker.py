@@ -371,6 +371,7 @@ class PodWorker:
                 if not self._to_end():
                     raise
                 continue
+            self._ends.note(observed)
             self._note_probes(observed)
             self._resizing.note_end(self.pod)
             await self._report(observed)
@@ -434,7 +435,8 @@ class PodWorker:
             killed=self._killed,
             probes=self._probe_results(),
             previous=self._reported or self.pod.status,
-            ended=self._ends.note(observed),
+            ended=self._ends.at,
+            ran=self._ends.ran,
             actuated=None if allocation is None or self._resizing.is_held() else allocation.actuated.containers,
             actuated_pod=None if allocation is None else allocation.actuated.pod,
         )
@@ -574,7 +576,7 @@ class PodWorker:
         elif isinstance(action, StartContainer):
             previous = action.previous
             if previous is not None:
-                self._back_off.restarted(previous.name, previous.ran)
+                self._back_off.restarted(previous.name, self._ends.ran.get(previous.id, previous.ran))
             await self._resizing.before_start(self.pod, action.container.name)
             await self._start_container(action, observed, admitted)
             self._node.allocations.started(self.pod.metadata.uid, action.container.name)

@@ -153,6 +153,20 @@ def test_a_pod_runs_and_leaves_nothing(service: Service, handler: str) -> None:
     assert service.left() == before
 
 
+def test_a_child_for_which_memory_runs_out_ends_its_container(service: Service) -> None:
+    """As with a kubelet on cgroup version 2, unless it is told otherwise; else nobody would learn of it."""
+    before = service.left()
+    script = "dd if=/dev/zero of=/dev/null bs=256M; echo survived"
+    service.machine.write("/root/pod.json", manifest(script))
+    done = service.machine.podkeep("run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (137, "")
+    assert done.stderr.splitlines()[-1] == "podkeep: container c ended with exit status 137: OOMKilled"
+    single = ("--set", "agent.single_process_oom_kill=true")
+    done = service.machine.podkeep(*single, "run", "/root/pod.json", timeout=TIMEOUT_S, check=False)
+    assert (done.returncode, done.stdout) == (0, "survived\n")
+    assert service.left() == before
+
+
 @pytest.mark.parametrize("service", ["cgroupfs"], indirect=True)
 def test_a_pod_in_a_user_namespace(service: Service) -> None:
     before = service.left()

@@ -394,6 +394,8 @@ class AgentConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Processes and threads of one pod; -1: no limit (kubelet: podPidsLimit)."""
     cpu_cfs_quota: bool = True
     """Enforce limits of CPU time (kubelet: cpuCFSQuota)."""
+    single_process_oom_kill: bool = False
+    """Where memory runs out in a container, end one process and not all of it (kubelet: singleProcessOOMKill)."""
     allowed_unsafe_sysctls: tuple[str, ...] = ()
     """Sysctls beyond the safe ones that pods may set; a name, or a prefix that ends with ``*``."""
     local_storage_capacity_isolation: bool = True

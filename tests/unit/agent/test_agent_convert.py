@@ -250,6 +250,14 @@ def test_resources(resources: dict[str, Any], cgroup: str, expected: tuple[int, 
     assert sandbox(pod).linux.cgroup_parent == f"/podkeep{cgroup}/pod{UID}"
 
 
+def test_memory_that_runs_out_ends_the_whole_container_where_the_kernel_can() -> None:
+    pod = make()
+    (only,) = pod.spec.containers
+    whole = container(pod, resources=linux_resources(pod, only, 8 << 30, ends_whole=True)).linux.resources
+    assert dict(whole.unified) == {"memory.oom.group": "1"}
+    assert dict(container(pod).linux.resources.unified) == {}
+
+
 @pytest.mark.requirement("V32", "V33", "V35", "V36", "V47", "V114")
 def test_an_image_volume_is_asked_for_by_what_the_pull_returned() -> None:
     pod = make({"runtimeClassName": "crun"})

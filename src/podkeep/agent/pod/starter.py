@@ -43,7 +43,7 @@ from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, require_user_n
 from podkeep.agent.pod.termination_messages import log_of
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target
-from podkeep.agent.resources import cgroup_names, class_resources, qos
+from podkeep.agent.resources import cgroup_names, class_resources, podcgroups, qos
 from podkeep.agent.resources.class_resources import Offers
 from podkeep.agent.volumes import container_files
 from podkeep.agent.volumes.images import VolumeImages
@@ -316,7 +316,8 @@ class Starter:
                     container,
                     self._node.memory,
                     self._node.page_sizes,
-                    cfs_quota=self._node.config.agent.cpu_cfs_quota,
+                    cfs_quota=agent.cpu_cfs_quota,
+                    ends_whole=podcgroups.can_end_whole() and not agent.single_process_oom_kill,
                 ),
                 user_namespace=admitted.user_namespace,
                 classes=classes,

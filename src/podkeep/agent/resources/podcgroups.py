@@ -107,6 +107,11 @@ def remove(root: str, uid: str) -> None:
             _remove_directory(cgroups, cgroup)
 
 
+def can_end_whole() -> bool:
+    """Return whether the kernel can end all processes of a container when its memory runs out."""
+    return _cgroups().version == 2
+
+
 @cache
 def _cgroups() -> Cgroups:
     """Return the machine's cgroups; where they are mounted does not change."""

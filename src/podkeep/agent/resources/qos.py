@@ -35,6 +35,8 @@ class LinuxResources:
     oom_score_adj: int
     hugepage_limits: Mapping[str, int] = field(default_factory=dict)
     """Bytes by page size as CRI spells it, ``2MB``; 0 is a limit here."""
+    ends_whole: bool = False
+    """Where memory runs out, all its processes are ended, as cgroup version 2 can (memory.oom.group)."""
 
 
 def qos_class(pod: Pod) -> PodQOSClass:
@@ -70,11 +72,13 @@ def linux_resources(
     page_sizes: Collection[str] = (),
     *,
     cfs_quota: bool = True,
+    ends_whole: bool = False,
 ) -> LinuxResources:
     """Return the limits of ``container``; where it has none, the pod's as a whole apply.
 
     :param memory_capacity: bytes of memory the node has.
     :param cfs_quota: enforce limits of CPU time.
+    :param ends_whole: memory that runs out ends all of it.
     :param page_sizes: huge pages of the node (``2MB``), which a container gets none of unless it asks.
     """
     own = requests.pod_level(pod).limits
@@ -88,6 +92,7 @@ def linux_resources(
         memory_limit_bytes=requests.amount(requests.MEMORY, limits.get(requests.MEMORY, "0")),
         oom_score_adj=oom_score_adj(pod, container, memory_capacity),
         hugepage_limits=dict.fromkeys(page_sizes, 0) | hugepage_limits(requests.amounts(limits)),
+        ends_whole=ends_whole,
     )
 
 

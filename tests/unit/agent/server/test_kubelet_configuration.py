@@ -118,6 +118,7 @@ def test_what_is_no_duration(text: str) -> None:
     ("name", "setting"),
     [
         ("cpuCFSQuota", "cpu_cfs_quota"),
+        ("singleProcessOOMKill", "single_process_oom_kill"),
         ("imageGCHighThresholdPercent", "image_gc_high_threshold_percent"),
         ("clusterDNS", "cluster_dns"),
         ("tlsPrivateKeyFile", "tls_private_key_file"),

@@ -11,7 +11,7 @@ import base64
 import os
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ import msgspec
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.text import rfc3339
+from podkeep.client import kubeconfig
 from podkeep.client.settings import ExecPlugin, Pem, Settings
 from podkeep.http.tls import limit_buffers
 
@@ -52,6 +53,7 @@ class Credentials:
         self._settings = settings
         self._context: ssl.SSLContext | None = None
         self._stamp: _Stamp = ()
+        self._files = _stamps(settings.files)
         self._token, self._token_read = "", float("-inf")
         self._granted: _ExecStatus | None = None
         self._granted_until = float("inf")
@@ -115,12 +117,14 @@ class Credentials:
 
         :raises FailedPrecondition: if a certificate or key cannot be used.
         """
-        settings = self._settings
-        if not settings.server.startswith("https:"):
+        if not self._settings.server.startswith("https:"):
             return None
+        if (files := _stamps(self._settings.files)) != self._files:
+            self._settings, self._files, self._context = kubeconfig.renewed(self._settings), files, None
+        settings = self._settings
         if settings.exec_plugin is not None:
             await self._granting(settings.exec_plugin)
-        stamp = tuple(map(_stamp, (settings.authority, settings.certificate, settings.key)))
+        stamp = _stamps(pem.path for pem in (settings.authority, settings.certificate, settings.key))
         if self._context is None or stamp != self._stamp:
             self._context, self._stamp = self._made(), stamp
         return self._context
@@ -161,11 +165,16 @@ def _fixed(settings: Settings) -> list[tuple[str, str]]:
     return headers
 
 
-def _stamp(pem: Pem) -> tuple[int, int, int]:
-    if not pem.path:
+def _stamps(paths: Iterable[str]) -> _Stamp:
+    """Return what tells whether files were replaced since."""
+    return tuple(_stamp(path) for path in paths)
+
+
+def _stamp(path: str) -> tuple[int, int, int]:
+    if not path:
         return 0, 0, 0
     try:
-        info = Path(pem.path).stat()
+        info = Path(path).stat()
     except OSError:
         return 0, 0, 0
     return info.st_ino, info.st_mtime_ns, info.st_size

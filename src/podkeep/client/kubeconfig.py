@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.text import netloc
 from podkeep.client.settings import ExecPlugin, Pem, Settings
 
@@ -158,7 +159,23 @@ def load(paths: Sequence[Path], context: str = "") -> Settings:
     users = {item.name: (path, item.user) for path, file in reversed(files) for item in file.users or ()}
     at, cluster = _named(clusters, chosen.cluster, "cluster", where)
     user_at, user = _named(users, chosen.user, "user", where) if chosen.user else (paths[0], _User())
-    return _settings(name, chosen, (at, cluster), (user_at, user))
+    found = _settings(name, chosen, (at, cluster), (user_at, user))
+    return replace(found, files=tuple(str(path.absolute()) for path in paths))
+
+
+def renewed(settings: Settings) -> Settings:
+    """Return settings with the certificates and keys that their files have now, which may be in the middle of a change.
+
+    Those of another server, or of files that cannot be read or lack something that they had, are not taken.
+    """
+    try:
+        now = load([Path(path) for path in settings.files], settings.context)
+    except PodkeepError:
+        return settings
+    had, has = ((item.authority, item.certificate, item.key) for item in (settings, now))
+    if now.server != settings.server or list(map(bool, had)) != list(map(bool, has)):
+        return settings
+    return replace(settings, authority=now.authority, certificate=now.certificate, key=now.key)
 
 
 def _read(path: Path) -> _File:

@@ -59,3 +59,5 @@ class Settings:
     namespace: str = "default"
     """What the context names."""
     context: str = ""
+    files: tuple[str, ...] = field(default=(), compare=False)
+    """The kubeconfigs that it was read in; certificates and keys in them are read again when one was replaced."""

@@ -272,6 +272,37 @@ def test_a_token_file_is_read_again_when_it_is_refused(api: ApiDaemon, tmp_path:
     run(admin(api), body)
 
 
+def test_certificates_in_a_kubeconfig_that_was_replaced_are_taken(tmp_path: Path) -> None:
+    """The API has another authority: what the client trusted, and what it was known by, is worth nothing any more."""
+    with ApiDaemon(tmp_path / "api") as api:
+        settings = admin(api)
+        assert settings.authority.data, "it is in the file itself"
+
+        async def body(client: Client) -> None:
+            assert await client.list(NAMESPACES)
+            await asyncio.to_thread(api.stop)
+            for name in ("ca.crt", "ca.key"):
+                (api.root / "pki" / name).unlink()
+            await asyncio.to_thread(api.start)
+            assert admin(api).authority != settings.authority
+            assert await client.list(NAMESPACES)
+
+        run(settings, body)
+
+
+def test_a_kubeconfig_in_the_middle_of_a_change_changes_nothing(api: ApiDaemon, tmp_path: Path) -> None:
+    path = tmp_path / "admin.conf"
+    whole = api.kubeconfig.read_text()
+    path.write_text(whole)
+    before = kubeconfig.load([path])
+    for text in (whole[: len(whole) // 2], "", whole.replace(f"https://{api.address}", "https://192.0.2.1:6443")):
+        assert text != whole
+        path.write_text(text)
+        assert kubeconfig.renewed(before) == before
+    path.unlink()
+    assert kubeconfig.renewed(before) == before
+
+
 def test_credentials_of_a_program(api: ApiDaemon, tmp_path: Path) -> None:
     calls, answer, program = tmp_path / "calls", tmp_path / "answer", tmp_path / "plugin"
     write_script(program, f'#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >>{calls}\ncat {answer}\n')

@@ -316,6 +316,48 @@ def test_port_forward_passes_on_that_the_pod_has_closed(daemon: Daemon, containe
         assert process.wait(TIMEOUT_S) == 130
 
 
+def test_port_forward_leads_into_a_pod_that_was_made_again(daemon: Daemon, image: str) -> None:
+    serve = ("sh", "-c", "while true; do nc -l -p 7002 -e hostname; done")
+    argv = daemon.command(*web("port-forward", "web", ":7002"))
+    with Pods(daemon.socket, image) as pods:
+        pods.pull()
+        first = pods.run(pod("web", hostname="first"))
+        pods.launch(first, *serve)
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                said = process.stderr
+                assert said is not None
+                local = _local_port(process.stdout.readline())
+                wait_for(lambda: _said_by(local) == b"first\n", "the first pod serves", timeout=TIMEOUT_S)
+                pods.remove(first)
+                assert _said_by(local) == b""
+                wait_for(
+                    lambda: "no pod web in namespace tests" in said.readline(),
+                    "it says that there is no pod",
+                    timeout=TIMEOUT_S,
+                )
+                pods.launch(pods.run(pod("web", hostname="second")), *serve)
+                wait_for(lambda: _said_by(local) == b"second\n", "the second pod serves", timeout=TIMEOUT_S)
+            finally:
+                process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+
+
+def test_port_forward_says_that_a_pod_does_not_run(daemon: Daemon, container: str, image: str) -> None:
+    with Pods(daemon.socket, image) as pods:
+        pods.stop_pod(pods.containers(id=container)[0].pod_sandbox_id)
+        done = daemon.run(*web("port-forward", "web", ":7003"))
+    assert (done.returncode, done.stderr.splitlines()[0]) == (1, "podkeep: pod web does not run")
+
+
+def test_port_forward_names_a_port_that_is_taken(daemon: Daemon, container: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = daemon.run(*web("port-forward", "web", f"{port}:80"))
+    assert done.stderr == f"podkeep: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+
+
 def test_a_terminal_is_given_back_by_a_client_that_is_told_to_end(daemon: Daemon, container: str) -> None:
     terminal = Terminal(daemon, *web("exec", "-it", "web", "--", "sh", "-c", "echo ready; sleep 976"))
     before = terminal.is_raw()
@@ -340,6 +382,11 @@ def _local_port(line: str) -> int:
     match = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> \d+\n", line)
     assert match is not None, line
     return int(match[1])
+
+
+def _said_by(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        return _receive(sock)
 
 
 def _send(sock: socket.socket, data: bytes) -> None:

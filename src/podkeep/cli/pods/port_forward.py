@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,6 +16,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepErro
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.pods.targets import find_pod, namespace_option
+from podkeep.cri.v1 import api_pb2
 from podkeep.http.transport import abort
 
 if TYPE_CHECKING:
@@ -38,15 +41,23 @@ class PortPair:
 @namespace_option
 @pass_invocation
 def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace: str) -> None:
-    """Let ports of this machine's loopback lead to ports inside a pod, until interrupted.
+    """Let ports of this machine's loopback lead to ports inside a pod, until interrupted. Connections that come after
+    the pod was made anew lead into the new one.
 
     PORT alone is the same on both sides; :PORT takes any local port that is free, and says which.
     """
     pairs = [parse_pair(text) for text in ports]
 
     async def forward(client: CriClient) -> None:
-        sandbox = await find_pod(client, invocation.config, pod, namespace)
-        await _Forwarding(client, sandbox.id, invocation.config.streaming.tls_cert).run(pairs)
+        async def sandbox() -> str:
+            # For each connection anew: a pod that was made again, or whose sandbox was, has another one.
+            found = await find_pod(client, invocation.config, pod, namespace)
+            if found.state != api_pb2.SANDBOX_READY:
+                raise FailedPrecondition(f"pod {pod} does not run", hint="`podkeep ps -a` shows how it is")
+            return found.id
+
+        await sandbox()
+        await _Forwarding(client, sandbox, invocation.config.streaming.tls_cert).run(pairs)
 
     connection.run(invocation, forward)
 
@@ -67,9 +78,9 @@ def parse_pair(text: str) -> PortPair:
 
 
 class _Forwarding:
-    """Listeners, and the connections that came in."""
+    """Listeners, and the connections that came in; ``sandbox`` returns the ID of the one that they lead into now."""
 
-    def __init__(self, client: CriClient, sandbox: str, certificate: str) -> None:
+    def __init__(self, client: CriClient, sandbox: Callable[[], Awaitable[str]], certificate: str) -> None:
         self._client, self._sandbox, self._certificate = client, sandbox, certificate
 
     async def run(self, pairs: list[PortPair]) -> None:
@@ -94,13 +105,14 @@ class _Forwarding:
         try:
             return await asyncio.start_server(connected, LOCAL, pair.local)
         except OSError as error:
-            raise FailedPrecondition(f"cannot listen on {LOCAL} port {pair.local}: {error.strerror}") from error
+            # Of asyncio's own error the text has Python's form of the address.
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise FailedPrecondition(f"cannot listen on {LOCAL} port {pair.local}: {reason}") from error
 
     async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         from podkeep.cli.pods.stream_client import ForwardClient
-        from podkeep.cri.v1 import api_pb2
 
-        request = api_pb2.PortForwardRequest(pod_sandbox_id=self._sandbox, port=[port])
+        request = api_pb2.PortForwardRequest(pod_sandbox_id=await self._sandbox(), port=[port])
         answer = await self._client.runtime.PortForward(request)
         client = await ForwardClient.connect(answer.url, port, self._certificate)
         sending = asyncio.ensure_future(_send(reader, client))

@@ -121,6 +121,18 @@ def test_what_there_is_no_room_for_waits_until_there_is(node: RunningNode, image
     assert condition(granted, "PodResizePending") is None
 
 
+def test_what_the_node_never_has_is_infeasible(node: RunningNode, image: str) -> None:
+    node.apply(asking(image, requests={"cpu": "100m"}))
+    node.running("web")
+    resize(node, "web", requests={"cpu": "1000"})
+    said = condition(node.pod("web", lambda found: condition(found, "PodResizePending"), "refused"), "PodResizePending")
+    assert said is not None
+    assert said["reason"] == "Infeasible"
+    assert said["message"].startswith("Node didn't have enough capacity: cpu, requested: 1000000, capacity: ")
+    resize(node, "web", requests={"cpu": "200m"})
+    node.pod("web", lambda found: has(found, "requests", "cpu", "200m"), "granted")
+
+
 def test_a_pod_that_asks_for_more_than_there_is_fails(node: RunningNode, image: str) -> None:
     """A pod that is bound to the node and does not fit is Failed, with a kubelet's reason."""
     node.apply(asking(image, requests={"cpu": "1000"}))

@@ -43,7 +43,7 @@ from podkeep.agent.node_status.runtime_state import RuntimeState
 from podkeep.agent.objects import services_file
 from podkeep.agent.objects.api_objects import ApiObjects
 from podkeep.agent.objects.services_file import ServicesFile
-from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates
+from podkeep.agent.resources import allocatable, machine, node_cgroups, predicates, resize
 from podkeep.agent.resources.node_selection import Taint
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection
 from podkeep.agent.server.server import KubeletServer, serving_store
@@ -470,7 +470,10 @@ class _Agent:
         ]
 
     def _judge(self, pod: Pod) -> Rejection | Preempt | None:
-        """Say whether a pod that runs may have what it asks for by now."""
+        """Say whether a pod that runs may have what it asks for by now; Infeasible: not if it were alone, either."""
+        never = predicates.beyond_capacity(pod, self._size.allocatable)
+        if never:
+            return Rejection(reason=resize.INFEASIBLE, message=never)
         uid = pod.metadata.uid
         return self._admit(pod, [other for other in self._manager.active() if other.metadata.uid != uid])
 

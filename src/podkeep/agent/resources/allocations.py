@@ -163,7 +163,8 @@ class Allocations:
             return Refused(kind="Infeasible", reason=resize.INFEASIBLE, message="static pods cannot be resized")
         answer = self.judge(pod)
         if isinstance(answer, Rejection):
-            return Refused(kind="Deferred", reason=answer.reason, message=answer.message)
+            kind: Literal["Infeasible", "Deferred"] = "Infeasible" if answer.reason == resize.INFEASIBLE else "Deferred"
+            return Refused(kind=kind, reason=answer.reason, message=answer.message)
         return answer
 
     def _defer(self, pod: Pod, found: PodAllocation, refused: Refused, now: float) -> list[Event]:

@@ -135,6 +135,16 @@ def insufficient(pod: Pod, others: Sequence[Pod], allocatable: Mapping[str, int]
     return found
 
 
+def beyond_capacity(pod: Pod, allocatable: Mapping[str, int]) -> str:
+    """Return why the node could never give a pod what it asks for, in a kubelet's words; empty if it could, alone."""
+    wanted = requests.pod_requests(pod)
+    for name in (requests.MEMORY, requests.CPU):
+        capacity = allocatable.get(name)
+        if capacity is not None and wanted.get(name, 0) > capacity:
+            return f"Node didn't have enough capacity: {name}, requested: {wanted[name]}, capacity: {capacity}"
+    return ""
+
+
 def host_ports(pod: Pod) -> frozenset[HostPort]:
     """Return the ports of the node that a pod wants for as long as it runs: those of init containers do not count."""
     sidecars = [container for container in pod.spec.init_containers if is_sidecar(container)]

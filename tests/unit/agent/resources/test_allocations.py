@@ -12,10 +12,12 @@ from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources import resize
 from podkeep.agent.resources.allocations import Allocations
 from podkeep.agent.resources.pod_limits import CgroupLimits
-from podkeep.agent.resources.predicates import NodeFacts, Preempt, admit
+from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection, admit, beyond_capacity
 from podkeep.agent.resources.resizer import Running, in_order, larger
 from podkeep.api.pod import Pod
 from support.pods import container, pod, resources
+
+ALLOCATABLE = {"cpu": 2000}
 
 
 class Node:
@@ -34,7 +36,9 @@ class Node:
 
     def _judge(self, wanted: Pod) -> Any:
         others = [self.allocations.allocated(one) for uid, one in self.pods.items() if uid != wanted.metadata.uid]
-        return admit(wanted, others, NodeFacts(name="n", labels={}, allocatable={"cpu": 2000}))
+        if never := beyond_capacity(wanted, ALLOCATABLE):
+            return Rejection(reason=resize.INFEASIBLE, message=never)
+        return admit(wanted, others, NodeFacts(name="n", labels={}, allocatable=ALLOCATABLE))
 
     def take(self, given: Pod) -> None:
         uid = given.metadata.uid
@@ -101,6 +105,24 @@ def test_a_change_that_does_not_fit_waits_and_is_told_once(node: Node) -> None:
     assert node.allocations.waiting(node.pods.values()) == []
 
 
+def test_a_change_to_more_than_the_node_has_does_not_wait(node: Node) -> None:
+    node.take(asking("1"))
+    wanted = asking("2001m", generation=2)
+    assert node.request(wanted) == ["ResizeInfeasible"]
+    (condition,) = node.allocations.take(wanted).conditions(wanted)
+    assert (condition.type, condition.reason) == ("PodResizePending", "Infeasible")
+    assert condition.message == "Node didn't have enough capacity: cpu, requested: 2001, capacity: 2000"
+    assert node.allocations.waiting(node.pods.values()) == []
+    assert node.request(asking("2", generation=3)) == ["ResizeStarted"]
+
+
+def test_memory_is_named_first_of_what_the_node_does_not_have() -> None:
+    both = pod(container(requests="cpu=3 memory=2Ki"))
+    words = "Node didn't have enough capacity: memory, requested: 2048, capacity: 1024"
+    assert beyond_capacity(both, {"cpu": 2000, "memory": 1024}) == words
+    assert beyond_capacity(both, {"cpu": 3000, "memory": 2048}) == beyond_capacity(both, {}) == ""
+
+
 def test_a_change_that_is_taken_back_is_no_change(node: Node) -> None:
     node.take(asking("1"))
     node.request(asking("5", generation=2))
@@ -121,7 +143,7 @@ def test_what_was_granted_outlives_the_agent(node: Node) -> None:
     # The container had not got it yet.
     assert found.actuated.containers["main"].requests == {"cpu": "1"}
     assert found.in_progress is not None
-    assert node.request(later) == ["ResizeDeferred"]
+    assert node.request(later) == ["ResizeInfeasible"]
 
 
 def test_a_damaged_record_is_none(node: Node, tmp_path: Path) -> None:
@@ -169,7 +191,7 @@ def test_an_error_is_told_once(node: Node) -> None:
 def test_who_waits_is_asked_in_order(node: Node) -> None:
     for given in (asking("1", "low"), asking("500m", "high"), asking("500m", "less")):
         node.take(given)
-    low, high = asking("2", "low", 2), asking("3", "high", 2, priority=5)
+    low, high = asking("2", "low", 2), asking("1700m", "high", 2, priority=5)
     node.request(low)
     node.request(high)
 

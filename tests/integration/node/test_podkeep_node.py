@@ -396,6 +396,28 @@ def test_verbs_say_why_a_pod_does_not_run_that_no_node_has(node: Node, image: st
     assert node.podkeep("logs", "nothing", status=1).startswith("podkeep: no pod nothing in namespace default\n")
 
 
+def test_objects_that_are_named_are_one_table_and_one_that_is_missing_hides_none(node: Node) -> None:
+    node.start()
+    both = [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}} for name in ("a", "much-longer")]
+    node.podkeep("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, both)))
+    said = node.podkeep("get", "cm", "a", "nothing", "much-longer", status=1).splitlines()
+    assert [line.index(column) for line, column in zip(said[:3], ("DATA", "0", "0"), strict=True)] == [14, 14, 14]
+    assert said[3:] == ['podkeep: configmaps "nothing" not found']
+
+
+def test_a_conflict_of_an_apply_says_how_to_go_on(node: Node) -> None:
+    node.start()
+    value = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "one"}, "data": {"a": "1"}}
+    node.podkeep("apply", "-f", "-", stdin=json.dumps(value))
+    node.kubectl("patch", "configmap", "one", "-p", '{"data": {"a": "2"}}')
+    said = node.podkeep("apply", "-f", "-", status=1, stdin=json.dumps(value))
+    assert "Apply failed with 1 conflict" in said
+    assert "hint: --force-conflicts takes these fields over" in said
+    assert (
+        node.podkeep("apply", "-f", "-", "--force-conflicts", stdin=json.dumps(value)) == "configmap/one configured\n"
+    )
+
+
 def test_rm_deletes_pods_of_the_node(node: Node, image: str) -> None:
     node.start()
     node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))

@@ -17,6 +17,9 @@ from podkeep.cli.objects.reach import Api, Reach, api_options, run
 
 MANAGER = "podkeep"
 
+_CONFLICT = "Apply failed with "
+"""How the API begins to tell of fields that others have set."""
+
 
 @click.command(name="apply")
 @click.option(
@@ -61,6 +64,8 @@ def command(
             try:
                 what, result = await apply(api, item, options)
             except PodkeepError as error:
+                if error.message.startswith(_CONFLICT):
+                    error.hint = "--force-conflicts takes these fields over; or leave them out of the file"
                 error.message = f"{item.where}: {error.message}"
                 failures.append(error)
                 continue

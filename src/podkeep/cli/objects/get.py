@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, PodkeepError
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.following import ANEW, Pace, Shown
@@ -67,6 +67,7 @@ def command(
             return
         form = _Form(api, query, wide=output == "wide", names=output == "name", typed=len(meant) > 1)
         shown = [await form.show(item, watch=watch) for item in meant]
+        forms.raise_last(form.failures)
         if not any(shown) and not watch and output != "name":
             where = "" if api.everywhere or not meant[0].resource.namespaced else f" in {api.namespace} namespace"
             forms.echo_line(f"No resources found{where}.", err=True)
@@ -132,21 +133,32 @@ class _Form:
         self._api, self._query = api, query
         self._wide, self._names, self._typed = wide, names, typed
         self._count = 0
+        self.failures: list[PodkeepError] = []
+        """Of objects that were named: the others are shown nevertheless."""
 
     async def show(self, meant: Meant, *, watch: bool) -> bool:
         """Show what is there, and then what changes; return whether there was anything."""
+        from podkeep.client.errors import ApiError
+
         resource = meant.resource
         namespace = self._api.place_of(meant)
         prefix = f"{typed_name(resource)}/" if self._typed or self._names else ""
         spaced = self._api.everywhere and resource.namespaced and not self._names
         printer = tables.Printer(wide=self._wide, namespaces=spaced, prefix=prefix)
         table: dict[str, Any] = {}
-        any_ = False
         for name in meant.names or ("",):
             query = {} if name else {**self._query, "limit": str(_PAGE)}
-            table = await self._table(resource, namespace, name, query)
-            any_ = self._print(printer, table) or any_
-        if watch:
+            try:
+                found = await self._table(resource, namespace, name, query)
+            except ApiError as error:
+                if not name:
+                    raise
+                self.failures.append(error)
+                continue
+            # Of several objects one table: the widths of its columns are those of all of them.
+            table = {**found, "rows": [*(table.get("rows") or ()), *(found.get("rows") or ())]}
+        any_ = self._print(printer, table)
+        if watch and not self.failures:
             query = {**self._query, "watch": "true", "allowWatchBookmarks": "true"}
             version = table.get("metadata", {}).get("resourceVersion", "")
             if meant.names:

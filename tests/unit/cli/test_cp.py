@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.cli.pods.cp import LeftOut, Remote, remote, unpack
+from podkeep.cli.pods.cp import LeftOut, Remote, nothing_of, remote, unpack
 from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
 
 
@@ -70,6 +70,14 @@ def test_links_and_devices_are_left_out(tmp_path: Path, kind: bytes) -> None:
     assert left_out.first[0].startswith("d/x: a ")
     # There may be any number of them.
     assert len(left_out.first) == 20
+
+
+def test_of_a_link_that_is_named_it_is_said_that_it_is_one() -> None:
+    left_out = LeftOut()
+    left_out.note("current: a symbolic link")
+    error = nothing_of(PurePosixPath("/app/current"), left_out)
+    assert (error.message, "name what it leads to" in error.hint) == ("/app/current is a symbolic link", True)
+    assert nothing_of(PurePosixPath("/x"), LeftOut()).message == "the container's tar sent nothing for /x"
 
 
 def test_nothing_is_written_through_a_link_that_is_there(tmp_path: Path) -> None:

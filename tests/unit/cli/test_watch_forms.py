@@ -18,3 +18,10 @@ def test_a_watch_of_whole_objects_is_refused(verb: click.Command, arguments: lis
     done = CliRunner().invoke(verb, [*arguments, "-w", "-o", form], obj=invocation)
     assert isinstance(done.exception, InvalidArgument), done.output
     assert f"-w and -o {form}" in str(done.exception)
+
+
+def test_a_type_of_events_that_there_is_not_is_refused() -> None:
+    invocation = Invocation(config_path=None, debug=False)
+    done = CliRunner().invoke(events.command, ["--types", "Normal,Error"], obj=invocation)
+    assert isinstance(done.exception, InvalidArgument), done.output
+    assert "valid types are Normal and Warning" in str(done.exception)

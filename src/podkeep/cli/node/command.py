@@ -114,7 +114,7 @@ def install(invocation: Invocation, only_print: bool, no_start: bool, output: st
 @forms.output_option
 @pass_invocation
 def uninstall(invocation: Invocation, output: str) -> None:
-    """End the service and remove it. Pods run on; `podkeep rm --all` ends them."""
+    """End the service and remove it. Pods run on, unless `podkeep delete pods --all -A` came before."""
     from podkeep.cli.node import unit
 
     _require_root()

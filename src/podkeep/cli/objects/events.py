@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from podkeep.base.errors import InvalidArgument
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.following import ANEW, Pace, Shown
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -20,6 +21,7 @@ from podkeep.cli.pods import verdicts
 if TYPE_CHECKING:
     from podkeep.client.client import Client
 
+_TYPES = frozenset({"normal", "warning"})
 COLUMNS: forms.Columns[dict[str, Any]] = {
     "LAST SEEN": lambda event: seen(event, time.time()),
     "TYPE": lambda event: str(event.get("type", "")),
@@ -47,6 +49,8 @@ def command(invocation: Invocation, reach: Reach, object_: str | None, types: st
     """
     check_watch(output, watch=watch)
     wanted = {word.strip().lower() for word in types.split(",") if word.strip()}
+    if wanted - _TYPES:
+        raise InvalidArgument(f"--types={types}: valid types are Normal and Warning")
 
     async def show(api: Api) -> None:
         from podkeep.client.resources import EVENTS

@@ -182,6 +182,14 @@ class _Container:
             raise FailedPrecondition(f"`{argv[0]}` in the container failed: {said or f'exit status {status}'}")
 
 
+def nothing_of(path: PurePosixPath, left_out: LeftOut) -> NotFound:
+    """Return the error for something of which nothing was made: if it is no file, what it is."""
+    if not left_out.first:
+        return NotFound(f"the container's tar sent nothing for {path}")
+    what = left_out.first[0].rpartition(": ")[2]
+    return NotFound(f"{path} is {what}", hint="files and directories are copied; of a link name what it leads to")
+
+
 async def _out(container: _Container, place: Remote, destination: Path) -> None:
     from podkeep.kernel.files import openat
 
@@ -201,7 +209,7 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
 
         try:
             if not unpack(TarReader(ByteSource(lambda: os.read(read, _PIECE))), name.encode(), target, left_out):
-                failure.append(NotFound(f"the container's tar sent nothing for {place.path}"))
+                failure.append(nothing_of(place.path, left_out))
         except (OSError, TarError, PodkeepError) as error:
             failure.append(error)
         finally:

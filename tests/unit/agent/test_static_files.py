@@ -218,6 +218,20 @@ def test_what_is_wrong_is_known_until_the_file_is_right(tmp_path: Path) -> None:
     assert files.problems() == {}
 
 
+def test_a_file_with_the_pod_of_another_is_told_until_that_is_gone(tmp_path: Path) -> None:
+    files = StaticFiles(path=tmp_path, node_name="n", gates=GATES, take=lambda _: None)
+    for name in ("a.yaml", "b.yaml"):
+        (tmp_path / name).write_text(json.dumps(POD))
+    files.look()
+    assert len(files.pods()) == 1
+    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    assert files.problems() == {str(second): f"its pod default/web-n is that of {first}, too"}
+    first.unlink()
+    files.look()
+    assert files.problems() == {}
+    assert len(files.pods()) == 1
+
+
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     """A file with a name that is no UTF-8 is a pod of its own; what is wrong with one is told in printable text."""
     for name in (b"\xff.json", b"\xfe.json"):
@@ -228,9 +242,8 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
     assert [pod.metadata.name for pod in files.pods()] == ["web-node-1"]
     (pod,) = files.pods()
     assert pod.metadata.uid == decoded(POD, os.fsdecode(os.fsencode(tmp_path) + b"/\xfe.json")).metadata.uid
-    ((name, problem),) = files.problems().items()
-    assert name == rf"{tmp_path}/\udcfd\n.json"
-    assert problem.isprintable()
+    assert files.problems().keys() == {rf"{tmp_path}/\udcfd\n.json", rf"{tmp_path}/\udcff.json"}
+    assert all(problem.isprintable() for problem in files.problems().values())
 
 
 def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path) -> None:

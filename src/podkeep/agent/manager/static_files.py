@@ -72,8 +72,9 @@ class StaticFiles:
         told: Mapping[str, str] = {}
         while True:
             changed = await asyncio.to_thread(self.look)
-            if self.problems() != told:
-                told = self.problems()
+            problems = self.problems()
+            if problems != told:
+                told = problems
                 self.refused(told)
             if changed or first:
                 self.take(self.pods())
@@ -106,7 +107,8 @@ class StaticFiles:
 
     def problems(self) -> Mapping[str, str]:
         """Return what is wrong with the files that are left out, by path; names of files need not be text."""
-        return {printable(name): printable(file.problem) for name, file in self._known.items() if file.problem}
+        wrong = {printable(name): printable(file.problem) for name, file in self._known.items() if file.problem}
+        return wrong | self._chosen()[1]
 
     def _say(self, problem: str) -> None:
         if problem != self._problem:
@@ -127,15 +129,23 @@ class StaticFiles:
 
     def pods(self) -> list[Pod]:
         """Return the pods; of two of one name, that of the first file."""
-        found: dict[tuple[str, str], Pod] = {}
+        pods, repeated = self._chosen()
+        for name, problem in repeated.items():
+            log.warning("static pod %s is left out: %s", name, problem)
+        return pods
+
+    def _chosen(self) -> tuple[list[Pod], dict[str, str]]:
+        """Return the pods, and what is wrong with the files that have one which an earlier file has, by path."""
+        found: dict[tuple[str, str], tuple[str, Pod]] = {}
+        repeated: dict[str, str] = {}
         for name, file in sorted(self._known.items()):
             if file.pod is None:
                 continue
             key = file.pod.metadata.namespace, file.pod.metadata.name
             if key in found:
-                log.warning("static pod %s is left out: there is another pod %s/%s", printable(name), *key)
-            found.setdefault(key, file.pod)
-        return list(found.values())
+                repeated[printable(name)] = f"its pod {'/'.join(key)} is that of {printable(found[key][0])}, too"
+            found.setdefault(key, (name, file.pod))
+        return [pod for _, pod in found.values()], repeated
 
 
 def _marks(path: Path) -> Mapping[str, Mark]:

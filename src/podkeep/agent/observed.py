@@ -26,6 +26,13 @@ class State(Enum):
     UNKNOWN = api_pb2.CONTAINER_UNKNOWN
 
 
+MAX_ATTEMPT = (1 << 31) - 2
+"""Of a container: one more is still a restartCount, which has 32 bits with a sign (Kubernetes: ContainerStatus)."""
+_MAX_TEXT = 4096
+"""Characters of a reason and of what an image is called. A status of more than the API takes would never be told, nor
+would that its pod has ended, so that it could not be deleted."""
+_MAX_MESSAGE = 64 << 10
+"""Of a message, of which the status has the first few kilobytes."""
 _STATES: Mapping[int, State] = {state.value: state for state in State}
 
 
@@ -184,7 +191,7 @@ class Observer:
         view = SandboxView(
             id=item.id,
             ready=ready,
-            attempt=item.metadata.attempt,
+            attempt=min(item.metadata.attempt, MAX_ATTEMPT),
             created_at=item.created_at,
             ips=self._ips.get(item.id, ()),
         )
@@ -204,23 +211,25 @@ class Observer:
     def _view(self, status: api_pb2.ContainerStatus, sandbox: str) -> ContainerView:
         if status.id in self._final:
             return self._final[status.id]
-        if not status.id or not status.metadata.name:
+        if not status.id or not names.is_directory_name(status.metadata.name):
             raise _unidentified(status.id)
         view = ContainerView(
             id=status.id,
             name=status.metadata.name,
             sandbox_id=sandbox,
-            attempt=status.metadata.attempt,
+            attempt=min(status.metadata.attempt, MAX_ATTEMPT),
             state=_STATES.get(status.state, State.UNKNOWN),
             exit_code=status.exit_code,
-            reason=status.reason,
-            message=status.message,
+            reason=status.reason[:_MAX_TEXT],
+            message=status.message[:_MAX_MESSAGE],
             started_at=status.started_at,
             finished_at=status.finished_at,
-            image=status.image.user_specified_image or status.image.image,
-            image_ref=status.image_ref,
+            image=(status.image.user_specified_image or status.image.image)[:_MAX_TEXT],
+            image_ref=status.image_ref[:_MAX_TEXT],
             mounted_images={
-                mount.container_path: mount.image.image for mount in status.mounts if mount.HasField("image")
+                mount.container_path: mount.image.image[:_MAX_TEXT]
+                for mount in status.mounts
+                if mount.HasField("image")
             },
             recursive_mounts=frozenset(mount.container_path for mount in status.mounts if mount.recursive_read_only),
             hash=status.annotations.get(names.CONTAINER_HASH, ""),

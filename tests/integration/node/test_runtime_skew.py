@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from agent.manifests import pod
+from google.protobuf.message import Message
 
 from podkeep.base.errors import Internal
 from podkeep.cri.v1 import api_pb2 as api
@@ -265,6 +266,8 @@ def set_(**fields: Any) -> Callable[[Any, Any], Any]:
         for name, value in fields.items():
             if value is None:
                 lie.status.ClearField(name)
+            elif isinstance(value, Message):
+                getattr(lie.status, name).CopyFrom(value)
             else:
                 setattr(lie.status, name, value)
         return lie
@@ -360,6 +363,8 @@ def test_a_sandbox_that_ended_and_cannot_be_stopped_is_replaced_once_it_can(
         ("ContainerStatus", set_(started_at=2**63 - 1, created_at=-(2**63))),
         ("ContainerStatus", set_(metadata=None, labels=None, annotations=None)),
         ("ContainerStatus", set_(id="", image_ref="")),
+        ("ContainerStatus", set_(reason="x" * (5 << 20))),
+        ("ContainerStatus", set_(metadata=api.ContainerMetadata(name="main", attempt=(1 << 32) - 1))),
         ("ContainerStatus", lambda *_: api.ContainerStatusResponse()),
         ("PodSandboxStatus", lambda *_: api.PodSandboxStatusResponse()),
         ("PodSandboxStatus", set_(network=None)),

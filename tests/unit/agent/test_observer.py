@@ -115,3 +115,25 @@ def test_a_status_without_a_name_is_not_believed(tmp_path: Path) -> None:
     runtime.statuses[1].ClearField("metadata")
     with pytest.raises(Internal, match="no ID or no name"):
         looks(tmp_path / "s", runtime)
+
+
+@pytest.mark.parametrize("name", ["..", "../../../etc", "a\0b"])
+def test_a_name_that_leads_elsewhere_is_not_believed(name: str, tmp_path: Path) -> None:
+    """It would be where logs are rotated and removed."""
+    runtime = Runtime(at=7)
+    runtime.statuses[1].metadata.name = name
+    with pytest.raises(Internal, match="no ID or no name"):
+        looks(tmp_path / "s", runtime)
+
+
+def test_what_no_status_can_tell_of_is_cut(tmp_path: Path) -> None:
+    """The API refuses a status of megabytes, and a restartCount of more than 31 bits, and so the end of its pod."""
+    runtime = Runtime(at=7)
+    ended = runtime.statuses[1]
+    ended.metadata.attempt = (1 << 32) - 1
+    ended.reason, ended.image_ref, ended.image.image = ("x" * (1 << 20) for _ in range(3))
+    ended.message = "x" * (7 << 20)
+    observed, _ = looks(tmp_path / "s", runtime)
+    (view,) = (view for view in observed.containers["main"] if view.id == ended.id)
+    assert view.attempt + 1 < 1 << 31
+    assert len(view.reason) + len(view.image) + len(view.image_ref) + len(view.message) < 100_000

@@ -44,6 +44,11 @@ def log_directory_of(namespace: str, name: str, uid: str) -> str:
     return f"{namespace}_{name}_{uid}"
 
 
+def is_directory_name(text: str) -> bool:
+    """Return whether a name that the runtime has told leads to one directory, and not elsewhere: logs are there."""
+    return text not in ("", ".", "..") and {"/", "\0"}.isdisjoint(text)
+
+
 def log_path(container: str, attempt: int) -> str:
     """Return a container's log file, relative to the pod's log directory."""
     return f"{container}/{attempt}.log"

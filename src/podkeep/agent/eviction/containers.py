@@ -115,14 +115,15 @@ class ContainerGarbage:
                 name=item.metadata.name,
                 created_at=item.created_at,
                 attempt=item.metadata.attempt,
-                log=_log_of(item),
+                log=log_of(item),
             )
             for item in containers
             if item.state == api_pb2.CONTAINER_EXITED and self._knows(item.labels.get(names.POD_UID, ""))
         ]
         removed = excess(dead, self._policy, now=time.time(), all_of=(lambda uid: all_of_ended and self._ended(uid)))
         for item in removed:
-            await rotation.remove(self._logs / item.log)
+            if item.log:
+                await rotation.remove(self._logs / item.log)
             await self._remove(api_pb2.RemoveContainerRequest(container_id=item.id))
         gone = {item.id for item in removed}
         used = {item.pod_sandbox_id for item in containers if item.id not in gone}
@@ -195,10 +196,14 @@ def excess(
     return found
 
 
-def _log_of(item: api_pb2.Container) -> str:
-    labels = item.labels
+def log_of(item: api_pb2.Container) -> str:
+    """Return where a container's log is in the directory of all logs; empty if it is not in there by these names."""
+    labels, name = item.labels, item.metadata.name
     directory = names.log_directory_of(labels[names.POD_NAMESPACE], labels[names.POD_NAME], labels[names.POD_UID])
-    return f"{directory}/{names.log_path(item.metadata.name, item.metadata.attempt)}"
+    # They are the runtime's word, and what is there is removed.
+    if not names.is_directory_name(directory) or not names.is_directory_name(name):
+        return ""
+    return f"{directory}/{names.log_path(name, item.metadata.attempt)}"
 
 
 def _cut(units: dict[tuple[str, str], list[EndedContainer]], most: int) -> list[EndedContainer]:

@@ -120,8 +120,10 @@ class RuntimeEvents:
             async for event in events:
                 uid = event.pod_sandbox_status.metadata.uid
                 if uid:
-                    # A relist that finds the pod as the event has it is no news.
-                    self._picture[uid] = pictured(event)
+                    # A relist that finds the pod as the event has it is no news. Of pods that nobody waits for nothing
+                    # is kept: a runtime may tell of any number of them before it answers a relist.
+                    if uid in self._news:
+                        self._picture[uid] = pictured(event)
                     self.wake(uid, event.created_at)
                 else:  # the sandbox is gone, or the event was too large
                     self._relist.set()

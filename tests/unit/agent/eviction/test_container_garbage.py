@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from podkeep.agent.eviction.containers import EndedContainer, Policy, excess, uid_of_logs
+from podkeep.agent.convert import names
+from podkeep.agent.eviction.containers import EndedContainer, Policy, excess, log_of, uid_of_logs
+from podkeep.cri.v1 import api_pb2
 
 NOW = 1000.0
 
@@ -76,3 +78,20 @@ def test_what_was_made_in_the_future_is_not_young() -> None:
         EndedContainer(id=str(number), pod="a", name="x", created_at=int(9e12), attempt=number) for number in (0, 1)
     ]
     assert [item.id for item in excess(attempts, Policy(min_age=60), now=200.0)] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("namespace", "pod", "name", "log"),
+    [
+        ("default", "web", "main", "default_web_1/main/3.log"),
+        ("default", "web", "..", ""),
+        ("default", "web", "", ""),
+        ("default", "web", "../../../etc", ""),
+        ("..", "/../..", "main", ""),
+        ("default", "we\0b", "main", ""),
+    ],
+)
+def test_no_name_leads_out_of_the_directory_of_logs(namespace: str, pod: str, name: str, log: str) -> None:
+    labels = {names.POD_NAMESPACE: namespace, names.POD_NAME: pod, names.POD_UID: "1"}
+    metadata = api_pb2.ContainerMetadata(name=name, attempt=3)
+    assert log_of(api_pb2.Container(labels=labels, metadata=metadata)) == log

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from podkeep.agent.observed import ContainerView, Observed, State
+from podkeep.agent.observed import MAX_ATTEMPT, ContainerView, Observed, State
 from podkeep.agent.pod.plan import reported, restarting_all
 from podkeep.agent.pod.restarts import RESTARTING_ALL, restarts_after
 from podkeep.agent.pod.status.facts import StatusFacts, Waiting
@@ -224,7 +224,7 @@ class ContainerStatuses:
         return msgspec.structs.replace(
             status,
             last_state=ContainerState(terminated=lost),
-            restart_count=status.restart_count + (0 if self._deleted else 1),
+            restart_count=status.restart_count if self._deleted else _one_more(status.restart_count),
         )
 
     def _was_reset(self, status: ContainerStatus, before: ContainerStatus) -> ContainerStatus:
@@ -233,7 +233,7 @@ class ContainerStatuses:
             status,
             state=ContainerState(waiting=ContainerStateWaiting(reason=RESTARTING_ALL, message=_RESET)),
             last_state=ContainerState(terminated=ended),
-            restart_count=before.restart_count + 1,
+            restart_count=_one_more(before.restart_count),
         )
 
     def _id(self, view: ContainerView) -> str:
@@ -245,7 +245,8 @@ class ContainerStatuses:
         count = max(view.attempt, before.restart_count)
         # A runtime that counts from 0 again must not hide that the container was started again.
         another = before.state.terminated is not None and before.container_id != self._id(view)
-        return count + 1 if another and view.state is State.RUNNING and before.restart_count >= view.attempt else count
+        again = another and view.state is State.RUNNING and before.restart_count >= view.attempt
+        return _one_more(count) if again else count
 
     def _last(self, attempts: Sequence[ContainerView], before: ContainerStatus | None) -> ContainerState:
         if len(attempts) > 1:
@@ -313,6 +314,10 @@ class ContainerStatuses:
         if requests:
             _set_cpu(requests, cpu_request, old.requests, above=_MIN_SHARES)
         return ResourceRequirements(limits=limits, requests=requests, claims=allocated.claims)
+
+
+def _one_more(restarts: int) -> int:
+    return min(restarts, MAX_ATTEMPT) + 1
 
 
 def _stop_signal(container: Container, view: ContainerView) -> str | None:

@@ -21,7 +21,7 @@ from podkeep.base.text import netloc
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
 from podkeep.http.messages import Headers, encoded
 from podkeep.http.parser import Parser
-from podkeep.http.transport import Transport, abort, let_go, write
+from podkeep.http.transport import Transport, abort, let_go, without_frames, write
 
 CONNECT_TIMEOUT_S = 10.0
 """For the connection, and for TLS's handshake."""
@@ -80,7 +80,7 @@ class Backend:
             # A server whose machine is gone says nothing; the kernel asks it. One that closed has no socket any more.
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         except (OSError, TimeoutError, UnicodeError) as error:
-            raise Unavailable(_words(address, error)) from error
+            raise Unavailable(_words(address, error)) from without_frames(error)
         return cls(address, reader, writer)
 
     async def ask(self, method: str, target: str, headers: Headers, body: AsyncIterator[bytes] | None = None) -> None:

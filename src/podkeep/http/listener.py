@@ -24,7 +24,8 @@ from pathlib import Path
 
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition
-from podkeep.http.transport import abort
+from podkeep.http.budget import HELD_BYTES
+from podkeep.http.transport import abort, without_frames
 
 log = logging.getLogger(__name__)
 
@@ -97,10 +98,19 @@ class Listener:
     :param admitted: connections at a time that are; None: ``serve`` bounds them. For one more, whoever has the most
         loses the newest of theirs, if that leaves them as many as the other has.
     :param handshake_timeout: seconds that a TLS handshake may take.
+    :param hold: counts what connections have in memory, from before their handshakes on.
     """
 
-    def __init__(self, serve: Serve, *, limit: int, admitted: int | None, handshake_timeout: float) -> None:
-        self._serve, self._limit, self._admitted = serve, limit, admitted
+    def __init__(
+        self,
+        serve: Serve,
+        *,
+        limit: int,
+        admitted: int | None,
+        handshake_timeout: float,
+        hold: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        self._serve, self._limit, self._admitted, self._hold = serve, limit, admitted, hold
         self._handshake_timeout = handshake_timeout
         self._tls: ssl.SSLContext | None = None
         self._accepting = Tasks("accepting connections")
@@ -167,8 +177,9 @@ class Listener:
 
     def _begin(self, sock: socket.socket) -> None:
         sock.setblocking(False)
+        self._hold(HELD_BYTES)
         task = self._connections.start(self._run(sock))
-        task.add_done_callback(self._forget)
+        task.add_done_callback(self._ended)
         self._add_stranger(task)
 
     def _add_stranger(self, task: asyncio.Task[None]) -> None:
@@ -177,6 +188,10 @@ class Listener:
             del self._strangers[oldest]
             oldest.cancel()
         self._strangers[task] = None
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._forget(task)
+        self._hold(-HELD_BYTES)
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._strangers.pop(task, None)
@@ -221,7 +236,7 @@ class Listener:
                 ssl_handshake_timeout=self._handshake_timeout if self._tls else None,
             )
         except OSError as error:
-            log.debug("a connection is not taken: %s", error)
+            log.debug("a connection is not taken: %s", without_frames(error))
             return
         task = asyncio.current_task()
         assert task is not None

@@ -18,7 +18,7 @@ import ssl
 from collections.abc import Sequence
 
 from podkeep.base.concurrency.tasks import Tasks
-from podkeep.http.budget import HELD_BYTES, Pool
+from podkeep.http.budget import Pool
 from podkeep.http.connection import HttpConnection, Limits
 from podkeep.http.listener import Connection, Listener
 from podkeep.http.messages import Handler
@@ -40,7 +40,11 @@ class Server:
         self._stopping = asyncio.Event()
         self._serving: dict[asyncio.Task[None], HttpConnection] = {}
         self._listener = Listener(
-            self._serve, limit=limits.waiting, admitted=limits.admitted, handshake_timeout=limits.head_timeout
+            self._serve,
+            limit=limits.waiting,
+            admitted=limits.admitted,
+            handshake_timeout=limits.head_timeout,
+            hold=self.pool.hold,
         )
 
     def __len__(self) -> int:
@@ -83,9 +87,7 @@ class Server:
         self._serving[task] = serving = HttpConnection(
             self._name, connection, self._handler, limits=self._limits, pool=self.pool, stopping=self._stopping
         )
-        self.pool.hold(HELD_BYTES)
         try:
             await serving.serve()
         finally:
-            self.pool.hold(-HELD_BYTES)
             del self._serving[task]

@@ -13,11 +13,13 @@ import socket
 from asyncio import sslproto
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.http.budget import Account, ClientGone
 from podkeep.kernel.network import tcp
+
+_Error = TypeVar("_Error", bound=Exception)
 
 READ_BYTES = 64 * 1024
 LOOK_S = 3.0
@@ -46,6 +48,15 @@ def let_go(reader: asyncio.StreamReader) -> None:
     error = reader.exception()
     if error is not None:
         error.__traceback__ = None
+
+
+def without_frames(error: _Error) -> _Error:
+    """Return an error with which a connection could not be made, for who handles it or raises another one of it.
+
+    asyncio's frame that waited for TLS refers to a future that has the error: what TLS takes, 120 KB, would stay until
+    Python looks for cycles, of each connection that is broken off in its handshake.
+    """
+    return error.with_traceback(None)
 
 
 def is_closing(transport: asyncio.WriteTransport) -> bool:

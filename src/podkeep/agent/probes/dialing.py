@@ -10,6 +10,7 @@ import ssl
 from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import Unavailable
 from podkeep.base.text import netloc
+from podkeep.http.transport import without_frames
 
 _MAX_HELD = 64 * 1024
 """Bytes of an answer that are kept in memory while nobody reads them."""
@@ -39,13 +40,11 @@ async def connect(
         return await asyncio.open_connection(
             address, port, family=family, limit=_MAX_HELD, ssl=tls, server_hostname=host if tls is not None else None
         )
-    except ssl.SSLError:
-        raise
-    # While TLS is set up; the caller has the words for it.
-    except ConnectionResetError:
-        raise
+    # The second one while TLS is set up; the caller has the words for it.
+    except (ssl.SSLError, ConnectionResetError) as error:
+        raise without_frames(error)  # noqa: B904 - it is the same error
     except OSError as error:
-        raise DialFailed(f"dial tcp {netloc.join(address, port)}: connect: {why(error)}") from error
+        raise DialFailed(f"dial tcp {netloc.join(address, port)}: connect: {why(error)}") from without_frames(error)
 
 
 async def _address(host: str, port: int) -> tuple[str, int]:

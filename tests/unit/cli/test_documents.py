@@ -112,6 +112,16 @@ def test_every_block_says_what_it_is_in() -> None:
     assert {block.place: block.language for block in BLOCKS if block.language not in known} == {}
 
 
+PROGRAMS = ("podkeep", "make", "systemctl", "kubectl", "crictl", "mount", "umount", "python", "critest", "unshare")
+
+
+@pytest.mark.parametrize("block", of(""), ids=lambda block: block.place)
+def test_a_block_of_commands_says_that_it_is_one(block: Block) -> None:
+    """One of no language is run by nothing, and says no reason: it is for drawings and for what a program printed."""
+    commands = [line.removeprefix("# ").partition(" ")[0] for line in block.text.splitlines()]
+    assert [command for command in commands if command in PROGRAMS] == []
+
+
 @pytest.mark.parametrize("block", of("toml"), ids=lambda block: block.place)
 def test_configurations_in_documents_are_valid(block: Block, tmp_path: Path) -> None:
     file = tmp_path / "config.toml"

@@ -104,7 +104,7 @@ def test_so_many_pulls_in_a_second(tmp_path: Path) -> None:
         return seen
 
     seen = with_registry(tmp_path / "s", work, waits=False)
-    late = "pull QPS exceeded"
+    late = "pull QPS exceeded; hint: agent.registry_pull_qps and agent.registry_burst say so"
     assert seen == ["pulled", "pulled", late, "pulled", late, "pulled", "pulled", late]
 
 

@@ -40,6 +40,14 @@ def _images(pods: Pods) -> dict[str, api.Image]:
     return {image.id: image for image in pods.images()}
 
 
+def _record(database: sqlite3.Connection, image: str, config: bytes) -> None:
+    database.execute("INSERT INTO images (id, config) VALUES (?, ?)", (image, config))
+    database.execute(
+        "INSERT INTO summaries (image_id, kind, artifact_type, pulled_at, config_bytes) VALUES (?, 'image', '', 0, ?)",
+        (image, len(config)),
+    )
+
+
 @pytest.fixture
 def with_old_images(own_daemon: Daemon, tmp_path: Path) -> Iterator[tuple[Daemon, str, dict[str, str]]]:
     """A daemon whose store has a good image and bad ones that an older podkeep took; its reference, and their IDs."""
@@ -52,8 +60,7 @@ def with_old_images(own_daemon: Daemon, tmp_path: Path) -> Iterator[tuple[Daemon
         for number, (name, run) in enumerate(HOSTILE.items()):
             config = _config(run, list(layout.diff_ids))
             bad[name] = digest(config)
-            database.execute("INSERT INTO images (id, config) VALUES (?, x'')", (bad[name],))
-            database.execute("INSERT INTO configurations (image_id, data) VALUES (?, ?)", (bad[name], config))
+            _record(database, bad[name], config)
             for position, layer in enumerate(layout.diff_ids):
                 database.execute("INSERT INTO image_layers VALUES (?, ?, ?)", (bad[name], position, layer))
             database.execute("INSERT INTO names VALUES (?, ?, 'tag')", (f"registry.example/bad:{number}", bad[name]))
@@ -159,8 +166,7 @@ def test_a_list_of_large_legal_images_fits_into_a_message(own_daemon: Daemon, tm
         names = [(f"{prefix}:{'t' * 120}{number:05}", layout.image_id) for number in range(52_000)]
         for number in range(300):
             config = _config({"User": "u" * 511, "Labels": {"n": str(number)}}, [])
-            database.execute("INSERT INTO images (id, config) VALUES (?, x'')", (digest(config),))
-            database.execute("INSERT INTO configurations (image_id, data) VALUES (?, ?)", (digest(config), config))
+            _record(database, digest(config), config)
             names.append((f"{prefix}/b:{'t' * 120}{number:05}", digest(config)))
         database.executemany("INSERT INTO names VALUES (?, ?, 'tag')", names)
     database.close()

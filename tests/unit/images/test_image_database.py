@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.images.store.database import ImageDatabase
+from podkeep.base.ids import ImageID
+from podkeep.images.store.database import ImageDatabase, NewImage
 from support import powerloss
 
 PROGRAM = Path(__file__).with_name("programs") / "full_disk.py"
@@ -44,6 +45,42 @@ def test_images_are_removed_from_a_disk_without_inodes(tmp_path: Path) -> None:
     """An image may well have used them up."""
     done = on_a_small_disk(tmp_path, "inodes", size="8m,nr_inodes=200")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_full_disk_keeps_no_newer_podkeep_from_starting(tmp_path: Path) -> None:
+    """What it makes of older records takes no more of the disk than was put aside for removals."""
+    done = on_a_small_disk(tmp_path, "upgrade", size="24m")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_how_an_image_wants_to_be_run_is_read_without_the_documents_of_others(tmp_path: Path) -> None:
+    """Which may be megabytes of any number of images, and a container that is made waits."""
+    database = ImageDatabase(tmp_path / "images.db")
+    images = [ImageID(f"sha256:{number:064x}") for number in range(20)]
+    new = [
+        NewImage(
+            id=image,
+            config=bytes(1 << 20),
+            run=bytes([number]) * 9000,
+            manifests=(),
+            layers=(),
+            tags=(),
+            digests=(),
+        )
+        for number, image in enumerate(images)
+    ]
+    database.add(new, [])
+    database.close()
+    database = ImageDatabase(tmp_path / "images.db")
+    before = _read_bytes()
+    assert [database.run(image) for image in images] == [bytes([number]) * 9000 for number in range(len(images))]
+    assert _read_bytes() - before < 1 << 20
+    database.close()
+
+
+def _read_bytes() -> int:
+    """Return how much this process has read from files and devices (proc(5), ``rchar``)."""
+    return int(Path("/proc/self/io").read_text().split()[1])
 
 
 def test_that_a_layer_was_synced_outlives_a_loss_of_power(tmp_path: Path, own_mounts: None) -> None:

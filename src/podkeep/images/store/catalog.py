@@ -115,7 +115,7 @@ class Catalog:
 
     def _looked_at(self, image: ImageID) -> tuple[ImageRunConfig, str]:
         """Return how an image wants to be run, or what is wrong with that; one that is bad harms no other."""
-        config, _ = self.database.documents(image)
+        config = self.database.configuration(image)
         try:
             return manifest.parse_configuration(config, f"image {image}").run, ""
         except InvalidArgument as error:

@@ -11,7 +11,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -57,24 +57,29 @@ ALTER TABLE layers ADD COLUMN metadata TEXT NOT NULL DEFAULT '';
 ALTER TABLE layers ADD COLUMN implied TEXT NOT NULL DEFAULT '';
 """,
     """
-CREATE TABLE configurations (image_id TEXT PRIMARY KEY REFERENCES images(id) ON DELETE CASCADE, run BLOB,
-                             data BLOB NOT NULL) WITHOUT ROWID;
-INSERT INTO configurations SELECT id, NULL, config FROM images;
-ALTER TABLE images ADD COLUMN config_bytes INTEGER NOT NULL DEFAULT 0;
-ALTER TABLE images ADD COLUMN user TEXT;
-ALTER TABLE images ADD COLUMN stop_signal TEXT NOT NULL DEFAULT '';
-ALTER TABLE images ADD COLUMN unusable TEXT NOT NULL DEFAULT '';
-UPDATE images SET config_bytes = length(config), config = x'';
+CREATE TABLE summaries (image_id TEXT PRIMARY KEY REFERENCES images(id) ON DELETE CASCADE, kind TEXT NOT NULL,
+                        artifact_type TEXT NOT NULL, pulled_at INTEGER NOT NULL, config_bytes INTEGER NOT NULL,
+                        user TEXT, stop_signal TEXT NOT NULL DEFAULT '', unusable TEXT NOT NULL DEFAULT '')
+                       WITHOUT ROWID;
+INSERT INTO summaries (image_id, kind, artifact_type, pulled_at, config_bytes)
+    SELECT id, kind, artifact_type, pulled_at, length(config) FROM images;
+CREATE TABLE runs (image_id TEXT PRIMARY KEY REFERENCES summaries(image_id) ON DELETE CASCADE, run BLOB NOT NULL);
 """,
 )
 """What makes each version of the file out of the one before; a new file goes through all of them.
 
-Since version 4 configurations are apart, and ``images.config`` is empty: all images are read at once, and often.
+They copy no documents, which may be gigabytes: the disk may be full. Since version 4 what is told of images is apart
+from their configurations (``summaries``), because all images are read at once, and often; ``images.pulled_at`` is not
+used any more. ``runs`` has row IDs, and refers to no table of documents: in a table without them SQLite reads rows of
+megabytes whole to find one.
 """
 _VERSION = len(_MIGRATIONS)
 MAX_BLOBS = 16
 """Blobs of which it is recorded that they became one layer; what else did is fetched again. A tar can be compressed in
 any number of ways, and the records stay for as long as any image has the layer."""
+_FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
+"""What a full disk is to SQLite; the second where the index of the journal, which is made when the file is opened, gets
+no space."""
 _RESERVE_BYTES = 512 << 10
 """Some hundred pages of the records: what the removal of an image changes."""
 _RESERVE_SHARE = 4
@@ -122,7 +127,8 @@ class BlobRecord:
 class _ImageFields:
     """What is known of an image; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known.
 
-    ``user`` and ``stop_signal`` are of its configuration; ``user`` is None if nobody has looked at that yet.
+    ``user`` and ``stop_signal`` are of its configuration; ``user`` is None if nobody has looked at that yet. A podkeep
+    that reads more of configurations, or refuses others, has all looked at again: a migration sets ``user`` to NULL.
     """
 
     id: ImageID
@@ -206,33 +212,42 @@ class ImageDatabase:
         # written.
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         try:
-            with self._translated():
-                self._prepare()
+            self._spending_reserve(self._prepare)
             self.keep_reserve()
         except BaseException:
             self._connection.close()
             raise
 
     def _prepare(self) -> None:
-        self._connection.execute("PRAGMA journal_mode = WAL")
-        # With WAL a loss of power may take the last transactions, and leaves the file whole (SQLite, PRAGMA
-        # synchronous).
-        self._connection.execute("PRAGMA synchronous = NORMAL")
-        # SQLite does not enforce them by itself, nor does it cascade what is deleted.
-        self._connection.execute("PRAGMA foreign_keys = ON")
-        (version,) = self._connection.execute("PRAGMA user_version").fetchone()
-        if version > _VERSION:
-            raise FailedPrecondition(
-                f"{self._path} has version {version}, this podkeep reads version {_VERSION}",
-                hint="use the podkeep that wrote it, or move the directory away and pull again",
-            )
-        if version < _VERSION:
-            script = "".join(_MIGRATIONS[version:])
+        with self._translated() as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+            # With WAL a loss of power may take the last transactions, and leaves the file whole (SQLite, PRAGMA
+            # synchronous).
+            connection.execute("PRAGMA synchronous = NORMAL")
+            # SQLite does not enforce them by itself, nor does it cascade what is deleted.
+            connection.execute("PRAGMA foreign_keys = ON")
+            (version,) = connection.execute("PRAGMA user_version").fetchone()
+            if version > _VERSION:
+                raise FailedPrecondition(
+                    f"{self._path} has version {version}, this podkeep reads version {_VERSION}",
+                    hint="use the podkeep that wrote it, or move the directory away and pull again",
+                )
+            if version < _VERSION:
+                self._migrate(connection, version)
+            (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+            if verdict != "ok":
+                raise sqlite3.DatabaseError(verdict)
+
+    @staticmethod
+    def _migrate(connection: sqlite3.Connection, version: int) -> None:
+        script = "".join(_MIGRATIONS[version:])
+        try:
             # Tables and version in one transaction: a kill leaves the old version whole.
-            self._connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {_VERSION}; COMMIT;")
-        (verdict,) = self._connection.execute("PRAGMA quick_check(1)").fetchone()
-        if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
+            connection.executescript(f"BEGIN IMMEDIATE; {script} PRAGMA user_version = {_VERSION}; COMMIT;")
+        except sqlite3.DatabaseError:
+            if connection.in_transaction:  # SQLite ends it by itself when the disk is full
+                connection.execute("ROLLBACK")
+            raise
 
     @contextmanager
     def _translated(self) -> Iterator[sqlite3.Connection]:
@@ -240,7 +255,7 @@ class ImageDatabase:
             try:
                 yield self._connection
             except sqlite3.DatabaseError as error:
-                if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL:
+                if getattr(error, "sqlite_errorcode", None) in _FULL:
                     raise ResourceExhausted(
                         f"{self._path.parent}: no space is left for the records of images: {error}",
                         hint=f"free space on the file system of {self._path.parent} and try again",
@@ -288,8 +303,8 @@ class ImageDatabase:
                 )
                 for image_id, kind, artifact_type, config_bytes, user, stop_signal, unusable, pulled_at in (
                     connection.execute(
-                        "SELECT id, kind, artifact_type, config_bytes, user, stop_signal, unusable, pulled_at"
-                        " FROM images ORDER BY id"
+                        "SELECT image_id, kind, artifact_type, config_bytes, user, stop_signal, unusable, pulled_at"
+                        " FROM summaries ORDER BY image_id"
                     )
                 )
             ]
@@ -300,7 +315,9 @@ class ImageDatabase:
         :raises NotFound: if there is no such image.
         """
         with self._translated() as connection:
-            row = connection.execute("SELECT run FROM configurations WHERE image_id = ?", (image,)).fetchone()
+            row = connection.execute(
+                "SELECT run FROM summaries LEFT JOIN runs USING (image_id) WHERE image_id = ?", (image,)
+            ).fetchone()
         if row is None:
             raise NotFound(f"image {image} is not here any more")
         found: bytes | None = row[0]
@@ -309,11 +326,23 @@ class ImageDatabase:
     def looked_at(self, image: ImageID, *, run: bytes, user: str, stop_signal: str, unusable: str) -> None:
         """Record what is in a configuration that an older podkeep only kept."""
         with self._transaction() as connection:
-            connection.execute("UPDATE configurations SET run = ? WHERE image_id = ?", (run, image))
+            connection.execute("INSERT OR REPLACE INTO runs (image_id, run) VALUES (?, ?)", (image, run))
             connection.execute(
-                "UPDATE images SET user = ?, stop_signal = ?, unusable = ? WHERE id = ?",
+                "UPDATE summaries SET user = ?, stop_signal = ?, unusable = ? WHERE image_id = ?",
                 (user, stop_signal, unusable, image),
             )
+
+    def configuration(self, image: ImageID) -> bytes:
+        """Return the configuration of an image.
+
+        :raises NotFound: if there is no such image.
+        """
+        with self._translated() as connection:
+            row = connection.execute("SELECT config FROM images WHERE id = ?", (image,)).fetchone()
+        if row is None:
+            raise NotFound(f"image {image} is not here any more")
+        found: bytes = row[0]
+        return found
 
     def documents(self, image: ImageID) -> tuple[bytes, dict[Digest, bytes]]:
         """Return the configuration of an image, and the manifests and indexes that led to it, by their digests; none of
@@ -323,11 +352,8 @@ class ImageDatabase:
         """
         # Nothing is removed between the two: without its manifests an image would be one from a docker archive.
         with self._translated() as connection:
-            row = connection.execute("SELECT data FROM configurations WHERE image_id = ?", (image,)).fetchone()
-            found = dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
-        if row is None:
-            raise NotFound(f"image {image} is not here any more")
-        return row[0], found
+            config = self.configuration(image)
+            return config, dict(connection.execute("SELECT digest, data FROM manifests WHERE image_id = ?", (image,)))
 
     def layers(self) -> dict[Digest, LayerRecord]:
         with self._translated() as connection:
@@ -386,20 +412,22 @@ class ImageDatabase:
     @staticmethod
     def _add_image(connection: sqlite3.Connection, image: NewImage) -> None:
         fresh = connection.execute(
-            "INSERT INTO images (id, kind, artifact_type, config, config_bytes, user, stop_signal, pulled_at)"
-            " VALUES (?, ?, ?, x'', ?, ?, ?, 0) ON CONFLICT DO NOTHING",
-            (image.id, image.kind, image.artifact_type, len(image.config), image.user, image.stop_signal),
+            "INSERT INTO images (id, kind, artifact_type, config) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (image.id, image.kind, image.artifact_type, image.config),
         ).rowcount
         if fresh:
             connection.execute(
-                "INSERT INTO configurations (image_id, run, data) VALUES (?, ?, ?)",
-                (image.id, image.run, image.config),
+                "INSERT INTO summaries (image_id, kind, artifact_type, pulled_at, config_bytes, user, stop_signal)"
+                " VALUES (?, ?, ?, 0, ?, ?, ?)",
+                (image.id, image.kind, image.artifact_type, len(image.config), image.user, image.stop_signal),
             )
+            if image.run is not None:
+                connection.execute("INSERT INTO runs (image_id, run) VALUES (?, ?)", (image.id, image.run))
             connection.executemany(
                 "INSERT INTO image_layers (image_id, position, layer_id) VALUES (?, ?, ?)",
                 [(image.id, position, layer) for position, layer in enumerate(image.layers)],
             )
-        connection.execute("UPDATE images SET pulled_at = ? WHERE id = ?", (image.pulled_at, image.id))
+        connection.execute("UPDATE summaries SET pulled_at = ? WHERE image_id = ?", (image.pulled_at, image.id))
         connection.executemany(
             "INSERT INTO manifests (digest, image_id, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
             [(digest, image.id, data) for digest, data in image.manifests],
@@ -433,15 +461,22 @@ class ImageDatabase:
 
     def _delete(self, statement: str, keys: Iterable[str]) -> None:
         rows = [(key,) for key in keys]
-        try:
+
+        def delete() -> None:
             with self._transaction() as connection:
                 connection.executemany(statement, rows)
+
+        # Nothing would ever be removed from a full disk if there were no space for a record of it.
+        self._spending_reserve(delete)
+
+    def _spending_reserve(self, step: Callable[[], None]) -> None:
+        """Do what must succeed on a full disk as well."""
+        try:
+            step()
         except ResourceExhausted:
-            # Nothing would ever be removed from a full disk if there were no space for a record of it.
             if not self._reserve.give_up():
                 raise
-            with self._transaction() as connection:
-                connection.executemany(statement, rows)
+            step()
 
     def keep_reserve(self) -> None:
         """Put space aside again, which a removal from a full disk may have used up, if there is some by now."""

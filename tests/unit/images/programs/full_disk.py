@@ -1,12 +1,14 @@
 """Writes records of images on a file system that is full.
 
-full_disk.py records|sync|removal|inodes DIRECTORY
+full_disk.py records|sync|removal|inodes|upgrade DIRECTORY
 """
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import sqlite3
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +16,7 @@ from pathlib import Path
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
+from podkeep.images.store import database as records_of
 from podkeep.images.store import durability
 from podkeep.images.store import store as stores
 from podkeep.images.store.database import ImageDatabase, LayerRecord, NewImage
@@ -144,4 +147,32 @@ def inodes(root: Path) -> None:
     store.close()
 
 
-{"records": records, "sync": sync, "removal": removal, "inodes": inodes}[sys.argv[1]](Path(sys.argv[2]))
+def upgrade(root: Path) -> None:
+    """Images that an older podkeep recorded are taken over."""
+    count = 8
+    connection = sqlite3.connect(root / "images.db")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.executescript("".join(records_of._MIGRATIONS[:3]) + "PRAGMA user_version = 3;")
+    for number in range(count):
+        config = json.dumps({"config": {"User": f"user{number}"}, "passed over": "x" * (1 << 20)}).encode()
+        connection.execute("INSERT INTO images (id, config) VALUES (?, ?)", (f"sha256:{number:064x}", config))
+    connection.commit()
+    connection.close()
+    reserve = root / "images.db-reserve"
+    with reserve.open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 512 << 10)
+    fill(root)
+    for _ in range(2):
+        store = stores.ImageStore.open(root, config=ImagesConfig(snapshot_driver="directories"), registries={})
+        assert [image.user for image in store.images()] == [f"user{number}" for number in range(count)]
+        assert [store.run_config(image).user for image in store.images()] == [
+            f"user{number}" for number in range(count)
+        ]
+        store.close()
+        (root / "filler").unlink(missing_ok=True)
+    assert reserve.stat().st_blocks * 512 == 512 << 10
+
+
+{"records": records, "sync": sync, "removal": removal, "inodes": inodes, "upgrade": upgrade}[sys.argv[1]](
+    Path(sys.argv[2])
+)

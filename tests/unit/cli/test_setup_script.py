@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,23 @@ def test_unknown_purpose_is_refused_with_the_usage() -> None:
         done.stderr
         == "setup: unknown purpose 'party'\nhint: usage: tools/setup [demo|test|reference|bench|nested] [--list]\n"
     )
+
+
+def test_an_environment_behind_a_link_is_left_alone(tmp_path: Path) -> None:
+    """Making one empties what was there, which may be that of another checkout."""
+    checkout, theirs = tmp_path / "checkout", tmp_path / "theirs"
+    theirs.mkdir()
+    (theirs / "kept").touch()
+    (checkout / "tools").mkdir(parents=True)
+    (checkout / ".venv").symlink_to(theirs)
+    shutil.copy(SETUP, checkout / "tools")
+    for name in ("pyproject.toml", "constraints.txt"):
+        shutil.copy(SETUP.parents[1] / name, checkout)
+    command = [checkout / "tools" / "setup", "demo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"setup: .venv is a link to {theirs}, and what is there is not for this directory\n")
+    assert [path.name for path in theirs.iterdir()] == ["kept"]
 
 
 def test_scripts_are_valid_bash() -> None:

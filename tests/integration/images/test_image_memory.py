@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+import tarfile
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,7 +16,7 @@ from bench import bulk, memory
 from conftest import OpenStore, children
 
 from podkeep.base.errors import NotFound
-from support.images import OCI_MANIFEST, LayoutBuilder
+from support.images import OCI_CONFIG, OCI_LAYER, OCI_MANIFEST, LayoutBuilder
 from support.registry import Answer, HostileRegistry, Registry
 
 MIB = 1 << 20
@@ -117,3 +119,57 @@ def test_documents_take_no_memory_while_layers_come(value: bytes, tmp_path: Path
             asyncio.run(store.pull(f"{registry.host}/app:v1"))
     assert len(taken) == 1  # the worker
     assert taken[0] < 64 * MIB
+
+
+def _wide(name: str) -> tuple[bytes, str]:
+    """Return a layer as zstd with a window of 128 MiB, which it fills with zeros, and the digest of its tar."""
+    size = 136 * MIB
+    info = tarfile.TarInfo(name)
+    info.size = size
+    blocks = [
+        (info.tobuf(tarfile.PAX_FORMAT), 0),
+        *((b"\0", MIB // 8) for _ in range(8 * size // MIB)),
+        (bytes(1024), 0),
+    ]
+    # RFC 8878: a frame without checksum, whose window has 2^(10+17) bytes; raw blocks, and such of one repeated byte.
+    frame = b"\x28\xb5\x2f\xfd\0" + bytes([17 << 3])
+    plain = hashlib.sha256()
+    for number, (content, repeated) in enumerate(blocks):
+        kind = (repeated or len(content)) << 3 | bool(repeated) << 1 | (number + 1 == len(blocks))
+        frame += kind.to_bytes(3, "little") + content
+        plain.update(content * (repeated or 1))
+    return frame, f"sha256:{plain.hexdigest()}"
+
+
+@pytest.mark.slow
+def test_layers_that_need_much_memory_take_turns(tmp_path: Path, open_store: OpenStore) -> None:
+    """Each would have it for as long as the registry takes to send its last byte."""
+    builder = LayoutBuilder(tmp_path / "layout")
+    layers = [_wide(f"file{number}") for number in range(3)]
+    descriptors = [builder.blob(data, f"{OCI_LAYER}+zstd") for data, _ in layers]
+    config = {"rootfs": {"type": "layers", "diff_ids": [diff_id for _, diff_id in layers]}}
+    image = {"schemaVersion": 2, "config": builder.json(config, OCI_CONFIG), "layers": descriptors}
+    layout = builder.finish(builder.json(image, OCI_MANIFEST))
+    most, end, before = 0, threading.Event(), children()
+
+    def look() -> None:
+        nonlocal most
+        while not end.wait(0.01):
+            now = 0
+            for child in children() - before:
+                for pid in memory.tree(child):
+                    with suppress(FileNotFoundError, ProcessLookupError, IndexError):
+                        now += _resident(pid)
+            most = max(most, now)
+
+    with HostileRegistry(layout) as registry:
+        store = open_store(registry.host, max_unpack_ratio=1_000_000)
+        looking = threading.Thread(target=look)
+        looking.start()
+        try:
+            found = asyncio.run(store.pull(f"{registry.host}/app:v1"))
+        finally:
+            end.set()
+            looking.join()
+    assert len(found.layers) == 3
+    assert 128 * MIB < most < 250 * MIB

@@ -106,6 +106,26 @@ def test_ends_of_frames_are_found_in_any_frames(frames: list[tuple[bytes, bool, 
     assert watcher.between_frames == (cut in ends)
 
 
+@pytest.mark.parametrize("sized", [True, False])
+@pytest.mark.parametrize("size", [0, 200, 300, 70_000, 40 << 20])
+@pytest.mark.parametrize("log", [10, 20, 27])
+def test_what_a_frame_takes_of_memory_is_told_before_it_does(log: int, size: int, sized: bool) -> None:
+    parameters = zstandard.ZstdCompressionParameters.from_level(1, window_log=log, write_content_size=sized)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    pieces = compressor.compressobj()
+    frame = compressor.compress(bytes(size)) if sized else pieces.compress(bytes(size)) + pieces.flush()
+    told: list[int] = []
+    stream = io.BytesIO(frame)
+    pull = decompressor("zstd", stream.read, lambda: told.append(stream.tell()))
+    while pull():
+        pass
+    window = zstandard.get_frame_parameters(frame).window_size
+    watcher = FrameWatcher()
+    watcher.feed(frame)
+    assert watcher.window == window
+    assert len(told) == (window > 8 << 20)
+
+
 EMPTY_MEMBER = b"\x1f\x8b\x08\x04" + bytes(6) + struct.pack("<H", 65_000) + bytes(65_000) + b"\x03\x00" + bytes(8)
 SKIPPED = struct.pack("<II", 0x184D2A50, 1 << 20) + bytes(1 << 20)
 

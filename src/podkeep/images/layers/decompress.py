@@ -14,19 +14,24 @@ CHUNK = 1 << 18
 """Bytes handed on at a time, at most."""
 _MAX_WINDOW = 128 << 20
 """Bytes of history a zstd frame may ask for (RFC 8878, section 3.1.1.1.2 leaves the limit to the decoder)."""
+_USUAL_WINDOW = 8 << 20
+"""What decoders are to take (the same); builders of images ask for no more unless they are told to."""
 
 
 class CompressionError(Exception):
     """The stream is damaged, ends too early, or asks for too much memory."""
 
 
-def decompressor(kind: str, read: Callable[[int], bytes]) -> Callable[[], bytes]:
+def decompressor(
+    kind: str, read: Callable[[int], bytes], before_much_memory: Callable[[], None] = lambda: None
+) -> Callable[[], bytes]:
     """Return a function that yields the next piece of plain data, empty at the end.
 
     :param kind: one of :data:`DECOMPRESSORS`.
     :param read: returns up to n bytes of the compressed stream, empty at its end.
+    :param before_much_memory: called once, before history of more than is usual is kept.
     """
-    return DECOMPRESSORS[kind](read)
+    return DECOMPRESSORS[kind](read, before_much_memory)
 
 
 def reader(fd: int, start: bytes) -> Callable[[int], bytes]:
@@ -43,11 +48,11 @@ def reader(fd: int, start: bytes) -> Callable[[int], bytes]:
     return read
 
 
-def _none(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+def _none(read: Callable[[int], bytes], _: Callable[[], None]) -> Callable[[], bytes]:
     return lambda: read(CHUNK)
 
 
-def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+def _gzip(read: Callable[[int], bytes], _: Callable[[], None]) -> Callable[[], bytes]:
     from isal import igzip_lib  # imported only where a layer is gzip: start-up time counts
 
     def new() -> igzip_lib.IgzipDecompressor:
@@ -84,17 +89,23 @@ def _gzip(read: Callable[[int], bytes]) -> Callable[[], bytes]:
     return pull
 
 
-def _zstd(read: Callable[[int], bytes]) -> Callable[[], bytes]:
+def _zstd(read: Callable[[int], bytes], before_much_memory: Callable[[], None]) -> Callable[[], bytes]:
     import zstandard  # imported only where a layer is zstd: start-up time counts
 
     watcher = FrameWatcher()
+    told = False
 
     class Source:
         """The one method zstandard asks for."""
 
         def read(self, count: int) -> bytes:
             data = read(min(count, CHUNK) if count > 0 else CHUNK)
+            nonlocal told
             watcher.feed(data)
+            # The library takes the memory when it has the frame's header, which is in this piece.
+            if watcher.window > _USUAL_WINDOW and not told:
+                told = True
+                before_much_memory()
             return data
 
     factory = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)

@@ -20,6 +20,7 @@ class UnpackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     ``compression`` is ``none``, ``gzip`` or ``zstd``, ``algorithm`` that of the diff ID. The plain tar may have
     ``max_bytes``, ``max_ratio`` times what it came as, and ``max_inodes``; a tree in memory ``max_memory`` bytes.
+    ``turn`` is a descriptor of a file that the processes of one pull lock when they need much memory.
     """
 
     root: str
@@ -30,6 +31,7 @@ class UnpackRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_inodes: int
     max_ratio: int
     max_memory: int
+    turn: int | None = None
 
 
 class MadeTree(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

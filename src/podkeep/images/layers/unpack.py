@@ -8,6 +8,7 @@ but those for files.
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import hashlib
 import os
@@ -138,7 +139,12 @@ def _measured(read: Callable[[int], bytes], request: UnpackRequest) -> Callable[
             raise TarError(f"{taken} bytes of it come to {seen}")
         return data
 
-    pull_piece = decompress.decompressor(request.compression, read_counted)
+    def take_turn() -> None:
+        if request.turn is not None:
+            # By process (F_SETLKW): it ends with this one.
+            fcntl.lockf(request.turn, fcntl.LOCK_EX)
+
+    pull_piece = decompress.decompressor(request.compression, read_counted, take_turn)
 
     def pull() -> bytes:
         nonlocal seen

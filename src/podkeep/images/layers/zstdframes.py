@@ -19,6 +19,8 @@ class FrameWatcher:
     """Follows a stream piece by piece. Says nothing of damage: the decompression itself does."""
 
     def __init__(self) -> None:
+        self.window = 0
+        """Bytes of history that the frames until now ask for, at most: memory that the decompression takes."""
         self._inside = False
         self._kept = b""
         self._lost = False
@@ -72,7 +74,7 @@ class FrameWatcher:
             header = (1 - single) + _DICTIONARY_BYTES[descriptor & 3]
             header += _SIZE_BYTES[descriptor >> 6] or single
             if header:
-                yield header
+                self.window = max(self.window, _window(descriptor, (yield -header)))
             last = 0
             while not last:
                 block = int.from_bytes((yield -3), "little")
@@ -83,3 +85,13 @@ class FrameWatcher:
             # The checksum of the content.
             if descriptor >> 2 & 1:
                 yield 4
+
+
+def _window(descriptor: int, fields: bytes) -> int:
+    """Return the window size of a frame (RFC 8878, section 3.1.1.1.2) from what follows its descriptor."""
+    if descriptor >> 5 & 1:  # a single segment: all of its content
+        size = fields[_DICTIONARY_BYTES[descriptor & 3] :]
+        return int.from_bytes(size, "little") + (256 if len(size) == 2 else 0)
+    exponent, mantissa = divmod(fields[0], 8)
+    base = 1 << (10 + exponent)
+    return base + base // 8 * mantissa

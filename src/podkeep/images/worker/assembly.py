@@ -6,6 +6,8 @@ layer that breaks a rule is refused at once: no other source has a different one
 
 from __future__ import annotations
 
+import fcntl
+import os
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -55,15 +57,15 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
 class _UnpackThread(threading.Thread):
     """A thread with an unpack process that is started before there is anything to unpack."""
 
-    def __init__(self, lock: int) -> None:
+    def __init__(self, lock: int, turn: int) -> None:
         super().__init__(name="layer", daemon=True)
-        self._lock = lock
+        self._lock, self._turn = lock, turn
         self.inbox: queue.SimpleQueue[tuple[_Task, Assembly]] = queue.SimpleQueue()
         self.start()
 
     def run(self) -> None:
         try:
-            process = UnpackProcess(self._lock)
+            process = UnpackProcess(self._lock, self._turn)
         except (OSError, PodkeepError) as error:
             task, assembly = self.inbox.get()
             assembly.outcomes.put((task, Internal(f"cannot start an unpack process: {error}")))
@@ -93,9 +95,11 @@ class Assembly:
         self._sources: Sequence[BlobSource] = ()
         self._tree_memory: dict[LayerJob, int] = {}
         self._attempts = 0
+        # A layer of zstd may need 128 MiB of history, for as long as the registry takes to send it: one at a time does.
+        self._turn = _file_to_lock()
         self.outcomes: queue.SimpleQueue[tuple[_Task, NewLayer | PodkeepError]] = queue.SimpleQueue()
         # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
-        self._ready: list[_UnpackThread] = [_UnpackThread(settings.lock)]
+        self._ready: list[_UnpackThread] = [_UnpackThread(settings.lock, self._turn)]
 
     def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, NewLayer]:
         """Unpack ``jobs`` and return what became of each.
@@ -144,7 +148,7 @@ class Assembly:
             job, blob = file_layers.told(job, blob)
         if job.kind == "file":
             return self._staged(task, file_layers.keep(job, task.root, self.settings, blob, self._channel))
-        process = UnpackProcess(self.settings.lock)
+        process = UnpackProcess(self.settings.lock, self._turn)
         try:
             request = self._request(job, task.root, self._tree_memory[task.job])
             return self._staged(task, process.unpack(job, request, blob, self._channel))
@@ -162,6 +166,7 @@ class Assembly:
             max_inodes=settings.max_inodes,
             max_ratio=settings.max_ratio,
             max_memory=max_memory,
+            turn=self._turn,
         )
 
     def _staged(self, task: _Task, made: Made) -> NewLayer:
@@ -196,13 +201,20 @@ class Assembly:
         self._channel.progress(job.shown, "downloading", 0, job.size)
         task = _Task(job=job, source=source, root=root)
         if job.kind == "tar":
-            thread = self._ready.pop() if self._ready else _UnpackThread(self.settings.lock)
+            thread = self._ready.pop() if self._ready else _UnpackThread(self.settings.lock, self._turn)
             thread.inbox.put((task, self))
         else:
             threading.Thread(target=self._keep_file, args=(task,), name="file", daemon=True).start()
 
     def _keep_file(self, task: _Task) -> None:
         self.outcomes.put((task, _outcome(task, lambda: self.keep(task))))
+
+
+def _file_to_lock() -> int:
+    """Return a descriptor of an empty file that stays empty, whoever has it."""
+    fd = os.memfd_create("turn", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE)
+    return fd
 
 
 def tree_shares(sizes: Sequence[int], parallel: int) -> list[int]:

@@ -123,12 +123,13 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 class UnpackProcess:
     """One started unpack process. Made, used and waited for by one thread, which it dies with."""
 
-    def __init__(self, lock: int) -> None:
+    def __init__(self, lock: int, turn: int) -> None:
         """Start the process as the first of a PID namespace of its own: it can neither see nor signal another.
 
         Both the namespace and the parent-death signal belong to the calling thread, so a thread starts one process.
 
         :param lock: descriptor of the store's lock, held as long as something may be written.
+        :param turn: what ``UnpackRequest.turn`` names.
         """
         # It holds for the next child, not for this process itself (unshare(2)); a second child would not be the first
         # in it.
@@ -138,7 +139,7 @@ class UnpackProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,
-            pass_fds=(lock,),
+            pass_fds=(lock, turn),
         )
         with suppress(PermissionError):  # where an administrator wants pipes to be smaller (fs.pipe-max-size)
             fcntl.fcntl(self._pipes()[0], fcntl.F_SETPIPE_SZ, _PIPE)

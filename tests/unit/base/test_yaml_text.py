@@ -40,7 +40,8 @@ def test_what_is_written_is_read_back(value: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["1234567e8", "1e3", "1.5e3", "5e+2", "0o17", "08", "012", "1_000", "0x1f", "0b11", ".5", "+1", "y", "N", "yes"],
+    "1234567e8 1e3 1.5e3 5e+2 0o17 08 012 1_000 0x1f 0b11 .5 +1 y N yes"
+    " 0X1F 0O17 0B11 -0X1 1e_3 1e1_0 1e_+3 -_1 1_e3".split(),
 )
 def test_a_text_like_a_number_is_quoted(text: str) -> None:
     assert to_yaml({"a": text}) == f"a: '{text}'\n"
@@ -53,7 +54,9 @@ def test_a_number_is_not_quoted(number: object, written: str) -> None:
     assert to_yaml({"a": number}) == f"a: {written}\n"
 
 
-@pytest.mark.parametrize("text", ["demo", "1.2.3", "10.0.0.1", "12ab", "busybox:1", "2e", "yarn", "100m", "1Gi"])
+@pytest.mark.parametrize(
+    "text", ["demo", "1.2.3", "10.0.0.1", "12ab", "busybox:1", "2e", "0x", "yarn", "100m", "1Gi", "."]
+)
 def test_other_texts_are_not_quoted(text: str) -> None:
     assert to_yaml({"a": text}) == f"a: {text}\n"
 

@@ -16,7 +16,10 @@ _WIDTH = 1 << 30
 """Nothing is folded: who looks for a command or a message finds it on one line (as kubectl writes)."""
 _OTHER_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
 """Ends of lines, but for ``\\n``, and a byte order mark: readers would make something else of them."""
-_NUMBER = re.compile(r"[-+]?(?:\.[0-9_]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?$|[-+]?0[obx][0-9a-fA-F_]+$")
+_NUMBER = re.compile(
+    r"[-+]?(?:(?=[._]*[0-9])[0-9_]*(?:\.[0-9_]*)?(?:[eE](?:_*[-+])?[0-9_]+)?|_*0_*[oObBxX][0-9a-fA-F_]+)$"
+)
+"""kubectl passes over any ``_`` before it looks whether a text is a number as Go writes one."""
 
 
 def to_yaml(value: Any, *, sort_keys: bool = False) -> str:

@@ -82,7 +82,7 @@ class Endpoints:
         try:
             user = await self.authenticator.authenticate(request)
             await request.while_there(self.authorizer.check(user, wanted(request.method, path.text)))
-            # Only now: strangers can be pushed out by others, who has shown that they may ask cannot.
+            # Only now: strangers are pushed out by anybody, who has shown that they may ask only by who has fewer.
             request.admit(path.namespace)
             return await self._routed(request, path)
         except Refused as refusal:

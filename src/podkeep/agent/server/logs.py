@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
@@ -325,7 +325,9 @@ async def read_log(
             elif not reader.behind:
                 if ended:
                     return
-                await asyncio.sleep(share.look)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(share.look):
+                        await stopping.wait()
     finally:
         reader.close()
 

@@ -13,6 +13,7 @@ from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.agent.server.logs import (
     LogOptions,
     Readers,
+    Share,
     Writer,
     container_of,
     full_time,
@@ -282,3 +283,30 @@ def test_a_runtime_in_trouble_does_not_end_a_log_that_is_followed(
         pieces = asyncio.run(asyncio.wait_for(follow(stub, container), TIMEOUT_S))
         assert stub.calls["ContainerStatus"] >= 2
     assert pieces == [b"first\n", b"second\n"]
+
+
+def test_logs_that_are_seldom_looked_at_end_with_the_server(tmp_path: Path) -> None:
+    """It waits a second for that: what goes on for longer is broken off, and the client is told of an error."""
+    log = tmp_path / "0.log"
+    log.write_text("2026-01-31T10:00:00Z stdout F first\n")
+    waiting = asyncio.Event()
+
+    class Watched(Share):
+        @property
+        def look(self) -> float:
+            waiting.set()
+            return TIMEOUT_S * 2
+
+    async def scenario(stub: StubRuntime) -> None:
+        stopping, share = asyncio.Event(), Watched(counts={"default": 1}, namespace="default")
+        async with CriClient(str(stub.socket)) as client:
+            container, options = stub.add_running("main"), LogOptions(follow=True)
+            body = read_log(client, container, LogReader(log), options, stopping, share=share)
+            assert await anext(body) == b"first\n"
+            rest = asyncio.ensure_future(anext(body, b""))
+            await waiting.wait()
+            stopping.set()
+            assert await rest == b""
+
+    with StubRuntime(tmp_path / "stub.sock") as stub:
+        asyncio.run(asyncio.wait_for(scenario(stub), TIMEOUT_S))

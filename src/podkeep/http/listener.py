@@ -25,7 +25,7 @@ from pathlib import Path
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition
 from podkeep.http.budget import HELD_BYTES
-from podkeep.http.transport import abort, without_frames
+from podkeep.http.transport import abort, let_go, without_frames
 
 log = logging.getLogger(__name__)
 
@@ -253,3 +253,5 @@ class Listener:
         finally:
             # Not close(): it would wait for ever for a client that does not take what was written.
             abort(transport)
+            # Of a request that was broken off, its body so far.
+            let_go(reader)

@@ -1,15 +1,16 @@
-"""The first error of a TaskGroup, without the group: nothing that failed refers to itself."""
+"""What failed or was cancelled refers to nothing that refers to it: errors of a TaskGroup, and of steps on threads."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from podkeep.base.concurrency.tasks import ungrouped
+from podkeep.base.concurrency.tasks import on_thread, ungrouped
 from podkeep.base.errors import Cancelled
 
 
@@ -80,5 +81,31 @@ def test_an_error_outside_of_the_group_is_itself() -> None:
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("no_cycles")
+def test_what_a_cancelled_caller_had_goes_with_it() -> None:
+    """Who is cancelled while a step on a thread is waited for, which is not left half done."""
+    held: list[weakref.ref[Passed]] = []
+    go_on = threading.Event()
+
+    async def session() -> None:
+        passed = Passed()
+        held.append(weakref.ref(passed))
+        await on_thread(go_on.wait)
+
+    async def main() -> None:
+        work = asyncio.ensure_future(session())
+        await asyncio.sleep(0)
+        work.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait({work})
+        assert work.cancelled()
+        del work
+        await asyncio.sleep(0)
+        assert [item() for item in held] == [None]
 
     asyncio.run(main())

@@ -30,7 +30,10 @@ async def finished(work: asyncio.Future[Any]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        raise cancelled
+        try:
+            raise cancelled
+        finally:
+            del cancelled  # or it and this frame would refer to each other
 
 
 async def on_thread(step: Callable[[], _Result]) -> _Result:

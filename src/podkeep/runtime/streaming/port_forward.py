@@ -288,15 +288,12 @@ async def _connect(request: ForwardRequest, port: int, given_up: asyncio.Event) 
     async def connect_or_give_up() -> None:
         async def connect() -> None:
             made.append(await request.connect(port))
-            giving_up.cancel()
-
-        async def give_up() -> None:
-            await given_up.wait()
-            connecting.cancel()
 
         async with asyncio.TaskGroup() as group:
-            giving_up = group.create_task(give_up())
-            connecting = group.create_task(connect())
+            both = group.create_task(given_up.wait()), group.create_task(connect())
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            for task in both:
+                task.cancel()
 
     try:
         await ungrouped(connect_or_give_up())

@@ -1,10 +1,12 @@
-"""TLS that is broken off in its handshake, from either side: what it takes of memory goes with the connection."""
+"""Connections that are broken off, in their handshake or in a request: what they take of memory goes with them."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import socket
 import ssl
+import struct
 from asyncio import sslproto
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,7 +17,7 @@ import pytest
 from podkeep.agent.probes import dialing
 from podkeep.base.errors import PodkeepError
 from podkeep.http.backend import Address, Backend
-from podkeep.http.connection import Limits
+from podkeep.http.connection import HttpConnection, Limits
 from podkeep.http.listener import tcp_socket
 from podkeep.http.messages import Request, Response
 from podkeep.http.self_signed import ensure
@@ -40,6 +42,11 @@ def no_cycles() -> Iterator[None]:
 def ends() -> int:
     """Return how many ends of TLS connections there are."""
     return sum(isinstance(item, sslproto._SSLProtocolTransport) for item in gc.get_objects())
+
+
+def connections() -> int:
+    """Return how many connections of servers there are."""
+    return sum(isinstance(item, HttpConnection) for item in gc.get_objects())
 
 
 async def until_none() -> None:
@@ -97,5 +104,36 @@ def test_servers_that_end_it_in_the_handshake(who: str, answer: bytes) -> None:
                 raise AssertionError("there is a connection")
         await until_none()
         server.close()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("length", [0, 1_000_000])
+def test_clients_that_break_a_request_off(length: int) -> None:
+    """What came of it goes with the connection, whether it waited for a request or for its body."""
+
+    async def read(request: Request) -> Response:
+        await request.body.read(1_000_000)
+        return Response()
+
+    async def work() -> None:
+        server = Server("test", read, Limits(idle_timeout=TIMEOUT_S))
+        listening = tcp_socket("127.0.0.1", 0)
+        server.start([listening])
+        for _ in range(TIMES):
+            reader, writer = await asyncio.open_connection(*listening.getsockname())
+            writer.write(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length + bytes(length // 10))
+            async with asyncio.timeout(TIMEOUT_S):
+                if not length:
+                    await reader.readuntil(b"\r\n\r\n")
+                while length and not server.pool.kept:  # noqa: ASYNC110 - nothing tells
+                    await asyncio.sleep(0.01)
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+            writer.transport.abort()
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(server) or connections():  # noqa: ASYNC110 - nothing tells
+                await asyncio.sleep(0.01)
+        await server.close()
 
     asyncio.run(work())

@@ -78,7 +78,7 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
     The exit status is 0 if all is well, else 1.
     """
     told = report.of(invocation.config)
-    name = invocation.config.agent.own_name()
+    name = (told.name if told is not None else "") or invocation.config.agent.own_name()
     if told is None:
         status = not_running(name, invocation.config)
     else:

@@ -195,6 +195,8 @@ def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> 
     node.start()
     node.until(lambda: node.podkeep("status", status=None).startswith("node node-1: Ready\n"), "all is well")
     told = json.loads(node.podkeep("status", "-o", "json"))
+    # The node that runs says what it is called, which may have been said on its own command line alone.
+    assert node.podkeep("--set", "agent.node_name=other", "status").startswith("node node-1: Ready\n")
     assert (told["is_well"], [item["name"] for item in told["daemons"]]) == (True, ["runtime", "api", "agent"])
     node.podkeep("apply", "-f", "-", stdin=manifest("bad", image, "exit 3"))
     said = node.until(

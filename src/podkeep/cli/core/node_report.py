@@ -42,6 +42,8 @@ class NodeReport(msgspec.Struct, frozen=True, kw_only=True):
     kubeconfig: str
     embedded: bool
     """Whether the API is this machine's own."""
+    name: str = ""
+    """Of the Node object, which the command line that started it may have said; empty: what the configuration says."""
     daemons: tuple[DaemonReport, ...] = ()
 
 

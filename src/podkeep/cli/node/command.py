@@ -150,7 +150,11 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
     preload.shared()
     kubeconfig = str(own_kubeconfig(config.api.root)) if config.node.api else config.agent.kubeconfig
     tell = report.NodeReport(
-        pid=os.getpid(), runtime=report.runtime_socket(config), kubeconfig=kubeconfig, embedded=config.node.api
+        pid=os.getpid(),
+        runtime=report.runtime_socket(config),
+        kubeconfig=kubeconfig,
+        embedded=config.node.api,
+        name=config.agent.own_name(),
     )
     supervisor = Supervisor(commands, run, _write, tell, os.environ)
     after: dict[str, Callable[[], None]] = {"agent": lambda: _stop_pods(invocation)} if stop_pods else {}

@@ -215,15 +215,18 @@ def test_file_system_that_cannot_be_idmapped_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("seconds", "asked", "stays", "said"),
+    ("seconds", "asked", "stays", "expedited", "said"),
     [
-        (0.0001, True, True, "favordynmods is in force, until the next boot"),
-        (0.0001, False, False, "favordynmods is in force, while a hierarchy is mounted with it"),
-        (0.0117, True, True, "in 11.7 ms; the runtime sets favordynmods when it starts"),
-        (0.0117, False, True, "runtime.favordynmods = true ends that, for the whole machine and until its next boot"),
+        (0.0001, True, True, False, "favordynmods is in force, until the next boot"),
+        (0.0001, False, False, False, "favordynmods is in force, while a hierarchy is mounted with it"),
+        (0.0001, False, False, True, "in 0.1 ms: /sys/kernel/rcu_expedited ends the wait for RCU"),
+        (0.0117, True, True, False, "in 11.7 ms; the runtime sets favordynmods when it starts"),
+        (0.0117, False, True, True, "runtime.favordynmods = true ends that, for the whole machine and until its next"),
     ],
 )
-def test_how_long_a_process_takes_to_enter_a_cgroup(seconds: float, asked: bool, stays: bool, said: str) -> None:
-    found = machine.cgroup_moves(seconds, asked=asked, stays=stays)
+def test_how_long_a_process_takes_to_enter_a_cgroup(
+    seconds: float, asked: bool, stays: bool, expedited: bool, said: str
+) -> None:
+    found = machine.cgroup_moves(seconds, asked=asked, stays=stays, expedited=expedited)
     assert found.level is Level.OK
     assert said in found.detail

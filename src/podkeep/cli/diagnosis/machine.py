@@ -198,17 +198,22 @@ def _cgroup_moves(config: Config) -> list[Finding]:
         seconds = cgroup_dynmods.shortest_move(cgroups.detect())
     except (FailedPrecondition, OSError):
         return []  # told already, or nobody but root can look
-    release = os.uname().release
-    return [cgroup_moves(seconds, asked=config.runtime.favordynmods, stays=cgroup_dynmods.stays(release))]
+    stays = cgroup_dynmods.stays(os.uname().release)
+    expedited = bool(_number("/sys/kernel/rcu_expedited"))
+    return [cgroup_moves(seconds, asked=config.runtime.favordynmods, stays=stays, expedited=expedited)]
 
 
-def cgroup_moves(seconds: float, *, asked: bool, stays: bool) -> Finding:
+def cgroup_moves(seconds: float, *, asked: bool, stays: bool, expedited: bool) -> Finding:
     """Judge how long a process takes to enter a cgroup.
 
     :param asked: what ``runtime.favordynmods`` says.
     :param stays: whether the kernel keeps favordynmods until the next boot.
+    :param expedited: whether somebody has the kernel hurry all of its grace periods, which looks the same.
     """
     shown = f"a process enters one in {seconds * 1000:.1f} ms"
+    if seconds < cgroup_dynmods.WAITS_S and expedited:
+        costs = "which interrupts every processor for each of them"
+        return finding.ok("cgroup moves", f"{shown}: /sys/kernel/rcu_expedited ends the wait for RCU, {costs}")
     if seconds < cgroup_dynmods.WAITS_S:
         lasts = "until the next boot" if stays else "while a hierarchy is mounted with it"
         return finding.ok("cgroup moves", f"{shown}: favordynmods is in force, {lasts}")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -176,6 +177,29 @@ def test_the_daemons_of_a_killed_supervisor_end_and_the_next_one_serves(node: No
     node.until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "its daemons are gone")
     node.start()
     assert {item["state"] for item in node.daemons().values()} == {"ready"}
+
+
+def test_the_service_manager_hears_which_daemons_do_not_serve(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``systemctl status`` shows is so now, and not what was so when it started."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(TIMEOUT_S)
+
+        def hear(text: bytes) -> None:
+            while text not in manager.recv(4096):
+                pass
+
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        node.start()
+        monkeypatch.delenv("NOTIFY_SOCKET")
+        hear(b"STATUS=all daemons serve")
+        pid = node.daemons()["agent"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        hear(b"STATUS=agent does not serve")
+        hear(b"STATUS=all daemons serve")
+        assert node.daemons()["agent"]["pid"] != pid
 
 
 def test_a_daemon_that_cannot_start_says_why_once(node: Node) -> None:

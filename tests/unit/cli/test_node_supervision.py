@@ -13,6 +13,7 @@ from podkeep.base import lockfile, service
 from podkeep.base.config import Config, NodeConfig, RuntimeConfig
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core import service_unit, supervised
+from podkeep.cli.node import supervisor
 from podkeep.cli.node.child import Output
 from podkeep.cli.node.restarts import Failures, Reason, reason
 
@@ -72,6 +73,19 @@ def test_a_daemon_is_told_nothing_that_systemd_told_its_supervisor() -> None:
     environment = supervised.environment(told, notify="/run/own", watchdog_s=60)
     assert environment.pop("PODKEEP_SUPERVISOR").isdecimal()
     assert environment == {"PATH": "/bin", "NOTIFY_SOCKET": "/run/own", "WATCHDOG_USEC": "60000000"}
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ([], ""),
+        (["agent"], "agent does not serve"),
+        (["api", "agent"], "api and agent do not serve"),
+        (["runtime", "api", "agent"], "runtime, api and agent do not serve"),
+    ],
+)
+def test_daemons_that_do_not_serve_are_named(names: list[str], said: str) -> None:
+    assert supervisor.not_serving(names) == said
 
 
 def test_what_a_daemon_says_of_itself() -> None:

@@ -105,7 +105,7 @@ class Supervisor:
         self._is_stopping = False
         self._hangups = 0
         self._alive_at = 0.0
-        self._is_told = False
+        self._told_manager = ""
         self._started_at = time.monotonic()
 
     def serve(self, when_stopped: Mapping[str, Callable[[], None]]) -> None:
@@ -261,14 +261,19 @@ class Supervisor:
         self._publish()
 
     def _tell_manager(self) -> None:
-        """Tell the service manager, once, that the node serves; or after a while, that not all of it does."""
+        """Tell the service manager that all daemons serve, or after a while, which do not; and then what changes."""
         missing = [daemon.name for daemon in self._daemons if daemon.child is None or not daemon.child.ready]
         took = time.monotonic() - self._started_at
-        if self._is_told or (missing and took < TELL_ANYWAY_S):
+        text = not_serving(missing) or "all daemons serve"
+        if self._told_manager:
+            if text != self._told_manager:
+                service.status(text)
+                self._told_manager = text
             return
-        self._is_told = True
-        text = f"without {', '.join(missing)}" if missing else "all daemons serve"
-        log.info("ready after %.1f s: %s", took, text)
+        if missing and took < TELL_ANYWAY_S:
+            return
+        self._told_manager = text
+        log.info("ready after %.1f s%s%s", took, ", but " if missing else ": ", text)
         service.ready(text)
 
     def _publish(self) -> None:
@@ -307,3 +312,11 @@ class Supervisor:
             if daemon.child is not None:
                 daemon.child.send(signal.SIGKILL)
                 self._close(daemon, daemon.child)
+
+
+def not_serving(names: Sequence[str]) -> str:
+    """Return what to say of daemons that do not serve; nothing of none."""
+    if not names:
+        return ""
+    *others, last = names
+    return f"{', '.join(others)} and {last} do not serve" if others else f"{last} does not serve"

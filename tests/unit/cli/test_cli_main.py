@@ -57,6 +57,20 @@ def test_every_verb_can_be_imported_and_explains_itself(name: str) -> None:
     assert command.help
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["statsu"], "No such command 'statsu'. Did you mean status?"),
+        (["image", "lss"], "No such command 'lss'. Did you mean ls?"),
+        (["xyz"], "No such command 'xyz'."),
+    ],
+)
+def test_a_verb_that_there_is_not_is_told_with_the_one_that_may_be_meant(words: list[str], said: str) -> None:
+    with pytest.raises(click.UsageError) as told:
+        main.podkeep.main(args=words, prog_name="podkeep", standalone_mode=False)
+    assert told.value.format_message() == said
+
+
 def test_standard_output_may_be_closed() -> None:
     command = ["sh", "-c", 'exec "$0" --version >&-', PODKEEP]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

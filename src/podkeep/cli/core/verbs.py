@@ -5,12 +5,16 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+_Resolved: TypeAlias = tuple[str | None, click.Command | None, list[str]]
+_SIMILAR = 0.7
+"""Of a word and a verb that it may be meant for; by ``difflib``."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,18 @@ class LazyGroup(click.Group):
         if verb is None:
             return None
         return cast(click.Command, importlib.import_module(verb.module).command)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> _Resolved:
+        """Find the verb that the first of ``args`` names; of a word that is none say which may be meant."""
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            import difflib
+
+            close = difflib.get_close_matches(args[0], self._verbs, n=2, cutoff=_SIMILAR)
+            if not close:
+                raise
+            raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from itertools import chain, repeat
 from typing import Any
@@ -40,6 +40,7 @@ from podkeep.http.messages import Response
 DELETED_AT_ONCE = 20
 """Objects of a collection that are being deleted at a time, so that they share a transaction."""
 _PATCHES = (*(str(item) for item in PatchType), APPLY)
+_UNDECLARED = "field not declared in schema"
 
 
 class Resources:
@@ -378,8 +379,14 @@ def applied(body: bytes, resource: Resource, validation: FieldValidation, warnin
     except WrongType as error:
         raise _untyped(value, resource, str(error)) from None
     if decoded.unknown:
-        raise _untyped(value, resource, f".{decoded.unknown[0]}: field not declared in schema")
+        raise _untyped(value, resource, _validation_errors(f".{path}: {_UNDECLARED}" for path in decoded.unknown))
     return decoded.value
+
+
+def _validation_errors(errors: Iterable[str]) -> str:
+    """Return errors as upstream's structured-merge-diff writes them (``typed``, ValidationErrors)."""
+    first, *others = errors
+    return "\n  ".join(("errors:", first, *others)) if others else first
 
 
 def _untyped(value: Mapping[str, Any], resource: Resource, why: str) -> StatusError:

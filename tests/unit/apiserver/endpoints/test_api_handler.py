@@ -105,6 +105,11 @@ def test_unknown_fields_are_refused_or_told(tmp_path: Path) -> None:
         assert answer.message == (
             "failed to create typed patch object (/a; /v1, Kind=ConfigMap): .dato: field not declared in schema"
         )
+        answer = await api.call("PATCH", f"{CMS}/a?fieldManager=me", {**config, "more": 1}, content_type=APPLY)
+        assert answer.message == (
+            "failed to create typed patch object (/a; /v1, Kind=ConfigMap): errors:\n"
+            "  .dato: field not declared in schema\n  .more: field not declared in schema"
+        )
 
     run(tmp_path, test)
 

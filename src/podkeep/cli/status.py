@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
 from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.text import rfc3339
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -67,6 +69,14 @@ class Status:
     are_pods_known: bool = True
     """Whether the API said which pods there are."""
 
+    def plain(self) -> dict[str, Any]:
+        """Return it for JSON, with times in RFC 3339; of a daemon that never ran there is none."""
+        daemons = [
+            {**msgspec.structs.asdict(item), "since": rfc3339.of_nanoseconds(int(item.since * 1e9))}
+            for item in self.daemons
+        ]
+        return {**vars(self), "daemons": daemons}
+
 
 @click.command(name="status")
 @forms.output_option
@@ -83,7 +93,7 @@ def command(invocation: Invocation, ctx: click.Context, output: str) -> None:
         status = not_running(name, invocation.config)
     else:
         status = judged(told, name, _seen(invocation, told, name), time.time())
-    forms.show(output, status, lines(status, time.time()))
+    forms.show(output, status.plain(), lines(status, time.time()))
     ctx.exit(0 if status.is_well else 1)
 
 

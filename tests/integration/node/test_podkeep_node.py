@@ -222,6 +222,7 @@ def test_status_says_in_the_first_line_what_is_wrong(node: Node, image: str) -> 
     # The node that runs says what it is called, which may have been said on its own command line alone.
     assert node.podkeep("--set", "agent.node_name=other", "status").startswith("node node-1: Ready\n")
     assert (told["is_well"], [item["name"] for item in told["daemons"]]) == (True, ["runtime", "api", "agent"])
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\dT[\d:]{8}Z", item["since"]) for item in told["daemons"])
     node.podkeep("apply", "-f", "-", stdin=manifest("bad", image, "exit 3"))
     said = node.until(
         lambda: (text := node.podkeep("status", status=None)) and "CrashLoopBackOff" in text and text, "it is told"

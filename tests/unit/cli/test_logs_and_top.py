@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.waiting import UNTOLD, Containers
 from podkeep.cli.pods import logs, top
 from podkeep.cri.v1 import api_pb2
 
@@ -22,11 +23,35 @@ def test_no_durations(text: str) -> None:
         logs.duration(text)
 
 
-def test_labels() -> None:
-    assert logs._labels("app=web,tier==front, x=") == {"app": "web", "tier": "front", "x": ""}
-    for text in ("app", "app!=web", "=x", "app in (a)"):
-        with pytest.raises(InvalidArgument, match="is not KEY=VALUE"):
-            logs._labels(text)
+@pytest.mark.parametrize(
+    ("selector", "matches"),
+    [
+        ("", True),
+        ("app=web,tier==front, x=", True),
+        ("app in (web, db),!stopped", True),
+        ("app!=db", True),
+        ("tier notin (back)", True),
+        ("app", True),
+        ("app=db", False),
+        ("!app", False),
+    ],
+)
+def test_a_selector_means_what_it_means_to_the_api(selector: str, matches: bool) -> None:
+    labels = {"app": "web", "tier": "front", "x": ""}
+    assert logs.parse_selector(selector).matches(labels) is matches
+
+
+@pytest.mark.parametrize("selector", ["app in (a", "app in a", "!"])
+def test_what_is_no_selector_is_refused(selector: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"^-l .*: unable to parse requirement"):
+        logs.parse_selector(selector)
+
+
+def test_of_several_containers_the_first_of_the_manifest_is_meant() -> None:
+    names = {"cache", "main", "writer"}
+    assert logs.first_container(names, Containers(main=("waits", "writer", "main"), init=("cache",))) == "writer"
+    assert logs.first_container(names, UNTOLD) == "cache"
+    assert logs.first_container(set(), UNTOLD) == ""
 
 
 def _cpu(moment: int, used: int, rate: int = 0) -> api_pb2.CpuUsage:

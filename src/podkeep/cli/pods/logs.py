@@ -6,7 +6,7 @@ import asyncio
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,12 +19,21 @@ from podkeep.cli.core import completion, connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line
-from podkeep.cli.pods.targets import Target, container_status, find_target, namespace_option, require_container
+from podkeep.cli.pods.targets import (
+    Target,
+    container_status,
+    find_target,
+    namespace_option,
+    require_container,
+    told,
+)
 from podkeep.cri.v1 import api_pb2
 
 if TYPE_CHECKING:
     from podkeep.agent.logs.reader import LogReader, Record
+    from podkeep.apiserver.meta.selectors import LabelSelector
     from podkeep.base.config import Config
+    from podkeep.base.waiting import Containers
     from podkeep.cli.pods.crilog import Printer
     from podkeep.cri.client import CriClient
 
@@ -160,24 +169,31 @@ async def _several(client: CriClient, config: Config, chosen: _Chosen) -> list[_
 
     :raises NotFound: if there is none.
     """
-    labels = _labels(chosen.selector) if chosen.selector else {}
+    selector = parse_selector(chosen.selector)
     sandboxes = (await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())).items
-    pods = {
-        item.id: item.metadata.name
+    meant = [
+        item
         for item in sandboxes
         if item.metadata.namespace == chosen.namespace
         and (item.metadata.name == chosen.pod or not chosen.pod)
-        and all(item.labels.get(key) == value for key, value in labels.items())
-    }
+        and selector.matches(item.labels)
+    ]
+    pods = {item.id: item.metadata.name for item in meant}
     listed = (await client.runtime.ListContainers(api_pb2.ListContainersRequest())).containers
     newest: dict[tuple[str, str], api_pb2.Container] = {}
     for item in sorted(listed, key=lambda item: (item.metadata.attempt, item.created_at)):
         if item.pod_sandbox_id in pods and chosen.container in (None, item.metadata.name):
             newest[pods[item.pod_sandbox_id], item.metadata.name] = item
+    first = {
+        item.metadata.name: first_container(
+            {name for pod, name in newest if pod == item.metadata.name}, told(config, item)
+        )
+        for item in meant
+    }
     found = []
     for (pod, name), item in sorted(newest.items()):
         path = (await container_status(client, item.id)).log_path
-        if path and (chosen.all_containers or chosen.container or not _is_one_of_several(newest, pod, name)):
+        if path and (chosen.all_containers or chosen.container or name == first[pod]):
             found.append(_Source(pod=pod, container=name, identity=item.id, path=Path(path)))
     if not found:
         if chosen.pod:
@@ -189,23 +205,27 @@ async def _several(client: CriClient, config: Config, chosen: _Chosen) -> list[_
     return found
 
 
-def _is_one_of_several(newest: Mapping[tuple[str, str], object], pod: str, name: str) -> bool:
-    """Say whether a pod has others before this container: without --all-containers one of each pod is shown."""
-    return name != min(other for of, other in newest if of == pod)
+def first_container(names: Collection[str], told: Containers) -> str:
+    """Return which container of a pod is meant by its name alone: as with kubectl the first of its manifest, if known.
 
-
-def _labels(selector: str) -> dict[str, str]:
-    """Return the labels of a selector of equalities.
-
-    :raises InvalidArgument: if it is another one.
+    :param names: of those that have run.
     """
-    found = {}
-    for part in selector.split(","):
-        key, separator, value = part.replace("==", "=").partition("=")
-        if not separator or not key.strip() or key.endswith("!"):
-            raise InvalidArgument(f"-l {selector}: {part!r} is not KEY=VALUE", hint="write it like app=web,tier=front")
-        found[key.strip()] = value.strip()
-    return found
+    return next((name for name in told.main if name in names), min(names, default=""))
+
+
+def parse_selector(selector: str) -> LabelSelector:
+    """Return what a selector means, which is what it means to every other verb; nothing: all.
+
+    :raises InvalidArgument: if it is none.
+    """
+    from podkeep.apiserver.meta.selectors import parse_labels
+    from podkeep.apiserver.meta.status import StatusError
+
+    try:
+        return parse_labels(selector)
+    except StatusError as error:
+        hint = "write it like app=web,tier=front or app in (web, db)"
+        raise InvalidArgument(f"-l {selector}: {error.message}", hint=hint) from error
 
 
 class _Ends:

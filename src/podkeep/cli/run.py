@@ -404,7 +404,7 @@ class _Supervisor:
 def _say(text: str) -> None:
     """Print to standard error, if somebody reads it: the pods are ended all the same.
 
-    After SIGHUP the terminal behind it may be gone; a pipe or terminal that nobody reads would keep the event loop.
+    After SIGHUP the terminal behind it may be gone; a pipe or terminal that is not read would keep the event loop.
     """
     with suppress(OSError):
         _, is_read, _ = select.select([], [sys.stderr], [], 0)

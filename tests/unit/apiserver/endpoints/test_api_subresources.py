@@ -266,7 +266,14 @@ def test_reviews_answer_in_their_status(tmp_path: Path) -> None:
         question = {"spec": {"user": "ann", "resourceAttributes": {"verb": "get", "resource": "pods"}}}
         answer = await _created(api, "/apis/authorization.k8s.io/v1/subjectaccessreviews", question)
         assert answer["status"] == {"allowed": False}
-        assert (await api.call("POST", f"{PODS}/p/exec?command=x")).status == 501
+
+    run(tmp_path, test)
+
+
+def test_tokens_are_refused_where_there_are_none(tmp_path: Path) -> None:
+    async def test(api: Api) -> None:
+        path = "/api/v1/namespaces/default/serviceaccounts/default/token"
+        assert (await api.call("POST", path, {})).status == 501
 
     run(tmp_path, test)
 

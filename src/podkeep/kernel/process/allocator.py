@@ -44,6 +44,9 @@ def return_buffers() -> None:
     By default glibc does so until one was freed, and keeps buffers of that size from then on, up to 32 MiB.
     """
     libc.mallopt(_Option.MMAP_THRESHOLD, _RETURNED)
+    # As glibc has it beside a threshold that it chose. Once one is set it would stay 128 KiB, and smaller buffers would
+    # be the system's again each time.
+    libc.mallopt(_Option.TRIM_THRESHOLD, 2 * _RETURNED)
 
 
 def give_back() -> None:

@@ -12,7 +12,7 @@ import os
 import ssl
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -120,17 +120,24 @@ class Credentials:
         if not self._settings.server.startswith("https:"):
             return None
         if (files := _stamps(self._settings.files)) != self._files:
-            self._settings, self._files, self._context = kubeconfig.renewed(self._settings), files, None
+            self._files = files
+            self._take(kubeconfig.renewed(self._settings))
         settings = self._settings
         if settings.exec_plugin is not None:
             await self._granting(settings.exec_plugin)
         stamp = _stamps(pem.path for pem in (settings.authority, settings.certificate, settings.key))
         if self._context is None or stamp != self._stamp:
-            self._context, self._stamp = self._made(), stamp
+            self._context, self._stamp = self._made(settings), stamp
         return self._context
 
-    def _made(self) -> ssl.SSLContext:
-        settings, granted = self._settings, self._granted
+    def _take(self, settings: Settings) -> None:
+        """Go by what a kubeconfig has now, if it can be used: half a key may be there while it is written."""
+        with suppress(FailedPrecondition):
+            self._context = self._made(settings)
+            self._settings = settings
+
+    def _made(self, settings: Settings) -> ssl.SSLContext:
+        granted = self._granted
         certificate, key = settings.certificate, settings.key
         if granted is not None and granted.client_certificate_data:
             certificate = Pem(data=granted.client_certificate_data.encode())

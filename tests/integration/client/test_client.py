@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from podkeep.agent.manager import status_manager
 from podkeep.agent.manager.status_manager import StatusManager
@@ -23,6 +24,7 @@ from podkeep.base.errors import FailedPrecondition, Unavailable
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client, Patch
 from podkeep.client.correlation import Reference
+from podkeep.client.credentials import Credentials
 from podkeep.client.errors import ApiError
 from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
@@ -301,6 +303,23 @@ def test_a_kubeconfig_in_the_middle_of_a_change_changes_nothing(api: ApiDaemon, 
         assert kubeconfig.renewed(before) == before
     path.unlink()
     assert kubeconfig.renewed(before) == before
+
+
+def test_a_kubeconfig_that_ends_within_a_key_is_not_taken(api: ApiDaemon, tmp_path: Path) -> None:
+    """Base64 that is cut off may be base64 of half a key: that of kubeadm is the last thing in its file."""
+    path = tmp_path / "admin.conf"
+    whole = yaml.safe_dump(yaml.safe_load(api.kubeconfig.read_text()), width=10_000).rstrip()
+    assert whole.rpartition("\n")[2].startswith("    client-key-data: ")
+    path.write_text(whole)
+
+    async def work() -> None:
+        credentials = Credentials(kubeconfig.load([path]))
+        assert await credentials.context() is not None
+        for lacking in range(1, 200):
+            path.write_text(whole[:-lacking])
+            assert await credentials.context() is not None
+
+    asyncio.run(work())
 
 
 def test_credentials_of_a_program(api: ApiDaemon, tmp_path: Path) -> None:

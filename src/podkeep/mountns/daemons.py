@@ -139,7 +139,7 @@ def _daemon(directory: Path, name: str, pid: int) -> Daemon:
     endpoint = option(argv, "container-runtime-endpoint") or _last(_ENDPOINT, configuration)
     return replace(
         daemon,
-        endpoint=endpoint.removeprefix("unix://"),
+        endpoint=endpoint.removeprefix("unix://").removeprefix("unix:"),
         root=path("root-dir"),
         pod_logs=_last(_POD_LOGS, configuration),
     )

@@ -156,7 +156,7 @@ def test_a_large_configuration_takes_no_time(tmp_path: Path, processes: ExitStac
     assert (daemon.endpoint, daemon.pod_logs) == ("/run/some.sock", "")
 
 
-@pytest.mark.parametrize("form", ["flag", "two words", "file"])
+@pytest.mark.parametrize("form", ["flag", "two words", "one slash", "no scheme", "file"])
 def test_the_socket_that_a_kubelet_was_told_to_use(tmp_path: Path, processes: ExitStack, form: str) -> None:
     """The stand-in is a copy of a shell here, because sleep refuses the options."""
     shell = Path(shutil.copy("/bin/sh", tmp_path / "kubelet"))
@@ -165,6 +165,8 @@ def test_the_socket_that_a_kubelet_was_told_to_use(tmp_path: Path, processes: Ex
     options = {
         "flag": ["--container-runtime-endpoint=unix:///run/some.sock"],
         "two words": ["--container-runtime-endpoint", "unix:///run/some.sock"],
+        "one slash": ["--container-runtime-endpoint=unix:/run/some.sock"],
+        "no scheme": ["--container-runtime-endpoint=/run/some.sock"],
         "file": [f"--config={config}"],
     }
     daemon = found(started(processes, shell, "-c", "read line", "kubelet", *options[form]))

@@ -104,7 +104,7 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
     Only a new pod is judged: one that runs goes on when the node does not offer its classes any more (KEP-3008,
     rollback).
 
-    :raises FailedPrecondition: if a kubelet that runs would remove the pod's directory, logs or cgroup.
+    :raises FailedPrecondition: if a kubelet that runs would remove the pod's directory, logs, cgroup or containers.
     :raises PodRejected: if it asks for classes that the node does not offer; before anything else, as a kubelet admits.
     :raises AlreadyExists: if a pod of this namespace and name is there.
     :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible; with FailedMount, if it
@@ -114,7 +114,7 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
     identity = PodIdentity(namespace=pod.metadata.namespace, name=pod.metadata.name)
     if adopt and await asyncio.to_thread(node.dirs.identity, uid) == identity:
         return await _adopt(pod, node, identity, objects)
-    # Before anything is made: the housekeeping of a kubelet that shares the directories removes what it does not know.
+    # Before anything is made: the housekeeping of a kubelet removes what it does not know.
     found = await node.kubelets.require_apart()
     _require_node(pod, node)
     await _require_classes(pod, node)

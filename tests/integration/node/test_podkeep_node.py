@@ -430,6 +430,11 @@ def test_objects_that_are_named_are_one_table_and_one_that_is_missing_hides_none
     said = node.podkeep("get", "cm", "a", "nothing", "much-longer", status=1).splitlines()
     assert [line.index(column) for line, column in zip(said[:3], ("DATA", "0", "0"), strict=True)] == [14, 14, 14]
     assert said[3:] == ['podkeep: configmaps "nothing" not found']
+    done = node.daemon.run("get", "cm", "nothing", "a", "much-longer", "-o", "json")
+    assert [item["metadata"]["name"] for item in json.loads(done.stdout)["items"]] == ["a", "much-longer"]
+    assert (done.returncode, done.stderr) == (1, 'podkeep: configmaps "nothing" not found\n')
+    done = node.daemon.run("get", "cm", "nothing", "-o", "yaml")
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", 'podkeep: configmaps "nothing" not found\n')
 
 
 def test_a_conflict_of_an_apply_says_how_to_go_on(node: Node) -> None:

@@ -95,13 +95,19 @@ def _check(meant: list[Meant], selected: bool, everywhere: bool, watch: bool) ->
 
 
 async def _as_they_are(api: Api, meant: list[Meant], query: dict[str, str], form: str, *, managed: bool) -> None:
+    from podkeep.client.errors import ApiError
+
     found: list[dict[str, Any]] = []
+    failures: list[PodkeepError] = []
     single = len(meant) == 1 and len(meant[0].names) == 1
     for item in meant:
         namespace = api.place_of(item)
-        if item.names:
-            found += [await api.client.get(item.resource, name, namespace) for name in item.names]
-        else:
+        for name in item.names:
+            try:
+                found.append(await api.client.get(item.resource, name, namespace))
+            except ApiError as error:
+                failures.append(error)
+        if not item.names:
             listed = await api.client.list(
                 item.resource, namespace, labels=query["labelSelector"], fields=query["fieldSelector"], limit=_PAGE
             )
@@ -111,7 +117,9 @@ async def _as_they_are(api: Api, meant: list[Meant], query: dict[str, str], form
     if not managed:
         for entry in found:
             entry.get("metadata", {}).pop("managedFields", None)
-    echo_object(found[0] if single else {"apiVersion": "v1", "kind": "List", "items": found}, form)
+    if found or not failures:
+        echo_object(found[0] if single else {"apiVersion": "v1", "kind": "List", "items": found}, form)
+    forms.raise_last(failures)
 
 
 def echo_object(value: dict[str, Any], form: str) -> None:

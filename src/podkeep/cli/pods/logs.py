@@ -21,6 +21,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.core.output import echo_line
 from podkeep.cli.pods.targets import (
     Target,
+    choose_pod,
     container_status,
     find_target,
     namespace_option,
@@ -178,17 +179,21 @@ async def _several(client: CriClient, config: Config, chosen: _Chosen) -> list[_
         and (item.metadata.name == chosen.pod or not chosen.pod)
         and selector.matches(item.labels)
     ]
-    pods = {item.id: item.metadata.name for item in meant}
+    newest_of = {name: choose_pod(meant, name, chosen.namespace) for name in {item.metadata.name for item in meant}}
+    pods = {
+        # Not those of a pod that had the name before, and is not removed yet.
+        item.id: item.metadata.name
+        for item in meant
+        if item.metadata.uid == newest_of[item.metadata.name].metadata.uid
+    }
     listed = (await client.runtime.ListContainers(api_pb2.ListContainersRequest())).containers
     newest: dict[tuple[str, str], api_pb2.Container] = {}
     for item in sorted(listed, key=lambda item: (item.metadata.attempt, item.created_at)):
         if item.pod_sandbox_id in pods and chosen.container in (None, item.metadata.name):
             newest[pods[item.pod_sandbox_id], item.metadata.name] = item
     first = {
-        item.metadata.name: first_container(
-            {name for pod, name in newest if pod == item.metadata.name}, told(config, item)
-        )
-        for item in meant
+        pod: first_container({name for of, name in newest if of == pod}, told(config, sandbox))
+        for pod, sandbox in newest_of.items()
     }
     found = []
     for (pod, name), item in sorted(newest.items()):

@@ -1,5 +1,5 @@
-"""Has large buffers, and frees them: prints the MiB that it has before, meanwhile and afterwards; and how many new pages
-a thousand smaller ones took then, each with another beside it.
+"""Has large buffers, and frees them: prints the MiB that it has before, meanwhile and afterwards; and how many new
+pages a thousand smaller ones took then, each with another beside it.
 """
 
 from __future__ import annotations

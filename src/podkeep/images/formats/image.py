@@ -86,16 +86,16 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
         """
         names = (*self.repo_tags, *self.repo_digests)
         for text in (specified, requested):
-            if (name := _whole_name(text)) in names:
+            if (name := whole_name(text)) in names:
                 return name
         # The tag may have moved between the pull and the request, which names an ID: it is still what was asked for.
         if specified and not self.id.removeprefix("sha256:").startswith(specified):
-            return _whole_name(specified) or next(iter(names), self.id)
+            return whole_name(specified) or next(iter(names), self.id)
         return next(iter(names), self.id)
 
 
-def _whole_name(text: str) -> str:
-    """Return a name in full; empty if ``text`` is an ID or no name at all."""
+def whole_name(text: str) -> str:
+    """Return a name in full; an empty string if ``text`` is an ID or no name at all."""
     if not text or text.startswith("sha256:"):
         return ""
     try:

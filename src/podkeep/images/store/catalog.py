@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -18,13 +18,15 @@ from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.registries import reference
 from podkeep.images.formats import manifest
-from podkeep.images.formats.image import Image, ImageRunConfig, decode_run, encode_run
+from podkeep.images.formats.image import Image, ImageRunConfig, decode_run, encode_run, whole_name
 from podkeep.images.messages import WantedLayer
-from podkeep.images.store.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord
+from podkeep.images.store.database import BlobRecord, ImageDatabase, ImageRecord, LayerRecord, NewImage
 
 log = logging.getLogger(__name__)
 
 _MIN_ID_PREFIX = 3
+NamesInUse = Callable[[], Collection[str]]
+"""Returns the names by which containers asked for their images; called on the event loop."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,9 @@ class Catalog:
     :param pinned: patterns of names.
     """
 
-    def __init__(self, database: ImageDatabase, pinned: Sequence[str]) -> None:
+    def __init__(self, database: ImageDatabase, pinned: Sequence[str], names_in_use: NamesInUse = frozenset) -> None:
         self.database = database
+        self.names_in_use = names_in_use
         self.changing = threading.RLock()
         """Held by whoever changes records, files and maps together; never taken on the event loop."""
         self.leaving: Counter[ImageID] = Counter()
@@ -75,6 +78,26 @@ class Catalog:
             # One assignment: readers without the lock see the old maps or the new ones, never parts of both.
             self._now = _Maps(images=images, names=names, layers=layers, blobs=blobs)
 
+    def record(
+        self,
+        images: Sequence[NewImage],
+        layers: Iterable[LayerRecord],
+        blobs: Iterable[BlobRecord],
+        *,
+        in_use: Iterable[str],
+    ) -> None:
+        """Record what came (``ImageDatabase.add``), and read the records again.
+
+        :param in_use: names by which containers asked for their images; none of them is forgotten, nor is a pinned one.
+        """
+        with self.changing:
+            asked = {whole_name(name) for name in in_use}
+            self.database.add(images, layers, blobs, stays=lambda name: name in asked or self._pins(name))
+            self.refresh()
+
+    def _pins(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self._pinned)
+
     def _image(self, record: ImageRecord, layers: Mapping[Digest, LayerRecord]) -> Image:
         names = (*record.tags, *record.digests)
         used, _ = disk_usage(layers[layer] for layer in dict.fromkeys(record.layers))
@@ -86,7 +109,7 @@ class Catalog:
             repo_tags=record.tags,
             repo_digests=record.digests,
             size=record.config_bytes + used,
-            pinned=any(fnmatchcase(name, pattern) for name in names for pattern in self._pinned),
+            pinned=any(map(self._pins, names)),
             pulled_at=record.pulled_at,
             user=user,
             stop_signal=stop_signal,

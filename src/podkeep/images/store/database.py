@@ -7,6 +7,7 @@ after its layer is in place, and deleted before the layer is).
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sqlite3
@@ -65,18 +66,30 @@ INSERT INTO summaries (image_id, kind, artifact_type, pulled_at, config_bytes)
     SELECT id, kind, artifact_type, pulled_at, length(config) FROM images;
 CREATE TABLE runs (image_id TEXT PRIMARY KEY REFERENCES summaries(image_id) ON DELETE CASCADE, run BLOB NOT NULL);
 """,
+    """
+ALTER TABLE names ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE manifests ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
+""",
 )
 """What makes each version of the file out of the one before; a new file goes through all of them.
 
 They copy no documents, which may be gigabytes: the disk may be full. Since version 4 what is told of images is apart
 from their configurations (``summaries``), because all images are read at once, and often; ``images.pulled_at`` is not
 used any more. ``runs`` has row IDs, and refers to no table of documents: in a table without them SQLite reads rows of
-megabytes whole to find one.
+megabytes whole to find one. Since version 5 names and manifests of an image are in the order in which they came: a
+later one has a higher ``turn``.
 """
 _VERSION = len(_MIGRATIONS)
 MAX_BLOBS = 16
 """Blobs of which it is recorded that they became one layer; what else did is fetched again. A tar can be compressed in
 any number of ways, and the records stay for as long as any image has the layer."""
+MAX_NAMES = 1000
+"""Names of one image, tags and digests together, without those that must stay. Anybody who may run a pod can have an
+image that is in use pulled under any number of them, and all are in memory."""
+MAX_MANIFESTS = 100
+"""Manifests and indexes that led to one image. All of them are read when it is inspected, verified or saved."""
+MAX_DOCUMENT_BYTES = 16 << 20
+"""Bytes of those; what one pull brings is kept whole."""
 _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 """What a full disk is to SQLite; the second where the index of the journal, which is made when the file is opened, gets
 no space."""
@@ -383,10 +396,20 @@ class ImageDatabase:
             rows = connection.execute("SELECT digest, compression, layer_id FROM blobs")
             return [BlobRecord(digest=row[0], compression=row[1], layer=row[2]) for row in rows]
 
-    def add(self, images: Sequence[NewImage], layers: Iterable[LayerRecord], blobs: Iterable[BlobRecord] = ()) -> None:
+    def add(
+        self,
+        images: Sequence[NewImage],
+        layers: Iterable[LayerRecord],
+        blobs: Iterable[BlobRecord] = (),
+        *,
+        stays: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         """Record images and what came with them; a name that led elsewhere leads here now.
 
-        An image that is recorded already keeps the layers it has: containers may use them.
+        An image that is recorded already keeps the layers it has: containers may use them. Of its names and manifests
+        the oldest are forgotten when they are too many.
+
+        :param stays: whether a name must not be forgotten, however many there are.
         """
         found = list(blobs)
         with self._transaction() as connection:
@@ -408,6 +431,8 @@ class ImageDatabase:
             )
             for image in images:
                 self._add_image(connection, image)
+                _forget_names(connection, image, stays)
+                _forget_manifests(connection, image)
 
     @staticmethod
     def _add_image(connection: sqlite3.Connection, image: NewImage) -> None:
@@ -428,14 +453,17 @@ class ImageDatabase:
                 [(image.id, position, layer) for position, layer in enumerate(image.layers)],
             )
         connection.execute("UPDATE summaries SET pulled_at = ? WHERE image_id = ?", (image.pulled_at, image.id))
+        (turn,) = connection.execute("SELECT coalesce(max(turn), 0) + 1 FROM names").fetchone()
         connection.executemany(
-            "INSERT INTO manifests (digest, image_id, data) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-            [(digest, image.id, data) for digest, data in image.manifests],
+            "INSERT INTO manifests (digest, image_id, data, turn) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (digest, image_id) DO UPDATE SET turn = excluded.turn",
+            [(digest, image.id, data, turn) for digest, data in image.manifests],
         )
         connection.executemany(
-            "INSERT INTO names (name, image_id, kind) VALUES (?, ?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET image_id = excluded.image_id",
-            [(name, image.id, "tag") for name in image.tags] + [(name, image.id, "digest") for name in image.digests],
+            "INSERT INTO names (name, image_id, kind, turn) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (name) DO UPDATE SET image_id = excluded.image_id, turn = excluded.turn",
+            [(name, image.id, "tag", turn) for name in image.tags]
+            + [(name, image.id, "digest", turn) for name in image.digests],
         )
 
     def remove_name(self, name: str) -> None:
@@ -505,3 +533,25 @@ class ImageDatabase:
     def close(self) -> None:
         with self._lock:
             self._connection.close()
+
+
+def _forget_names(connection: sqlite3.Connection, image: NewImage, stays: Callable[[str], bool]) -> None:
+    rows = connection.execute("SELECT name FROM names WHERE image_id = ? ORDER BY turn DESC, name", (image.id,))
+    forgotten = [name for (name,) in rows.fetchall()[MAX_NAMES:] if not stays(name)]
+    if forgotten:
+        log.info("image %s has more than %d names: the %d oldest are forgotten", image.id, MAX_NAMES, len(forgotten))
+    connection.executemany("DELETE FROM names WHERE name = ?", [(name,) for name in forgotten])
+
+
+def _forget_manifests(connection: sqlite3.Connection, image: NewImage) -> None:
+    rows = connection.execute(
+        "SELECT digest, length(data) FROM manifests WHERE image_id = ? ORDER BY turn DESC, digest", (image.id,)
+    ).fetchall()
+    came = {digest for digest, _ in image.manifests}
+    sizes = itertools.accumulate(size for _, size in rows)
+    forgotten = [
+        (digest, image.id)
+        for place, ((digest, _), up_to) in enumerate(zip(rows, sizes, strict=True))
+        if digest not in came and (place >= MAX_MANIFESTS or up_to > MAX_DOCUMENT_BYTES)
+    ]
+    connection.executemany("DELETE FROM manifests WHERE digest = ? AND image_id = ?", forgotten)

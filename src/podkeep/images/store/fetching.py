@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -239,7 +239,8 @@ class Fetching:
             if unchanged:
                 image = self._catalog.named(unchanged[0].name)
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
-            return await on_thread(lambda: self._take(fetched, staging))
+            in_use = self._catalog.names_in_use()
+            return await on_thread(lambda: self._take(fetched, staging, in_use))
         finally:
             # To its end: a cancelled caller must not leave files behind.
             await on_thread(lambda: self._finish(staging, leased))
@@ -258,7 +259,7 @@ class Fetching:
             lock=self._lock_fd,
         )
 
-    def _take(self, fetched: Sequence[FetchedImage], staging: Path) -> list[Image]:
+    def _take(self, fetched: Sequence[FetchedImage], staging: Path, in_use: Collection[str]) -> list[Image]:
         reach("images-before-commit")
         for image in fetched:
             _check_names(image)
@@ -266,7 +267,7 @@ class Fetching:
             self._layers.check(image)
         fresh: dict[Digest, LayerRecord] = {}
         try:
-            return self._commit(fetched, staging, fresh)
+            return self._commit(fetched, staging, fresh, in_use)
         except BaseException:
             # On a disk that is full, what nobody finds would take its space until the next start.
             try:
@@ -275,7 +276,13 @@ class Fetching:
                 log.exception("layers without a record stay until the next start")
             raise
 
-    def _commit(self, fetched: Sequence[FetchedImage], staging: Path, fresh: dict[Digest, LayerRecord]) -> list[Image]:
+    def _commit(
+        self,
+        fetched: Sequence[FetchedImage],
+        staging: Path,
+        fresh: dict[Digest, LayerRecord],
+        in_use: Collection[str],
+    ) -> list[Image]:
         """Put layers into place and record them; ``fresh`` gets those that are in place."""
         with self._catalog.changing:
             blobs: list[BlobRecord] = []
@@ -289,8 +296,7 @@ class Fetching:
             new = [_new_image(image, now) for image in fetched]
             # After every layer is in place: a kill before this line leaves files without a record, which the next start
             # removes.
-            self._catalog.database.add(new, fresh.values(), blobs)
-            self._catalog.refresh()
+            self._catalog.record(new, fresh.values(), blobs, in_use=in_use)
             self._durability.sync_later()
             return [_named_first(self._catalog.images[image.id], *image.tags) for image in new]
 

@@ -31,7 +31,7 @@ from podkeep.images.formats.openfile import OpenFile
 from podkeep.images.messages import Event, Save, Verify
 from podkeep.images.snapshots import choice
 from podkeep.images.snapshots.driver import SnapshotDriver
-from podkeep.images.store.catalog import Catalog, spare_tag
+from podkeep.images.store.catalog import Catalog, NamesInUse, spare_tag
 from podkeep.images.store.database import ImageDatabase, LayerRecord
 from podkeep.images.store.durability import Durability
 from podkeep.images.store.fetching import Fetching, Listener
@@ -48,7 +48,7 @@ class ImageStore:
         self,
         root: Path,
         lock: int,
-        database: ImageDatabase,
+        catalog: Catalog,
         drivers: Mapping[str, SnapshotDriver],
         new_layers: str,
         config: ImagesConfig,
@@ -62,7 +62,7 @@ class ImageStore:
         self._lock_fd = lock
         self._config = config
         self._closed = False
-        self._catalog = Catalog(database, config.pinned)
+        self._catalog = catalog
         self._layers = LayerStore(root, self._catalog, drivers, new_layers)
         self._durability = Durability(root, self._catalog)
         self._fetching = Fetching(self._catalog, self._layers, self._durability, lock, config, registries)
@@ -82,10 +82,12 @@ class ImageStore:
         config: ImagesConfig,
         registries: Mapping[str, RegistryConfig],
         mounted: Path | None = None,
+        names_in_use: NamesInUse = frozenset,
     ) -> ImageStore:
         """Open the store below ``root``, made if missing, and remove what a killed process left there. Blocks.
 
         :param mounted: directory below which layers are mounted; None: one in the store.
+        :param names_in_use: of its names an image keeps these, however many it has.
         :raises FailedPrecondition: if another process has it open.
         :raises DataLoss: if the database is damaged; the hint says what to move away.
         """
@@ -98,7 +100,8 @@ class ImageStore:
                 drivers = choice.open_drivers(root, mounted or root / "mounted")
                 try:
                     chosen = choice.choose(root, config.snapshot_driver)
-                    store = cls(root, lock, database, drivers, chosen.driver, config, registries)
+                    catalog = Catalog(database, config.pinned, names_in_use)
+                    store = cls(root, lock, catalog, drivers, chosen.driver, config, registries)
                     # Before anything is pulled: what is staged now is a killed process's.
                     store._layers.recover(store._durability.boot_id)
                     store._durability.sync_later()

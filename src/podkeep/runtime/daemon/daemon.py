@@ -181,7 +181,11 @@ class _Daemon:
         self._events.on_drop = self._counting.event_dropped
         self._networks = Networks(config.network, layout, self._state)
         self._images = ImageStore.open(
-            layout.images, config=config.images, registries=config.registries, mounted=layout.layers
+            layout.images,
+            config=config.images,
+            registries=config.registries,
+            mounted=layout.layers,
+            names_in_use=lambda: {name for item in self._state.containers() for name in item.image_names},
         )
         stack.callback(self._images.close)
         self._handlers = HandlerTable.from_config(

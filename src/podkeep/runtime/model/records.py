@@ -394,3 +394,14 @@ class Container(Record, frozen=True, kw_only=True, omit_defaults=True, weakref=T
     def images(self) -> frozenset[ImageID]:
         """The images that cannot be removed while there is this container: its own and those of its volumes."""
         return frozenset((self.image_id, *self.volume_images.values()))
+
+    @property
+    def image_names(self) -> frozenset[str]:
+        """What these images were asked for by, as it was written, and are reported as.
+
+        Who makes the container again, or reads its status, looks for that.
+        """
+        volumes = [mount.image for mount in self.config.mounts if mount.image is not None]
+        names = {self.image_name, self.image_ref, self.config.user_specified_image, self.config.image}
+        names |= {name for volume in volumes for name in (volume.reference, volume.user_specified_image)}
+        return frozenset(names - {""})

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from podkeep.agent.events import Event
-from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy, Reclaimed, Space, wanted_by
+from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy, Reclaimed, Space, space_of, wanted_by
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, PodkeepError
@@ -322,3 +322,10 @@ def test_references_of_a_pod() -> None:
     assert wanted_by(pod, volumes=True) == {("a", ""), ("b", ""), ("v", "")}
     assert wanted_by(pod, volumes=False) == {("a", ""), ("b", "")}
     assert wanted_by(pod_of("a", phase="Failed"), volumes=True) == set()
+
+
+@pytest.mark.parametrize("path", ["/images/\0", "/" + "x" * (1 << 20)])
+def test_a_runtime_whose_images_are_nowhere(path: str) -> None:
+    with pytest.raises(FailedPrecondition, match=r"statvfs\(/") as raised:
+        space_of(path)
+    assert len(raised.value.message) < 1000

@@ -296,7 +296,7 @@ def _filesystem(path: str, disk: str, inodes: str) -> dict[str, Observation]:
         return {}
     try:
         info = os.statvfs(path)
-    except OSError:
+    except (OSError, ValueError):  # the second of a NUL, which a runtime may say
         return {}
     found = {disk: Observation(available=info.f_bavail * info.f_frsize, capacity=info.f_blocks * info.f_frsize)}
     if info.f_files:  # some file systems have no fixed number of them
@@ -307,5 +307,5 @@ def _filesystem(path: str, disk: str, inodes: str) -> dict[str, Observation]:
 def _device(path: str) -> int | None:
     try:
         return os.stat(path).st_dev if path else None
-    except OSError:
+    except (OSError, ValueError):
         return None

@@ -22,7 +22,7 @@ from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError
-from podkeep.base.text.printable import aggregated
+from podkeep.base.text.printable import aggregated, printable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -33,6 +33,8 @@ PERIOD_S = 300.0
 _BY_SPACE, _BY_AGE = "space", "age"
 _UNITS = (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10))
 _OVER = ("Succeeded", "Failed")
+_SHOWN = 200
+"""Characters of a path that a runtime says."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -390,8 +392,9 @@ def space_of(path: str) -> Space:
     """
     try:
         found = os.statvfs(path)
-    except OSError as error:
-        raise FailedPrecondition(f"statvfs({path}): {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the second of a NUL, which a runtime may say
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise FailedPrecondition(f"statvfs({printable(path[:_SHOWN])}): {reason}") from error
     return Space(capacity=found.f_blocks * found.f_frsize, available=found.f_bavail * found.f_frsize)
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 from podkeep.agent.runtime_status import RuntimeStatus
 from podkeep.base.errors import PodkeepError
@@ -18,11 +18,25 @@ from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
+
 DOWN_S = 30.0
 IMAGES_S = 30.0
 """Seconds for which a list of images is good (kubelet, images/image_gc_manager.go)."""
 MAX_NAMES = 5
 """Names of an image in a Node's status."""
+_MAX_TEXT = 4096
+"""Characters of a reason, a message or a version."""
+_MAX_NAME = 1024
+"""Of the name of an image; longer ones are left out."""
+_MAX_LABEL = 253
+"""Of the name of a handler or a class; longer ones are left out, as pods cannot ask for them."""
+_MAX_ENTRIES = 64
+_MAX_TYPES = 16
+"""Handlers and classes of a type; types of classes. A Node whose status is more than an API server takes would be told
+ready for as long as its runtime says so much."""
+_MAX_INTEGER = (1 << 63) - 1
+"""Of Kubernetes' integers, where CRI's have no sign."""
 _TIMEOUT_S = 10.0
 _READY = (("RuntimeReady", "container runtime not ready"), ("NetworkReady", "container runtime network not ready"))
 
@@ -59,7 +73,7 @@ class RuntimeState:
             # Asked once for each time that the runtime comes back: only a restart can change its version.
             if not self._is_known:
                 about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=self._timeout)
-                self.version = f"{about.runtime_name}://{about.runtime_version}"
+                self.version = f"{about.runtime_name}://{about.runtime_version}"[:_MAX_TEXT]
             self._not_ready = list(not_ready(answer))
             self.handlers = handlers(answer)
             self.features = features(answer)
@@ -98,7 +112,8 @@ def not_ready(answer: api_pb2.StatusResponse) -> Iterable[str]:
         if condition is None:
             yield f"{words}: condition not set" if kind == "RuntimeReady" else f"{words}: network state unknown"
         elif not condition.status:
-            yield f"{words}: {kind}=false reason:{condition.reason} message:{condition.message}"
+            reason, message = condition.reason[:_MAX_TEXT], condition.message[:_MAX_TEXT]
+            yield f"{words}: {kind}=false reason:{reason} message:{message}"
 
 
 def handlers(answer: api_pb2.StatusResponse) -> list[dict[str, Any]]:
@@ -111,7 +126,7 @@ def handlers(answer: api_pb2.StatusResponse) -> list[dict[str, Any]]:
                 "userNamespaces": handler.features.user_namespaces,
             },
         }
-        for handler in sorted(answer.runtime_handlers, key=lambda handler: handler.name)
+        for handler in _few(answer.runtime_handlers, lambda handler: handler.name)
     ]
 
 
@@ -135,10 +150,15 @@ def classes(answer: api_pb2.StatusResponse) -> Mapping[str, list[dict[str, Any]]
 
 def _infos(infos: Iterable[api_pb2.ClassResourceInfo]) -> list[dict[str, Any]]:
     return [
-        {"name": info.Name, "classes": sorted(item.Name for item in info.classes)}
+        {"name": info.Name, "classes": [item.Name for item in _few(info.classes, lambda item: item.Name)]}
         | ({"immutable": True} if info.immutable else {})
-        for info in sorted(infos, key=lambda info: info.Name)
+        for info in _few(infos, lambda info: info.Name, _MAX_TYPES)
     ]
+
+
+def _few(items: Iterable[Item], name: Callable[[Item], str], most: int = _MAX_ENTRIES) -> list[Item]:
+    """Return items by name, without those whose name is too long, at most so many."""
+    return sorted((item for item in items if len(name(item)) <= _MAX_LABEL), key=name)[:most]
 
 
 def images(found: Iterable[api_pb2.Image], most: int) -> list[dict[str, Any]]:
@@ -146,6 +166,9 @@ def images(found: Iterable[api_pb2.Image], most: int) -> list[dict[str, Any]]:
     # Of two of one size the order must not change from look to look.
     ordered = sorted(found, key=lambda image: (-image.size, image.id))
     return [
-        {"names": [*image.repo_digests, *image.repo_tags][:MAX_NAMES], "sizeBytes": image.size}
+        {
+            "names": [name for name in (*image.repo_digests, *image.repo_tags) if len(name) <= _MAX_NAME][:MAX_NAMES],
+            "sizeBytes": min(image.size, _MAX_INTEGER),
+        }
         for image in (ordered if most < 0 else ordered[:most])
     ]

@@ -20,6 +20,7 @@ from podkeep.agent.eviction.statistics import Statistics
 from podkeep.agent.eviction.usage import PodUse
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
+from podkeep.agent.resources import thresholds as signals
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.ids import PodUID
@@ -278,3 +279,22 @@ def test_pods_beyond_their_limits_do_not_put_off_what_the_node_lacks(
 
     run(work())
     assert pods.ended == ["large: Usage", "large: The", "large: Usage"]
+
+
+def test_a_runtime_whose_images_are_nowhere_hides_no_other_figure(tmp_path: Path) -> None:
+    """The memory of the node above all."""
+
+    async def nowhere(_: Any) -> api_pb2.ImageFsInfoResponse:
+        place = api_pb2.FilesystemIdentifier(mountpoint="/images/\0")
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[api_pb2.FilesystemUsage(fs_id=place)])
+
+    async def look() -> None:
+        async with talking(tmp_path / "s", images={"ImageFsInfo": nowhere}) as client:
+            statistics = statistics_of(client, configuration(tmp_path))
+            found = await statistics.observe()
+            assert {signals.MEMORY, signals.PIDS} <= found.keys()
+            assert signals.IMAGEFS not in found
+            assert await statistics.filesystems() == Filesystems(images_apart=False, layers_apart=False)
+            statistics.close()
+
+    run(look())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -221,3 +222,32 @@ def test_the_largest_images() -> None:
         {"names": [], "sizeBytes": 2},
     ]
     assert len(images(found, -1)) == 3
+
+
+def test_what_a_runtime_says_at_great_length_leaves_the_status_one_that_an_api_takes() -> None:
+    """Or it would not be told that the node is not ready."""
+    long = "x" * (1 << 20)
+    answer = api_pb2.StatusResponse(runtime_handlers=[api_pb2.RuntimeHandler(name=long)])
+    answer.status.conditions.add(type="RuntimeReady", status=True)
+    answer.status.conditions.add(type="NetworkReady", reason=long, message=long)
+    resources = answer.status.resources.pod_class_resources
+    resources.add(Name=long)
+    for number in range(50):
+        resources.add(Name=f"many{number}", classes=[api_pb2.ClassResourceClassInfo(Name=long)])
+    for number in range(2_000):
+        answer.runtime_handlers.add(name=f"h{number:04}" + "x" * 200)
+        resources.add(Name=f"r{number:04}")
+        for kind in resources[1:50]:
+            kind.classes.add(Name=f"c{number:04}" + "x" * 200)
+    largest = api_pb2.Image(id="sha256:1", size=2**64 - 1, repo_tags=[long, "a:1", *["x" * 1000] * 10])
+    status = {
+        "errors": list(not_ready(answer)),
+        "handlers": handlers(answer),
+        "classes": classes(answer),
+        "images": images([largest] * 50, 50),
+    }
+    assert len(json.dumps(status)) < 1 << 20
+    assert len(status["errors"]) == 1
+    assert "NetworkReady=false reason:xx" in str(status["errors"])
+    assert status["images"][0]["sizeBytes"] == 2**63 - 1  # type: ignore[index]
+    assert status["images"][0]["names"][0] == "a:1"  # type: ignore[index]

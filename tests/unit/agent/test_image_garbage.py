@@ -14,7 +14,7 @@ from podkeep.agent.events import Event
 from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy, Reclaimed, Space, space_of, wanted_by
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
-from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PodkeepError, Unavailable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
@@ -35,6 +35,8 @@ class Node:
         self.now = 1000.0
         self.removed: list[str] = []
         self.refused: Collection[str] = ()
+        self.errors: dict[str, PodkeepError] = {}
+        """What is answered of an image, or of a container."""
         self.late: list[Pod] = []
         """Pods that come when an image is removed."""
         self.events: list[Event] = []
@@ -52,6 +54,8 @@ class Node:
         return api_pb2.ListImagesResponse(images=self.images.values())
 
     async def _status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        if error := self.errors.get(request.image.image):
+            raise error
         return api_pb2.ImageStatusResponse(image=self.images.get(request.image.image))
 
     async def _remove(self, request: api_pb2.RemoveImageRequest) -> api_pb2.RemoveImageResponse:
@@ -73,6 +77,8 @@ class Node:
         return api_pb2.ListContainersResponse(containers=self.containers)
 
     async def _container(self, request: api_pb2.ContainerStatusRequest) -> api_pb2.ContainerStatusResponse:
+        if error := self.errors.get(request.container_id):
+            raise error
         mounts = [api_pb2.Mount(image=api_pb2.ImageSpec(image=name)) for name in self.mounts[request.container_id]]
         return api_pb2.ContainerStatusResponse(status=api_pb2.ContainerStatus(id=request.container_id, mounts=mounts))
 
@@ -329,3 +335,33 @@ def test_a_runtime_whose_images_are_nowhere(path: str) -> None:
     with pytest.raises(FailedPrecondition, match=r"statvfs\(/") as raised:
         space_of(path)
     assert len(raised.value.message) < 1000
+
+
+@pytest.mark.parametrize("error", [InvalidArgument("no name"), FailedPrecondition("images.referrers is off")])
+def test_a_pod_whose_image_has_no_name_keeps_no_other_image(tmp_path: Path, error: PodkeepError) -> None:
+    """Anybody who may make a pod writes any text there, and the pod waits for as long as he likes."""
+    node = Node("used", "unused", available=0)
+    node.pods = [pod_of("?"), pod_of("used", uid="u2")]
+    node.errors["?"] = error
+    node.work(tmp_path / "s", lambda garbage: garbage.remove_unused())
+    assert node.removed == ["unused"]
+
+
+def test_a_container_that_the_runtime_does_not_tell_of_keeps_no_other_image(tmp_path: Path) -> None:
+    node = Node("silent", "mounted", "unused")
+    node.pods = [pod_of("silent", volumes=["x"], uid="u1"), pod_of("silent", volumes=["x"], uid="u2")]
+    node.container("silent", pod="u1")
+    node.container("silent", pod="u2", mounts=["mounted"])
+    node.errors["c0"] = DeadlineExceeded("it hangs")
+    node.work(tmp_path / "s", lambda garbage: garbage.remove_unused())
+    assert node.removed == ["unused"]
+
+
+def test_nothing_is_collected_while_the_runtime_is_away(tmp_path: Path) -> None:
+    node = Node("silent", "unused")
+    node.pods = [pod_of("silent", volumes=["x"], uid="u1")]
+    node.container("silent", pod="u1")
+    node.errors["c0"] = Unavailable("it restarts")
+    with pytest.raises(Unavailable):
+        node.work(tmp_path / "s", lambda garbage: garbage.remove_unused())
+    assert node.removed == []

@@ -21,7 +21,7 @@ from podkeep.agent.events import Event
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
-from podkeep.base.errors import FailedPrecondition, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError, Unavailable
 from podkeep.base.text.printable import aggregated, printable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -255,12 +255,19 @@ class ImageGarbage:
         return used | await self._referred_to()
 
     async def _referred_to(self) -> set[Key]:
-        """Return the images that pods refer to or that are had just now; only new references are looked up."""
+        """Return the images that pods refer to or that are had just now; only new references are looked up.
+
+        A pod may say anything for the name of an image, and wait for it: what the runtime does not take for one refers
+        to nothing.
+        """
         wanted = self._users.wanted()
         for reference, handler in wanted - self._looked_up.keys():
             spec = api_pb2.ImageSpec(image=reference, runtime_handler=handler)
-            found = await self._client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))
-            self._looked_up[reference, handler] = (found.image.id, handler) if found.image.id else None
+            try:
+                found = (await self._client.images.ImageStatus(api_pb2.ImageStatusRequest(image=spec))).image.id
+            except (InvalidArgument, FailedPrecondition):
+                found = ""
+            self._looked_up[reference, handler] = (found, handler) if found else None
         return {key for key in self._looked_up.values() if key is not None}
 
     async def _mounted(self, containers: Iterable[api_pb2.Container]) -> set[str]:
@@ -279,6 +286,12 @@ class ImageGarbage:
             try:
                 answer = await self._client.runtime.ContainerStatus(request)
             except NotFound:
+                continue
+            except Unavailable:
+                raise
+            except PodkeepError as error:
+                # No container may keep all images; what it has mounted the runtime does not remove.
+                log.warning("image garbage collection: container %s: %s", container.id, error)
                 continue
             found |= {mount.image.image for mount in answer.status.mounts if mount.image.image}
         return found

@@ -28,6 +28,8 @@ class State(Enum):
 
 MAX_ATTEMPT = (1 << 31) - 2
 """Of a container: one more is still a restartCount, which has 32 bits with a sign (Kubernetes: ContainerStatus)."""
+_MAX_ID = (1 << 31) - 1
+"""Of a user or a group (Kubernetes: ContainerStatus); the API takes no other."""
 _MAX_TEXT = 4096
 """Characters of a reason and of what an image is called. A status of more than the API takes would never be told, nor
 would that its pod has ended, so that it could not be deleted."""
@@ -265,6 +267,8 @@ def _user(status: api_pb2.ContainerStatus) -> ContainerUser | None:
     if not status.user.HasField("linux"):
         return None
     linux = status.user.linux
+    if not all(0 <= number <= _MAX_ID for number in (linux.uid, linux.gid, *linux.supplemental_groups)):
+        return None
     return ContainerUser(
         linux=LinuxContainerUser(uid=linux.uid, gid=linux.gid, supplemental_groups=tuple(linux.supplemental_groups))
     )

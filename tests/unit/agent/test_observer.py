@@ -137,3 +137,13 @@ def test_what_no_status_can_tell_of_is_cut(tmp_path: Path) -> None:
     (view,) = (view for view in observed.containers["main"] if view.id == ended.id)
     assert view.attempt + 1 < 1 << 31
     assert len(view.reason) + len(view.image) + len(view.image_ref) + len(view.message) < 100_000
+
+
+@pytest.mark.parametrize("number", [-1, 1 << 31, 1 << 62])
+def test_a_user_that_the_api_does_not_know_is_none(number: int, tmp_path: Path) -> None:
+    runtime = Runtime(at=7)
+    for status, (uid, gid, groups) in zip(runtime.statuses, [(number, 0, ()), (0, 0, (1, number))], strict=True):
+        status.user.linux.uid, status.user.linux.gid = uid, gid
+        status.user.linux.supplemental_groups.extend(groups)
+    seen, _ = looks(tmp_path / "s", runtime)
+    assert [view.user for view in seen.containers["main"]] == [None, None]

@@ -29,6 +29,7 @@ from podkeep.api.status import (
     PodIP,
     PodStatus,
 )
+from podkeep.apiserver.meta import values
 
 NOW = 1_700_000_000.0
 THEN, PRESENT = "2020-01-01T00:00:00Z", "2023-11-14T22:13:20Z"
@@ -558,3 +559,13 @@ def test_what_others_change_is_news_for_a_worker(change: dict[str, dict[str, Any
     pod = make(containers=("a",))
     parts = {name: msgspec.structs.replace(getattr(pod, name), **fields) for name, fields in change.items()}
     assert tells_anew(pod, msgspec.structs.replace(pod, **parts))
+
+
+def test_a_user_with_thousands_of_groups_leaves_a_status_that_an_api_takes() -> None:
+    """They are the image's, and a pod whose statuses are refused cannot be deleted."""
+    many = ContainerUser(linux=LinuxContainerUser(uid=1, gid=2, supplemental_groups=tuple(range(1 << 16))))
+    few = ContainerUser(linux=LinuxContainerUser(uid=1, gid=2, supplemental_groups=tuple(range(1_000))))
+    seen = observed(view("a", State.RUNNING, user=many), view("b", State.RUNNING, user=few))
+    told = msgspec.to_builtins(status_of(make(), seen))
+    assert [status.get("user") for status in told["containerStatuses"]] == [None, msgspec.to_builtins(few)]
+    values.require_few({"metadata": {}, "status": told})

@@ -25,6 +25,7 @@ from podkeep.api.status import (
     ContainerStateTerminated,
     ContainerStateWaiting,
     ContainerStatus,
+    ContainerUser,
     ImageVolumeStatus,
     PodStatus,
     VolumeMountStatus,
@@ -49,6 +50,9 @@ _MAX_WAITING = 256 * 1024
 _MAX_WAITING_EACH = 4096
 _MAX_MESSAGES = 12 * 1024
 """Bytes of the termination messages of all containers of a pod (kubelet, ``MaxPodTerminationMessageLogLength``)."""
+_MAX_GROUPS = 4000
+"""Groups of the users of all containers of a pod. An image's /etc/group can have 65,536 for one, and an API takes only
+so many values in an object. A user with more is not told: some of the groups would be another user's."""
 # The least that the kernel can be told (kubelet: cm.MinMilliCPULimit and cm.MinShares): a smaller request ends up here,
 # so that these figures cannot be turned back into what was asked for.
 _MIN_MILLI_CPU_LIMIT = 10
@@ -65,6 +69,7 @@ class ContainerStatuses:
         self._before = {status.name: status for status in reported(previous)}
         spec = pod.spec
         count = len(spec.containers) + len(spec.init_containers) + len(spec.ephemeral_containers)
+        self._max_groups = _MAX_GROUPS // max(count, 1)
         self._max_message = _MAX_MESSAGES // max(count, 1)
         self._max_waiting = min(_MAX_WAITING_EACH, _MAX_WAITING // max(count, 1))
         self._deleted = pod.metadata.deletion_timestamp is not None
@@ -193,9 +198,14 @@ class ContainerStatuses:
             volume_mounts=mounts,
             allocated_resources=dict(container.resources.requests),
             resources=self._resources(container, view, before),
-            user=view.user,
+            user=self._user(view),
             stop_signal=_stop_signal(container, view),
         )
+
+    def _user(self, view: ContainerView) -> ContainerUser | None:
+        if view.user is None or view.user.linux is None:
+            return view.user
+        return view.user if len(view.user.linux.supplemental_groups) <= self._max_groups else None
 
     def _missing(
         self, container: Container, before: ContainerStatus | None, mounts: tuple[VolumeMountStatus, ...]

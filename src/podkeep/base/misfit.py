@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+if TYPE_CHECKING:
+    import msgspec.inspect as types
 
 _SAID = re.compile(r"(?P<text>.*) - at `\$(?P<path>.*)`", flags=re.DOTALL)
 _STEP = re.compile(r"\.([^.\[]+)|(\[\.\.\.\])")
@@ -17,6 +20,8 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 UNKNOWN = "unknown key"
 _WORDS = {"str": "string", "int": "integer", "bool": "boolean", "object": "table"}
 """TOML's words for what the decoder names as Python does."""
+_SIMILAR = 0.7
+"""Of an unknown key and one that it may be meant for; by ``difflib``."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -32,7 +37,7 @@ def explain(
     text, keys = _keys(tables, said, decoded)
     key = ".".join(map(_shown, keys))
     if _UNKNOWN.search(text):
-        return f"{key}: {UNKNOWN}", ""
+        return f"{key}: {UNKNOWN}", _meant(kind, keys)
     hint = "write the value in quotes" if re.search(r"Expected `str`, got `(int|float|bool)`", text) else ""
     if text.startswith("Invalid enum value"):
         values = _values(kind, keys)
@@ -46,15 +51,36 @@ def _values(kind: type[msgspec.Struct], keys: Sequence[str]) -> list[str]:
     """Return the values that a key may have, or each item of its list, if they are a few words."""
     import msgspec.inspect as types
 
+    found = _type(kind, keys)
+    if isinstance(found, types.VarTupleType | types.ListType):
+        found = found.item_type
+    return [str(value) for value in found.values] if isinstance(found, types.LiteralType) else []
+
+
+def _meant(kind: type[msgspec.Struct], keys: Sequence[str]) -> str:
+    """Return a hint with the key of the same table that an unknown one may be meant for; empty if none is like it."""
+    import difflib
+
+    import msgspec.inspect as types
+
+    *table, name = keys
+    found = _type(kind, table)
+    known = [field.encode_name for field in found.fields] if isinstance(found, types.StructType) else []
+    close = difflib.get_close_matches(name, known, n=2, cutoff=_SIMILAR)
+    return f"did you mean {' or '.join('.'.join(map(_shown, [*table, key])) for key in close)}?" if close else ""
+
+
+def _type(kind: type[msgspec.Struct], keys: Sequence[str]) -> types.Type | None:
+    """Return the type of what is at a key, if a key can be there."""
+    import msgspec.inspect as types
+
     found: types.Type | None = types.type_info(kind)
     for key in keys:
         if isinstance(found, types.StructType):
             found = next((field.type for field in found.fields if field.encode_name == key), None)
         else:
             found = found.value_type if isinstance(found, types.DictType) else None
-    if isinstance(found, types.VarTupleType | types.ListType):
-        found = found.item_type
-    return [str(value) for value in found.values] if isinstance(found, types.LiteralType) else []
+    return found
 
 
 def without(tables: Mapping[str, Any], said: str, decoded: Callable[[Mapping[str, Any]], str]) -> dict[str, Any]:

@@ -30,10 +30,17 @@ QUOTES = "write the value in quotes"
         (
             '[class_resources.types.x]\n[class_resources.types."y.z/t"]\nhok = "a"',
             'class_resources.types."y.z/t".hok: unknown key',
-            DOCUMENT,
+            'did you mean class_resources.types."y.z/t".hook?',
         ),
         ("[runtime]\nfoo = 1", "runtime.foo: unknown key", DOCUMENT),
         ("foo = 1", "foo: unknown key", DOCUMENT),
+        ("[agent]\nnode_nam = 1", "agent.node_nam: unknown key", "did you mean agent.node_name?"),
+        ('[runtme]\nsocket = "/x"', "runtme: unknown key", "did you mean runtime?"),
+        (
+            "[runtime.handlers.x]\npaht = 1",
+            "runtime.handlers.x.paht: unknown key",
+            "did you mean runtime.handlers.x.path?",
+        ),
         ("runtime = 1", "runtime: expected `table`, got `integer`", DOCUMENT),
         ("[images]\nallowed_registries = [1]", "images.allowed_registries: expected `string`, got `integer`", QUOTES),
         (

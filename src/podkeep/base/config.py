@@ -18,7 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from podkeep.base import misfit
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, InvalidConfiguration
 from podkeep.base.text import quantity
 
 DEFAULT_PATH = Path("/etc/podkeep/config.toml")
@@ -693,12 +693,12 @@ def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
     Directories are returned without symbolic links, as the kernel's table of mounts has them; the path of the socket
     is left as it is written, because its length is limited.
 
-    :raises InvalidArgument: naming the file or the setting, and the key, if it cannot be read, parsed or understood, if
-        a directory is the machine's or another one's, or if a value is out of range.
+    :raises InvalidConfiguration: naming the file or the setting, and the key, if it cannot be read, parsed or
+        understood, if a directory is the machine's or another one's, or if a value is out of range.
     """
     config, problems = read(path, settings)
     if problems:
-        raise problems[0]
+        raise InvalidConfiguration.of(problems[0])
     return config
 
 

@@ -6,6 +6,7 @@ Does not own: logging (one log line, at the boundary that answers the caller) or
 
     PodkeepError
     ├── InvalidArgument        the request or file is wrong; the message names the field or path
+    │   └── InvalidConfiguration  so is podkeep's own configuration: whoever starts it again gets the same answer
     ├── NotFound               the named thing does not exist
     ├── AlreadyExists
     ├── FailedPrecondition     the thing exists but is in the wrong state, or not what its digest says when it arrives
@@ -48,6 +49,15 @@ class PodkeepError(Exception):
 
 class InvalidArgument(PodkeepError):
     """The request or file is wrong; the message names the field or path."""
+
+
+class InvalidConfiguration(InvalidArgument):
+    """The configuration of podkeep is refused: a process that is started again with it fails again."""
+
+    @classmethod
+    def of(cls, problem: InvalidArgument) -> InvalidConfiguration:
+        """Return the same error as one of the configuration."""
+        return cls(problem.message, hint=problem.hint)
 
 
 class NotFound(PodkeepError):

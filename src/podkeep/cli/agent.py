@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base import lockfile
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, InvalidConfiguration
 from podkeep.cli.core import background, supervised
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 
@@ -139,20 +139,25 @@ def serve(
     """Become the agent and run pods until told to stop.
 
     :param ignored: fields of a KubeletConfiguration that mean nothing here.
-    :raises InvalidArgument: if the node's mapping of users cannot be.
     :param mount_namespace: file on which the mount namespace to be in is pinned; by itself it is the runtime's.
     :param namespace_of: ID of a process in the mount namespace to be in.
+    :raises InvalidConfiguration: if the node's mapping of users cannot be, or a feature gate is not known.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
     from podkeep.agent.user_namespaces import mapping
+    from podkeep.api import feature_gates
     from podkeep.base import log as logs
     from podkeep.mountns import membership
 
     config = invocation.config
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
-    mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)  # said at once, whatever else is missing
+    try:  # said at once, whatever else is missing
+        mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
+        feature_gates.read(config.agent.feature_gates, "agent")
+    except InvalidArgument as error:
+        raise InvalidConfiguration.of(error) from error
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     if ignored:
         log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))

@@ -1,9 +1,8 @@
 """The command ``podkeep``: global options, the list of verbs, and how errors look.
 
-Owns: the list of verbs, one line per error, exit statuses (0 done, 1 failed,
-2 wrong usage, 130 interrupted, or whatever a verb passes on, such as the status of a command it ran). Does not own:
-what verbs do. A verb is a module of this package whose ``command`` is a click command; :data:`VERBS` lists it with its
-help.
+Owns: the list of verbs, one line per error, exit statuses (0 done, 1 failed, 2 wrong usage, 78 the configuration is
+refused, 130 interrupted, or whatever a verb passes on, such as the status of a command it ran). Does not own: what
+verbs do. A verb is a module of this package whose ``command`` is a click command; :data:`VERBS` lists it with its help.
 """
 
 from __future__ import annotations
@@ -20,10 +19,10 @@ from typing import Any
 import click
 
 from podkeep import __version__
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import InvalidConfiguration, PodkeepError
 from podkeep.base.text.redaction import redacted
 from podkeep.cli.core.invocation import Invocation
-from podkeep.cli.core.output import EXIT_INTERRUPTED, echo_line, error_text
+from podkeep.cli.core.output import EXIT_CONFIGURATION, EXIT_INTERRUPTED, echo_line, error_text
 from podkeep.cli.core.verbs import LazyGroup, Verb
 
 EXIT_FAILED = 1
@@ -116,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except PodkeepError as error:
         _explain(debug)
         click.echo(error_text(error), err=True)
-        status = EXIT_FAILED
+        status = EXIT_CONFIGURATION if isinstance(error, InvalidConfiguration) else EXIT_FAILED
     except BrokenPipeError:
         # Whoever read our output has enough.
         status = EXIT_FAILED

@@ -8,6 +8,7 @@ import pytest
 from agent.conftest import Runner
 from agent.manifests import pod, shell
 
+from podkeep.cli.core.output import EXIT_CONFIGURATION
 from support.daemon import Daemon
 
 
@@ -56,7 +57,7 @@ def test_files_of_others_in_the_run_directory_stay(own_daemon: Daemon) -> None:
 def test_a_directory_of_the_machine_is_refused(own_daemon: Daemon, tmp_path: Path) -> None:
     own_daemon.config.write_text('[runtime]\nrun = "/run"\n')
     done = own_daemon.run("runtime")
-    assert done.returncode == 1
+    assert done.returncode == EXIT_CONFIGURATION
     assert f"{own_daemon.config}: runtime.run: /run is the machine's" in done.stderr
 
 

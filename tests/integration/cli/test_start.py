@@ -15,6 +15,7 @@ import pytest
 from podkeep.base import config, lockfile
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.core import background
+from podkeep.cli.core.output import EXIT_CONFIGURATION
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag
 from support.daemon import Daemon
@@ -110,9 +111,9 @@ def test_hint_of_a_runtime_that_cannot_start_is_passed_on(stopped: Daemon) -> No
     )
 
 
-def refused(daemon: Daemon) -> str:
+def refused(daemon: Daemon, status: int = 1) -> str:
     done = daemon.run("runtime")
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == status, done.stderr
     return done.stderr
 
 
@@ -120,7 +121,7 @@ def refused(daemon: Daemon) -> str:
 def test_configuration_with_which_none_starts_leaves_nothing(stopped: Daemon, key: str, value: str) -> None:
     lines = [line for line in stopped.config.read_text().splitlines() if not line.startswith(f"{key} ")]
     stopped.config.write_text("\n".join(lines).replace("[runtime]", f'[runtime]\n{key} = "{value}"'))
-    assert value in refused(stopped)
+    assert value in refused(stopped, EXIT_CONFIGURATION)
     assert not stopped.layout.run.exists()
 
 

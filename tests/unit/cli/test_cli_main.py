@@ -15,7 +15,7 @@ from podkeep.base.errors import NotFound
 from podkeep.cli import main
 from podkeep.cli.core import node_report
 from podkeep.cli.core.node_report import DaemonReport, NodeReport
-from podkeep.cli.core.output import error_text
+from podkeep.cli.core.output import EXIT_CONFIGURATION, error_text
 from podkeep.cli.core.verbs import LazyGroup
 
 PODKEEP = str(Path(sys.executable).with_name("podkeep"))
@@ -104,15 +104,41 @@ def test_unknown_verb_is_wrong_usage() -> None:
 
 def test_error_is_one_line_and_a_hint_without_traceback(tmp_path: Path) -> None:
     done = podkeep("--config", str(tmp_path / "absent.toml"), "ps")
-    assert done.returncode == main.EXIT_FAILED
+    assert done.returncode == EXIT_CONFIGURATION
     assert done.stderr == f"podkeep: {tmp_path}/absent.toml: no such configuration file\n"
+
+
+@pytest.mark.parametrize(
+    ("setting", "verb"),
+    [
+        ("node.nam=one", "node"),
+        ("api.address=", "node"),
+        ("agent.uid_mapping=nonsense", "node"),
+        ("agent.feature_gates={Nonsense=true}", "agent"),
+        ("runtime.pids_limit=-1", "runtime"),
+        ("images.allowed_registries=['a b']", "runtime"),
+        ("api.nam=one", "api"),
+    ],
+)
+def test_a_daemon_whose_configuration_is_refused_ends_with_a_status_of_its_own(
+    tmp_path: Path, setting: str, verb: str
+) -> None:
+    """By it systemd knows that starting the daemon again is of no use."""
+    places = [
+        part
+        for key in ("node.run", "runtime.run", "runtime.root", "agent.root", "api.root")
+        for part in ("--set", f"{key}={tmp_path / key}")
+    ]
+    done = podkeep("--set", "mountns.enabled=false", *places, "--set", setting, verb)
+    assert done.returncode == EXIT_CONFIGURATION, done.stderr
+    assert setting.partition("=")[0] in done.stderr
 
 
 def test_configuration_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     config = tmp_path / "latin1.toml"
     config.write_bytes("# gr\u00fcn\n".encode("latin-1"))
     done = podkeep("--config", str(config), "ps")
-    assert done.returncode == main.EXIT_FAILED
+    assert done.returncode == EXIT_CONFIGURATION
     assert done.stderr.startswith(f"podkeep: {config}: not UTF-8 text: ")
 
 
@@ -142,7 +168,7 @@ def test_run_says_that_it_needs_root_before_it_does_anything(tmp_path: Path) -> 
 
 def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
     done = podkeep("--debug", "--config", str(tmp_path / "absent.toml"), "ps")
-    assert done.returncode == main.EXIT_FAILED
+    assert done.returncode == EXIT_CONFIGURATION
     assert "Traceback" in done.stderr
 
 

@@ -122,5 +122,6 @@ def test_unit() -> None:
     parser.read_string(text)
     assert parser["Service"]["ExecStart"] == '"/opt/pod keep/podkeep" --config "/etc/100%%.toml" node'
     assert parser["Service"]["Type"] == "notify"
+    assert parser["Service"]["RestartPreventExitStatus"] == "78", "a configuration that is refused is told once"
     assert parser["Service"]["KillMode"] == "process", "containers outlive it"
     assert parser["Install"]["WantedBy"] == "multi-user.target"

@@ -21,6 +21,8 @@ from podkeep.base.text import durations
 from podkeep.base.text.printable import printable
 from podkeep.base.text.redaction import redacted
 
+EXIT_CONFIGURATION = 78
+"""The exit status when the configuration is refused (sysexits.h: EX_CONFIG); units of systemd name it."""
 EXIT_INTERRUPTED = 130
 """A verb's exit status after Ctrl-C."""
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.cli.core.output import EXIT_CONFIGURATION
 from podkeep.mountns import units
 from podkeep.mountns.execstart import quoted
 
@@ -24,6 +25,8 @@ NotifyAccess=main
 ExecStart={command}
 {containers}Restart=always
 RestartSec=1
+# The configuration is refused: that is told once, and the unit is failed until somebody has corrected it.
+RestartPreventExitStatus={refused}
 {timeouts}
 OOMScoreAdjust=-999
 {limits}
@@ -84,6 +87,7 @@ class Service:
             command=" ".join(quoted(word) for word in words),
             containers=_CONTAINERS.format(ended=self.ended) if self.ended else "",
             timeouts=self.timeouts,
+            refused=EXIT_CONFIGURATION,
             limits=_LIMITS if self.ended else "",
         )
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base import lockfile
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, InvalidConfiguration, PodkeepError
 from podkeep.cli.core import background
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -219,17 +219,25 @@ def _require_root() -> None:
 
 
 def _check(invocation: Invocation) -> None:
-    """Refuse settings with which no agent could reach an API, or would start."""
+    """Refuse settings with which no agent could reach an API, or would start.
+
+    :raises InvalidConfiguration: naming the first of them.
+    """
     from podkeep.agent.user_namespaces import mapping
 
     config = invocation.config
-    mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
+    try:
+        mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
+    except InvalidArgument as error:
+        raise InvalidConfiguration.of(error) from error
     if not config.node.api and not config.agent.kubeconfig:
-        raise InvalidArgument(
+        raise InvalidConfiguration(
             "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"
         )
     if config.node.api and not config.api.address:
-        raise InvalidArgument("api.address is empty: the agent reaches the API there", hint="set it to 127.0.0.1:6443")
+        raise InvalidConfiguration(
+            "api.address is empty: the agent reaches the API there", hint="set it to 127.0.0.1:6443"
+        )
 
 
 def _end_background_runtime(invocation: Invocation) -> None:

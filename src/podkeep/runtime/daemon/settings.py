@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base.config import Config, problems_of
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, InvalidConfiguration
 from podkeep.cri import transport
 from podkeep.images.formats import referrer_names
 from podkeep.images.registry import credentials, endpoints
@@ -28,10 +28,10 @@ from podkeep.runtime.oci.sysctls import check_defaults
 def check(config: Config) -> None:
     """Check every value that a part of the runtime reads.
 
-    :raises InvalidArgument: naming the key of the first that cannot work.
+    :raises InvalidConfiguration: naming the key of the first that cannot work.
     """
     for problem in problems(config):
-        raise problem
+        raise InvalidConfiguration.of(problem)
 
 
 def problems(config: Config) -> Iterator[InvalidArgument]:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidConfiguration, NotFound, PodkeepError
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.base.text.printable import quoted
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -60,10 +60,10 @@ class HandlerTable:
     def __init__(self, drivers: Mapping[HandlerName, Driver], default: HandlerName) -> None:
         """Use these handlers.
 
-        :raises InvalidArgument: if the default is not among them.
+        :raises InvalidConfiguration: if the default is not among them.
         """
         if default not in drivers:
-            raise InvalidArgument(
+            raise InvalidConfiguration(
                 f"runtime.default_handler: {default!r} is not in runtime.handlers", hint="add it, or name one of them"
             )
         self._drivers = dict(drivers)
@@ -82,7 +82,7 @@ class HandlerTable:
     ) -> HandlerTable:
         """Return the table that ``[runtime.handlers]`` describes.
 
-        :raises InvalidArgument: if the default is not among them.
+        :raises InvalidConfiguration: if the default is not among them.
         """
         drivers = {}
         for name, config in handlers.items():

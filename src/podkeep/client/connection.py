@@ -7,6 +7,8 @@ server whose machine is gone is found by the kernel's probes, so that an idle wa
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import socket
 import ssl
@@ -179,7 +181,8 @@ class Connection:
             while isinstance(event := await self._h11.event_of(self._reader), h11.Data):
                 yield bytes(event.data)
         except (OSError, h11.RemoteProtocolError) as error:
-            raise Unavailable(f"the API at {self._where} broke off its answer: {_words(error)}") from error
+            words = "it closed the connection" if self._reader.at_eof() else _words(error)
+            raise Unavailable(f"the API at {self._where} broke off its answer: {words}") from error
         # After `Connection: close` there is no next cycle; usable tells that.
         with suppress(h11.LocalProtocolError):
             self._h11.start_next_cycle()
@@ -221,5 +224,7 @@ def _words(error: BaseException) -> str:
     if isinstance(error, TimeoutError) and not error.args:
         return "it does not answer"
     if isinstance(error, OSError) and error.strerror:
-        return error.strerror
+        # asyncio has "Connect call failed" and an address instead. Numbers of TLS and of the resolver are others.
+        is_systems = error.errno in errno.errorcode and not isinstance(error, ssl.SSLError)
+        return os.strerror(error.errno or 0) if is_systems else error.strerror
     return str(error)

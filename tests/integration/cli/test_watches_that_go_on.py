@@ -22,6 +22,7 @@ from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
 from support.timeout import TIMEOUT_S
 
+EVENTS = "/api/v1/namespaces/default/events"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
 
@@ -43,6 +44,20 @@ def watching(api: ApiDaemon, *arguments: str) -> Iterator[IO[str]]:
             process.terminate()
 
 
+def happen(api: ApiDaemon, name: str) -> None:
+    """Make an object, and an event of it."""
+    with closing(ApiClient(api.socket)) as client:
+        made = client.ask("POST", CONFIG_MAPS, {"metadata": {"name": name}}).value
+        about = {"kind": "ConfigMap", "namespace": "default", "name": name, "uid": made["metadata"]["uid"]}
+        event = {"metadata": {"name": name}, "involvedObject": about, "reason": "Told", "type": "Normal"}
+        client.ask("POST", EVENTS, {**event, "message": name})
+
+
+def is_shown(lines: IO[str], name: str) -> bool:
+    """Read until something of that name is shown."""
+    return any(name in line for line in iter(lines.readline, ""))
+
+
 def test_one_object_that_was_written_long_ago(api: ApiDaemon) -> None:
     with closing(ApiClient(api.socket)) as client:
         old = client.ask("POST", CONFIG_MAPS, {"metadata": {"name": "old"}}).value["metadata"]["resourceVersion"]
@@ -55,6 +70,41 @@ def test_one_object_that_was_written_long_ago(api: ApiDaemon) -> None:
         assert lines.readline().split()[:2] == ["old", "0"]
         api.kubectl("patch", "configmap", "old", "-p", json.dumps({"data": {"a": "b"}}))
         assert lines.readline().split()[:2] == ["old", "1"]
+
+
+@pytest.mark.parametrize("verb", [("get", "configmaps"), ("events",)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_is_watched_goes_on_when_the_api_was_started_again(
+    api: ApiDaemon, verb: tuple[str, ...], number: signal.Signals
+) -> None:
+    first, *others = [f"{verb[0]}-{number.name.lower()}-{count}" for count in range(3)]
+    happen(api, first)
+    with watching(api, *verb) as lines:
+        assert is_shown(lines, first)
+        for name in others:
+            api.stop(number)
+            api.start()
+            happen(api, name)
+            assert is_shown(lines, name)
+
+
+def test_a_watch_says_that_the_api_is_away(api: ApiDaemon) -> None:
+    command = [sys.executable, "-m", "podkeep", "get", "configmaps", "-w", "--kubeconfig", str(api.kubeconfig)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        try:
+            process.stdout.readline()
+            # What came after the list is shown by the watch, which has begun.
+            happen(api, "watched")
+            assert is_shown(process.stdout, "watched")
+            api.stop(signal.SIGKILL)
+            said = process.stderr.readline()
+        finally:
+            process.terminate()
+            api.start()
+    assert said.startswith("podkeep: the API at ")
+    assert said.endswith(": it closed the connection; what happens is shown when it answers again\n")
 
 
 def test_what_is_waited_for_is_known_when_the_api_was_started_again(api: ApiDaemon) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
+
 import pytest
 
-from podkeep.base.errors import InvalidArgument
-from podkeep.client.connection import server_address, warning_texts
+from podkeep.base.errors import InvalidArgument, Unavailable
+from podkeep.client.connection import Connection, server_address, warning_texts
 from podkeep.client.errors import refusal, status_error
 from podkeep.client.resources import LEASES, NODES, PODS
 
@@ -89,3 +92,33 @@ def test_kinds_of_conflict() -> None:
     assert (stale.already_exists, stale.conflict) == (False, True)
     assert status_error({"code": 410, "reason": "Expired", "message": "m"}).gone
     assert status_error({"nonsense": 1}).code == 500
+
+
+def test_a_server_that_refuses_a_connection() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        where = server_address(f"http://127.0.0.1:{taken.getsockname()[1]}")
+    with pytest.raises(Unavailable) as caught:
+        asyncio.run(Connection.open(where, None))
+    assert caught.value.message == f"the API at {where} cannot be reached: Connection refused"
+
+
+def test_a_server_that_ends_within_an_answer() -> None:
+    async def asked() -> None:
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n")
+            await writer.drain()
+            writer.close()
+
+        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+            where = server_address(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+            connection = await Connection.open(where, None)
+            try:
+                await connection.ask("GET", "/", [])
+                with pytest.raises(Unavailable) as caught:
+                    await connection.body(1024)
+            finally:
+                connection.abort()
+        assert caught.value.message == f"the API at {where} broke off its answer: it closed the connection"
+
+    asyncio.run(asked())

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from podkeep.base.errors import Unavailable
+from podkeep.cli.core.output import echo_line
 
 ANEW = ""
 """The version of a watch that begins with what is there."""
@@ -53,6 +54,30 @@ class Shown:
     def forget(self, metadata: dict[str, Any]) -> None:
         """Note that an object is gone."""
         self._revisions.pop(metadata["uid"], None)
+
+
+async def back(client: Client, error: Unavailable) -> None:
+    """Return when an API that broke off a watch answers again, and say before that it is away.
+
+    :raises Unavailable: if it is away for long.
+    """
+    from podkeep.client.errors import ApiError
+
+    echo_line(f"podkeep: {error.message}; what happens is shown when it answers again", err=True)
+    pace, clock = Pace(), asyncio.get_running_loop().time
+    given_up = clock() + AWAY_S
+    while True:
+        await pace.begin()
+        try:
+            await client.request("GET", "/version")
+        except ApiError:
+            # Whatever it refuses: it answers.
+            return
+        except Unavailable:
+            if clock() >= given_up:
+                raise
+        else:
+            return
 
 
 async def states(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, Unavailable
 from podkeep.cli.core import output as forms
-from podkeep.cli.core.following import ANEW, Pace, Shown
+from podkeep.cli.core.following import ANEW, Pace, Shown, back
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds
 from podkeep.cli.objects.get import check_watch, echo_object
@@ -100,6 +100,8 @@ async def _follow(client: Client, namespace: str, fields: str, wanted: set[str],
             if not error.gone:
                 raise
             version = ANEW
+        except Unavailable as error:
+            await back(client, error)
 
 
 def _is(event: dict[str, Any], types: set[str]) -> bool:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
-from podkeep.cli.core.following import ANEW, Pace, Shown
+from podkeep.cli.core.following import ANEW, Pace, Shown, back
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds, tables
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
@@ -231,6 +231,8 @@ class _Form:
                 if not error.gone:
                     raise
                 version = ANEW
+            except Unavailable as error:
+                await back(self._api.client, error)
 
     async def _events(self, path: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Yield the type and the Table of each event of a watch."""

@@ -134,13 +134,13 @@ def not_running(name: str, config: Config) -> Status:
         check_listening(socket)
         runtime = f"; a runtime serves {socket} (`podkeep ps` lists its pods)"
     except PodkeepError:
-        left = _running_without(config)
+        left = running_without(config)
         does = "runs" if left == 1 else "run"
         runtime = f"; {forms.number_of(left, 'container')} of its pods {does} on without it" if left else ""
     return Status(name=name, summary=f"does not run: start it with `podkeep node`{runtime}", is_well=False)
 
 
-def _running_without(config: Config) -> int:
+def running_without(config: Config) -> int:
     """Return how many containers run while no runtime does; those that cannot be looked at are not counted."""
     from podkeep.base.ids import ContainerID
     from podkeep.kernel.process import procfs

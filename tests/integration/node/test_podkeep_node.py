@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -16,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from podkeep.base.config import load
+from podkeep.cli.node.command import left_running
+from podkeep.cli.status import running_without
 from support.container_mounts import ContainerMounts
 from support.cri import Pods
 from support.daemon import Daemon
@@ -168,6 +172,25 @@ def test_a_second_node_is_refused_and_pods_outlive_the_first(node: Node, image: 
     node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
     told = json.loads(node.podkeep("get", "pod/web", "-o", "json"))["status"]["containerStatuses"][0]
     assert told["restartCount"] == 0
+
+
+def test_pods_that_a_node_left_behind_are_ended_as_its_uninstallation_says(node: Node, image: str) -> None:
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    node.end()
+    config = load(node.daemon.config)
+    assert running_without(config) == 1
+    _, hint = left_running(1, [])
+    start, remove, stop = (shlex.split(words)[1:] for words in hint.split("`")[1::2])
+    with subprocess.Popen(node.daemon.command(*start[:-1])) as runtime:
+        node.until(node.daemon.listens, "the runtime serves")
+        said = node.podkeep(*remove)
+        node.podkeep(*stop)
+        assert runtime.wait(TIMEOUT_S) == 0
+    assert start[-1] == "&"
+    assert said == "removed default/web\n"
+    assert running_without(config) == 0
 
 
 def test_the_daemons_of_a_killed_supervisor_end_and_the_next_one_serves(node: Node) -> None:

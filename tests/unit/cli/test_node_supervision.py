@@ -15,6 +15,7 @@ from podkeep.cli.core import node_report as report
 from podkeep.cli.core import service_unit, supervised
 from podkeep.cli.node import supervisor
 from podkeep.cli.node.child import Output
+from podkeep.cli.node.command import left_running
 from podkeep.cli.node.restarts import Failures, Reason, reason
 
 
@@ -113,6 +114,15 @@ def test_a_node_of_another_configuration_is_not_this_ones(tmp_path: Path) -> Non
         assert report.of(mine) == told
         assert report.of(Config(node=run, runtime=RuntimeConfig(socket="/run/mine.sock"))) == told
         assert report.of(Config(node=run, runtime=RuntimeConfig(socket="/run/other.sock"))) is None
+
+
+def test_what_is_said_of_containers_that_a_node_leaves_behind() -> None:
+    assert left_running(0, []) == ()
+    assert left_running(2, ["--config", "/a b"]) == (
+        "2 containers of its pods run on",
+        "hint: to end the pods: `podkeep --config '/a b' runtime &`, `podkeep --config '/a b' rm --all`,"
+        " `podkeep --config '/a b' runtime stop`",
+    )
 
 
 def test_unit() -> None:

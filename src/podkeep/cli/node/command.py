@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import runpy
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -114,12 +115,29 @@ def install(invocation: Invocation, only_print: bool, no_start: bool, output: st
 @forms.output_option
 @pass_invocation
 def uninstall(invocation: Invocation, output: str) -> None:
-    """End the service and remove it. Pods run on, unless `podkeep delete pods --all -A` came before."""
+    """End the service and remove it. Pods run on, unless `podkeep delete pods --all -A` came before: their containers
+    are counted.
+    """
     from podkeep.cli.node import unit
+    from podkeep.cli.status import running_without
 
     _require_root()
+    config = invocation.config
     path = unit.uninstall()
-    forms.show(output, {"removed": str(path)}, (f"removed {path}",))
+    left = running_without(config)
+    done = {"removed": str(path), "running_containers": left}
+    forms.show(output, done, (f"removed {path}", *left_running(left, invocation.global_options())))
+
+
+def left_running(count: int, global_options: Sequence[str]) -> tuple[str, ...]:
+    """Return what to say of containers that run on without a node, and how they are ended."""
+    if not count:
+        return ()
+    podkeep = shlex.join(["podkeep", *global_options])
+    return (
+        f"{forms.number_of(count, 'container')} of its pods {'runs' if count == 1 else 'run'} on",
+        f"hint: to end the pods: `{podkeep} runtime &`, `{podkeep} rm --all`, `{podkeep} runtime stop`",
+    )
 
 
 def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | None) -> None:

@@ -6,7 +6,7 @@ Names come from the runtime alone: nobody waits for a shell that looks through d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from podkeep.cri.client import CriClient
 
-_TIMEOUT_S = 2.0
+TIMEOUT_S = 2.0
 """A person waits for the completion with a finger on the key."""
 
 
@@ -49,8 +49,8 @@ async def _find(client: CriClient, namespace: str, *, running: bool) -> Found:
     from podkeep.cri.v1 import api_pb2
 
     listed, held = await asyncio.gather(
-        client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=_TIMEOUT_S),
-        client.runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=_TIMEOUT_S),
+        client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(), timeout=TIMEOUT_S),
+        client.runtime.ListContainers(api_pb2.ListContainersRequest(), timeout=TIMEOUT_S),
     )
     names = {
         item.id: item.metadata.name
@@ -90,7 +90,7 @@ def assignments(ctx: click.Context, _parameter: click.Parameter, incomplete: str
     async def ask(client: CriClient) -> set[str]:
         from podkeep.cri.v1 import api_pb2
 
-        answer = await client.runtime.Status(api_pb2.StatusRequest(), timeout=_TIMEOUT_S)
+        answer = await client.runtime.Status(api_pb2.StatusRequest(), timeout=TIMEOUT_S)
         resources = answer.status.resources
         infos = resources.container_class_resources if to_container else resources.pod_class_resources
         return {f"{info.Name}={item.Name}" for info in infos if not info.immutable for item in info.classes}
@@ -105,7 +105,7 @@ def images(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
         from podkeep.base.registries.reference import parse
         from podkeep.cri.v1 import api_pb2
 
-        listed = await client.images.ListImages(api_pb2.ListImagesRequest(), timeout=_TIMEOUT_S)
+        listed = await client.images.ListImages(api_pb2.ListImagesRequest(), timeout=TIMEOUT_S)
         tags = [tag for image in listed.images for tag in image.repo_tags]
         return {name for tag in tags for name in (tag, parse(tag).familiar())}
 
@@ -115,15 +115,22 @@ def images(ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> 
 def _complete(
     ctx: click.Context, ask: Callable[[CriClient], Awaitable[set[str]]], incomplete: str
 ) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem
-
     from podkeep.cli.core import connection
 
-    # Completion parses the command line without running the group that would make it.
-    options: dict[str, Any] = ctx.find_root().params
-    invocation = Invocation(config_path=options.get("config_path"), debug=False, settings=options.get("settings") or ())
     try:
-        names = connection.call(invocation, ask)
+        return items(connection.call(invocation_of(ctx), ask), incomplete)
     except (PodkeepError, OSError, TimeoutError):
         return []
+
+
+def invocation_of(ctx: click.Context) -> Invocation:
+    """Return what the global options of the command line mean: completion parses it without running their group."""
+    options: dict[str, Any] = ctx.find_root().params
+    return Invocation(config_path=options.get("config_path"), debug=False, settings=options.get("settings") or ())
+
+
+def items(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    """Return those of ``names`` that go on with what was typed."""
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]

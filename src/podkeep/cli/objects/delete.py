@@ -14,7 +14,7 @@ from podkeep.cli.core import following
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import kinds, manifests
+from podkeep.cli.objects import completion, kinds, manifests
 from podkeep.cli.objects.apply import place
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
@@ -91,7 +91,7 @@ def _options(
 
 
 @click.command(name="delete")
-@click.argument("what", nargs=-1, metavar="[TYPE [NAME...] | TYPE/NAME...]")
+@click.argument("what", nargs=-1, metavar="[TYPE [NAME...] | TYPE/NAME...]", shell_complete=completion.objects)
 @click.option(
     "-f",
     "--filename",

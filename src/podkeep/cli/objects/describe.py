@@ -11,7 +11,7 @@ import click
 from podkeep.base.errors import NotFound
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import events, kinds
+from podkeep.cli.objects import completion, events, kinds
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 from podkeep.cli.pods import verdicts
@@ -21,7 +21,9 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @click.command(name="describe")
-@click.argument("what", nargs=-1, required=True, metavar="TYPE [NAME...] | TYPE/NAME...")
+@click.argument(
+    "what", nargs=-1, required=True, metavar="TYPE [NAME...] | TYPE/NAME...", shell_complete=completion.objects
+)
 @api_options(everywhere=True)
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Those with these labels.")
 @pass_invocation

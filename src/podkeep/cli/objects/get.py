@@ -14,7 +14,7 @@ from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.following import ANEW, Pace, Shown, back
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import kinds, tables
+from podkeep.cli.objects import completion, kinds, tables
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def _query(selector: str, field_selector: str) -> dict[str, str]:
 
 
 @click.command(name="get")
-@click.argument("what", nargs=-1, metavar="TYPE[,TYPE...] [NAME...] | TYPE/NAME...")
+@click.argument("what", nargs=-1, metavar="TYPE[,TYPE...] [NAME...] | TYPE/NAME...", shell_complete=completion.objects)
 @api_options(everywhere=True)
 @click.option("-l", "--selector", default="", metavar="LABELS", help="Only with these labels, such as app=web.")
 @click.option("--field-selector", default="", metavar="FIELDS", help="Only with these fields.")

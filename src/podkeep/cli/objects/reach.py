@@ -81,9 +81,12 @@ class _Warnings:
             echo_line(f"warning: {text}", err=True)
 
 
-def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitable[Result]]) -> Result:
+def run(
+    invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitable[Result]], *, quiet: bool = False
+) -> Result:
     """Connect to the API that is meant, run ``operation``, and return its result.
 
+    :param quiet: show nothing of what the API warns of.
     :raises FailedPrecondition: if there is none.
     :raises ApiError: if it refuses.
     :raises PodkeepError: what the operation raises.
@@ -107,7 +110,7 @@ def run(invocation: Invocation, reach: Reach, operation: Callable[[Api], Awaitab
             ) from error
         if settings.server == f"unix://{invocation.config.api.unix_socket}":
             connection.require_api(invocation)
-        client = Client(settings, on_warning=_Warnings())
+        client = Client(settings, on_warning=None if quiet else _Warnings())
         try:
             return await operation(Api(client, reach))
         finally:

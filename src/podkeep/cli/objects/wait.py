@@ -14,7 +14,7 @@ from podkeep.base.errors import DeadlineExceeded, InvalidArgument, NotFound, Pod
 from podkeep.cli.core import following
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
-from podkeep.cli.objects import kinds, paths
+from podkeep.cli.objects import completion, kinds, paths
 from podkeep.cli.objects.get import typed_name
 from podkeep.cli.objects.reach import Api, Reach, api_options, run
 
@@ -94,7 +94,9 @@ def seconds(text: str) -> float | None:
 
 
 @click.command(name="wait")
-@click.argument("what", nargs=-1, required=True, metavar="TYPE [NAME...] | TYPE/NAME...")
+@click.argument(
+    "what", nargs=-1, required=True, metavar="TYPE [NAME...] | TYPE/NAME...", shell_complete=completion.objects
+)
 @click.option(
     "--for", "for_", required=True, metavar="WHAT", help="condition=NAME, jsonpath={PATH}=VALUE, delete, create."
 )

@@ -228,22 +228,24 @@ class Client:
         *,
         grace: int | None = None,
         uid: str = "",
-        version: str = "",
         propagation: Literal["", "Background", "Foreground", "Orphan"] = "",
+        dry_run: bool = False,
     ) -> Object:
         """Delete an object; return it, if it is not gone at once, or a Status.
 
         :param grace: seconds; None: what the object says.
         :param uid: only the object with that UID, not another one of its name; else it is a conflict.
+        :param dry_run: say what it would do, and do nothing.
         """
         options: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace is not None:
             options["gracePeriodSeconds"] = grace
-        preconditions = {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}
-        if preconditions:
-            options["preconditions"] = preconditions
+        if uid:
+            options["preconditions"] = {"uid": uid}
         if propagation:
             options["propagationPolicy"] = propagation
+        if dry_run:
+            options["dryRun"] = ["All"]
         return await self._object("DELETE", resource.path(namespace, name), options)
 
     async def watch(

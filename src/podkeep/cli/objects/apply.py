@@ -13,7 +13,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import kinds, manifests
 from podkeep.cli.objects.get import echo_object, typed_name
 from podkeep.cli.objects.manifests import Written
-from podkeep.cli.objects.reach import Api, Reach, api_options, run
+from podkeep.cli.objects.reach import Api, Reach, api_options, dry_run_option, run
 
 MANAGER = "podkeep"
 
@@ -33,7 +33,7 @@ _CONFLICT = "Apply failed with "
     help="File or directory, - for standard input; may be given again.",
 )
 @api_options()
-@click.option("--dry-run", is_flag=True, help="Have the API say what would be done, and do nothing.")
+@dry_run_option
 @click.option("--force-conflicts", is_flag=True, help="Take fields over that others have set.")
 @forms.form_option("table", "json", "yaml", "name")
 @pass_invocation

@@ -17,7 +17,7 @@ from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import completion, kinds, manifests
 from podkeep.cli.objects.apply import place
 from podkeep.cli.objects.get import typed_name
-from podkeep.cli.objects.reach import Api, Reach, api_options, run
+from podkeep.cli.objects.reach import Api, Reach, api_options, dry_run_option, run
 from podkeep.cli.objects.wait import seconds
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ class Options:
     wait: bool = True
     timeout: float | None = None
     ignore_not_found: bool = False
+    dry_run: bool = False
     propagation: Literal["", "Background", "Foreground", "Orphan"] = "Background"
 
 
@@ -118,11 +119,14 @@ def _options(
     "--timeout", default="0", metavar="TIME", help="How long to wait, such as 30s or 2m; 0, the default: no end."
 )
 @click.option("--cascade", type=click.Choice(["background", "foreground", "orphan"]), default="background")
+@dry_run_option
 @click.option("--ignore-not-found", is_flag=True, help="That there is none is no error.")
 @forms.form_option("table", "name")
 @bundle("chosen", _Chosen, "what", "files", "selector", "all_")
 @bundle(
-    "options", _options, "grace_period", "now", "force", "wait", "no_wait", "timeout", "cascade", "ignore_not_found"
+    "options",
+    _options,
+    *("grace_period", "now", "force", "wait", "no_wait", "timeout", "cascade", "ignore_not_found", "dry_run"),
 )
 @pass_invocation
 def command(invocation: Invocation, reach: Reach, chosen: _Chosen, options: Options, output: str) -> None:
@@ -141,6 +145,7 @@ def command(invocation: Invocation, reach: Reach, chosen: _Chosen, options: Opti
         targets = await (_of_files(api, chosen.files) if chosen.files else _of_words(api, chosen))
         if not targets:
             forms.echo_line("No resources found", err=True)
+        said = " (server dry run)" if options.dry_run else ""
         at_once = asyncio.Semaphore(_AT_ONCE)
 
         async def one(target: _Target) -> PodkeepError | None:
@@ -150,7 +155,7 @@ def command(invocation: Invocation, reach: Reach, chosen: _Chosen, options: Opti
                 except PodkeepError as error:
                     return error
             if deleted:
-                forms.echo_line(str(target) if output == "name" else f"{target} deleted")
+                forms.echo_line(str(target) if output == "name" else f"{target} deleted{said}")
             return None
 
         return [error for error in await asyncio.gather(*map(one, targets)) if error is not None]
@@ -201,6 +206,7 @@ async def _delete(api: Api, target: _Target, options: Options) -> bool:
             target.namespace,
             grace=options.grace,
             propagation=options.propagation,
+            dry_run=options.dry_run,
         )
     except ApiError as error:
         if error.not_found and (options.ignore_not_found or target.is_listed):
@@ -208,7 +214,7 @@ async def _delete(api: Api, target: _Target, options: Options) -> bool:
         raise
     # The object if it is still there; else a Status that has the UID of what it was.
     uid = answer.get("metadata", {}).get("uid") or answer.get("details", {}).get("uid", "")
-    if options.wait and uid:
+    if options.wait and uid and not options.dry_run:
         await wait_until_gone(api, target.resource, target.name, target.namespace, uid, options.timeout)
     return True
 

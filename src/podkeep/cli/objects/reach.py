@@ -119,6 +119,26 @@ def run(
     return interruptible.run(connected())
 
 
+def _dry_run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> bool:
+    if value == "client":
+        raise click.BadParameter("only the API knows what would be done; --dry-run=server asks it")
+    if value not in ("none", "server"):
+        raise click.BadParameter(f"{value!r} is neither none nor server")
+    return value == "server"
+
+
+dry_run_option = click.option(
+    "--dry-run",
+    is_flag=False,
+    flag_value="server",
+    default="none",
+    metavar="[=server]",
+    callback=_dry_run,
+    help="Have the API say what would be done, and do nothing.",
+)
+"""``--dry-run``, ``--dry-run=server`` or ``=none``, passed to a verb as a bool."""
+
+
 def api_options(*, everywhere: bool = False) -> Callable[[Function], Function]:
     """Add ``--kubeconfig``, ``--context``, ``-n`` and ``-A`` to a verb, passed to it as one ``reach``."""
     options = [

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
-from podkeep.base.text.printable import printable
+from podkeep.base.text.printable import listed, printable
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 _LAST_OUTPUT_S = 1.0
 """How long printing may go on for somebody who has interrupted it, once the containers have ended."""
+_SHOWN, _SHOWN_KINDS = 63, 10
+"""Characters of a kind, which has no more, and kinds of a file that are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +122,7 @@ def command(
     for_containers, for_pods = of_run(wanted.classes, wanted.pod_classes, gates)
     manifest = assigned(_read(files, gates), for_containers, for_pods, gates)
     if not manifest.pods:
-        raise InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it")
+        raise _no_pod(files, ["ConfigMap"] * bool(manifest.config_maps) + ["Secret"] * bool(manifest.secrets))
     from podkeep.agent import kubelets
     from podkeep.cli.core.background import claim, require_writable
     from podkeep.mountns import membership
@@ -161,11 +163,16 @@ def _on_node(
         )
     written = manifests.read(files)
     if not any(item.kind == "Pod" for item in written):
-        raise InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it")
+        raise _no_pod(files, [item.kind for item in written])
     # Else it is not root's own API that KUBECONFIG names.
     meant = reach.Reach(kubeconfig=str(Path(invocation.config.api.root) / "admin.conf"))
     logs = Path(invocation.config.agent.pod_logs)
     return reach.run(invocation, meant, lambda api: run_on_node.run(api, written, logs, run_on_node.Wish(**how)))
+
+
+def _no_pod(files: Sequence[Path], kinds: Sequence[str]) -> InvalidArgument:
+    there = f", only {listed(sorted({kind[:_SHOWN] for kind in kinds}), _SHOWN_KINDS)}" if kinds else ""
+    return InvalidArgument(f"{', '.join(map(str, files))}: there is no Pod in it{there}")
 
 
 def _read(files: Sequence[Path], gates: FeatureGates) -> Manifest:

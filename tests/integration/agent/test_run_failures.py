@@ -59,6 +59,13 @@ def test_a_file_without_a_pod(runner: Runner, tmp_path: Path, content: str) -> N
     assert done.stderr.startswith(f"podkeep: {file}: ")
 
 
+def test_a_file_without_a_pod_is_told_with_what_is_in_it(runner: Runner, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text(json.dumps(config_map("one", a="b")))
+    done = runner.daemon.run("run", str(file))
+    assert (done.returncode, done.stderr) == (1, f"podkeep: {file}: there is no Pod in it, only ConfigMap\n")
+
+
 def test_a_file_that_is_not_there(runner: Runner) -> None:
     done = runner.daemon.run("run", "/nowhere/f.yaml")
     assert (done.returncode, done.stderr) == (1, "podkeep: /nowhere/f.yaml: No such file or directory\n")

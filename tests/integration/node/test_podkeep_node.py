@@ -416,6 +416,13 @@ def test_run_says_why_containers_failed(node: Node, image: str) -> None:
         assert f"podkeep: {pod['metadata']['name']}: {words}" in said.splitlines()
 
 
+def test_a_run_without_a_pod_says_what_there_is_instead(node: Node, image: str) -> None:
+    node.start()
+    document = json.loads(manifest("web", image, "true"))
+    said = node.podkeep("run", "-", status=1, stdin=json.dumps({**document, "kind": "Pdo"}))
+    assert said == "podkeep: -: there is no Pod in it, only Pdo\n"
+
+
 def test_verbs_say_why_a_pod_does_not_run_that_no_node_has(node: Node, image: str) -> None:
     """The runtime knows nothing of it, and that there is no such pod would be wrong."""
     node.start()

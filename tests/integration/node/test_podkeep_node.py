@@ -436,7 +436,7 @@ def test_verbs_say_why_a_pod_does_not_run_that_no_node_has(node: Node, image: st
         ["logs", "huge", "--all-containers"],
         ["exec", "huge", "true"],
         ["attach", "huge"],
-        ["cp", "huge:/etc/hosts", "-"],
+        ["cp", "huge:/etc/hosts", "."],
         ["port-forward", "huge", ":80"],
         ["classes", "set", "huge", "oom=low"],
         ["classes", "set", "huge/main", "oom=low"],

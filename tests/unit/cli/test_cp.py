@@ -9,9 +9,11 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 import pytest
+from click.testing import CliRunner
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
-from podkeep.cli.pods.cp import LeftOut, Remote, nothing_of, remote, unpack
+from podkeep.cli.core.invocation import Invocation
+from podkeep.cli.pods.cp import LeftOut, Remote, command, nothing_of, remote, unpack
 from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
 
 
@@ -109,6 +111,14 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
 )
 def test_remote(text: str, expected: Remote | None) -> None:
     assert remote(text, "default") == expected
+
+
+@pytest.mark.parametrize("arguments", [["web:/x", "-"], ["-", "web:/x"]])
+def test_a_dash_is_no_file(arguments: list[str], tmp_path: Path) -> None:
+    nothing = Invocation(config_path=None, debug=False, settings=(f"runtime.socket={tmp_path}/none",))
+    result = CliRunner().invoke(command, arguments, obj=nothing)
+    assert isinstance(result.exception, InvalidArgument)
+    assert result.exception.message == "standard input and output are not copied"
 
 
 def test_a_remote_needs_a_path() -> None:

@@ -98,6 +98,11 @@ def command(invocation: Invocation, source: str, destination: str, container: st
     there, here = remote(source, namespace), remote(destination, namespace)
     if (there is None) == (here is None):
         raise click.UsageError("one of SOURCE and DESTINATION is POD:PATH, the other a path of this machine")
+    if "-" in (source, destination):
+        raise InvalidArgument(
+            "standard input and output are not copied",
+            hint="`podkeep exec POD -- tar cf - PATH` writes an archive; a file of that name is ./-",
+        )
 
     async def copy(client: CriClient) -> None:
         if there is not None:

@@ -18,7 +18,7 @@ import errno
 import os
 import struct
 from ctypes import POINTER, c_char, c_char_p, c_int, c_long, c_size_t, c_uint, c_uint64, c_ulong
-from enum import IntFlag
+from enum import Enum, IntFlag
 from typing import Any, NamedTuple
 
 from podkeep.base.errors import KernelCallError
@@ -178,7 +178,7 @@ def mount(source: bytes | None, target: bytes, fstype: bytes | None, flags: int,
 
     :raises KernelCallError: with ``hint`` if the kernel refuses.
     """
-    call = f"mount({_text(source)}, {_text(target)}, {_text(fstype)}, {flags!r}, {_text(data)})"
+    call = f"mount({_text(source)}, {_text(target)}, {_text(fstype)}, {named(flags)}, {_text(data)})"
     _checked(_mount(source, target, fstype, int(flags), data), call, hint)
 
 
@@ -225,7 +225,7 @@ def umount2(target: bytes, flags: int, hint: str = "") -> None:
 
     :raises KernelCallError: if the kernel refuses.
     """
-    _checked(_umount2(target, int(flags)), f"umount2({_text(target)}, {flags!r})", hint)
+    _checked(_umount2(target, int(flags)), f"umount2({_text(target)}, {named(flags)})", hint)
 
 
 def pivot_root(new: bytes, old: bytes, hint: str = "") -> None:
@@ -241,7 +241,7 @@ def setns(fd: int, kind: int, hint: str = "") -> None:
 
     :raises KernelCallError: if the kernel refuses.
     """
-    _checked(_setns(fd, int(kind)), f"setns(fd={fd}, {kind!r})", hint)
+    _checked(_setns(fd, int(kind)), f"setns(fd={fd}, {named(kind)})", hint)
 
 
 def unshare(flags: int, hint: str = "") -> None:
@@ -249,7 +249,7 @@ def unshare(flags: int, hint: str = "") -> None:
 
     :raises KernelCallError: if the kernel refuses.
     """
-    _checked(_unshare(int(flags)), f"unshare({flags!r})", hint)
+    _checked(_unshare(int(flags)), f"unshare({named(flags)})", hint)
 
 
 def mount_id(fd: int) -> int:
@@ -361,7 +361,7 @@ def open_tree(dirfd: int, path: bytes, flags: int, hint: str = "") -> int:
     :raises KernelCallError: if the kernel refuses.
     """
     result: int = _open_tree(_NR_OPEN_TREE, dirfd, path, int(flags))
-    return _checked(result, f"open_tree(dirfd={dirfd}, {_text(path)}, {flags!r})", hint)
+    return _checked(result, f"open_tree(dirfd={dirfd}, {_text(path)}, {named(flags)})", hint)
 
 
 def move_mount(from_dirfd: int, from_path: bytes, to_dirfd: int, to_path: bytes, flags: int, hint: str = "") -> None:
@@ -370,11 +370,8 @@ def move_mount(from_dirfd: int, from_path: bytes, to_dirfd: int, to_path: bytes,
     :raises KernelCallError: if the kernel refuses.
     """
     result = _move_mount(_NR_MOVE_MOUNT, from_dirfd, from_path, to_dirfd, to_path, int(flags))
-    _checked(
-        result,
-        f"move_mount(from_dirfd={from_dirfd}, {_text(from_path)}, to_dirfd={to_dirfd}, {_text(to_path)}, {flags!r})",
-        hint,
-    )
+    places = f"from_dirfd={from_dirfd}, {_text(from_path)}, to_dirfd={to_dirfd}, {_text(to_path)}"
+    _checked(result, f"move_mount({places}, {named(flags)})", hint)
 
 
 def fsopen(fstype: bytes, flags: int, hint: str = "") -> int:
@@ -382,7 +379,7 @@ def fsopen(fstype: bytes, flags: int, hint: str = "") -> int:
 
     :raises KernelCallError: if the kernel refuses.
     """
-    return _checked(_fsopen(_NR_FSOPEN, fstype, int(flags)), f"fsopen({_text(fstype)}, {flags!r})", hint)
+    return _checked(_fsopen(_NR_FSOPEN, fstype, int(flags)), f"fsopen({_text(fstype)}, {named(flags)})", hint)
 
 
 def fsconfig(fd: int, command: int, key: bytes | None, value: bytes | None, aux: int) -> None:
@@ -391,7 +388,7 @@ def fsconfig(fd: int, command: int, key: bytes | None, value: bytes | None, aux:
     :raises KernelCallError: if the kernel refuses.
     """
     result = _fsconfig(_NR_FSCONFIG, fd, int(command), key, value, aux)
-    _checked(result, f"fsconfig(fd={fd}, {command!r}, {_text(key)}, {_text(value)}, aux={aux})", "")
+    _checked(result, f"fsconfig(fd={fd}, {named(command)}, {_text(key)}, {_text(value)}, aux={aux})", "")
 
 
 def fsmount(fd: int, flags: int, attributes: int, hint: str = "") -> int:
@@ -400,7 +397,7 @@ def fsmount(fd: int, flags: int, attributes: int, hint: str = "") -> int:
     :raises KernelCallError: if the kernel refuses.
     """
     result: int = _fsmount(_NR_FSMOUNT, fd, int(flags), int(attributes))
-    return _checked(result, f"fsmount(fd={fd}, {flags!r}, {attributes!r})", hint)
+    return _checked(result, f"fsmount(fd={fd}, {named(flags)}, {named(attributes)})", hint)
 
 
 def mount_setattr(dirfd: int, path: bytes, flags: int, attr: MountAttrArgument, call: str, hint: str = "") -> None:
@@ -412,6 +409,11 @@ def mount_setattr(dirfd: int, path: bytes, flags: int, attr: MountAttrArgument, 
         _NR_MOUNT_SETATTR, dirfd, path, int(flags), ctypes.byref(attr), ctypes.sizeof(MountAttrArgument)
     )
     _checked(result, call, hint)
+
+
+def named(value: int) -> str:
+    """Return flags or a command by name, such as ``BIND|REC``, and any other number as it is."""
+    return (isinstance(value, Enum) and value.name) or str(int(value))
 
 
 def _text(value: bytes | None) -> str:

@@ -54,6 +54,26 @@ def test_refusal_names_call_object_and_errno(call: Callable[[], object], number:
         assert word in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        (FsconfigCommand.CMD_CREATE, "CMD_CREATE"),
+        (MountFlag.BIND | MountFlag.REC, "BIND|REC"),
+        (MountFlag.NONE, "NONE"),
+        (FsmountFlag(0), "0"),
+        (4096, "4096"),
+    ],
+)
+def test_flags_are_told_by_name(value: int, name: str) -> None:
+    assert libc.named(value) == name
+
+
+def test_no_call_is_told_as_python_writes_it() -> None:
+    with pytest.raises(KernelCallError) as caught:
+        libc.fsconfig(-1, FsconfigCommand.CMD_CREATE, None, None, 0)
+    assert caught.value.call == "fsconfig(fd=-1, CMD_CREATE, NULL, NULL, aux=0)"
+
+
 def test_function_objects_are_not_shared() -> None:
     """A library that sets ``argtypes`` on libc.mount must not change ours."""
     assert libc._LIBC["mount"] is not libc._LIBC["mount"]

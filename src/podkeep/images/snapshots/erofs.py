@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, PodkeepError
+from podkeep.base.errors import DataLoss, FailedPrecondition, Internal, KernelCallError, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.layers.erofs import keeping, layout
 from podkeep.images.layers.forms import metadata_digest
@@ -147,6 +147,9 @@ def probe(root: Path) -> str:
                     os.close(file)
             finally:
                 os.close(fd)
+        except KernelCallError as error:
+            # What the kernel lacks says more to a user than the call that it refused.
+            return error.hint or str(error)
         except (PodkeepError, OSError) as error:
             return str(error)
         finally:

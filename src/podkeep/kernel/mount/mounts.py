@@ -185,8 +185,9 @@ def mount_setattr(
     attr = libc.MountAttrArgument(
         attr_set=int(set_), attr_clr=int(clear), propagation=int(propagation), userns_fd=userns or 0
     )
-    fields = [f"set={set_!r}", f"clear={clear!r}", f"propagation={propagation!r}", f"userns_fd={userns}"]
-    call = f"mount_setattr({dirfd}, {os.fsdecode(path)!r}, {at!r}, {', '.join(fields)})"
+    given = {"set": set_, "clear": clear, "propagation": propagation}
+    fields = [*(f"{name}={libc.named(value)}" for name, value in given.items()), f"userns_fd={userns}"]
+    call = f"mount_setattr({dirfd}, {os.fsdecode(path)!r}, {libc.named(at)}, {', '.join(fields)})"
     libc.mount_setattr(dirfd, path, at, attr, call)
 
 

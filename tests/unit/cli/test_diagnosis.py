@@ -11,6 +11,7 @@ import pytest
 from podkeep.agent.user_namespaces.blocks import default_range
 from podkeep.agent.user_namespaces.subordinate_ids import parse
 from podkeep.base import config
+from podkeep.cli.core.invocation import Invocation
 from podkeep.cli.diagnosis import daemon, finding, machine, mounting, programs
 from podkeep.cli.diagnosis.finding import Level
 from podkeep.cri.v1 import api_pb2
@@ -230,3 +231,22 @@ def test_how_long_a_process_takes_to_enter_a_cgroup(
     found = machine.cgroup_moves(seconds, asked=asked, stays=stays, expedited=expedited)
     assert found.level is Level.OK
     assert said in found.detail
+
+
+def test_a_machine_on_which_nothing_serves_can_be_a_node_or_a_runtime(tmp_path: Path) -> None:
+    api, agent = tmp_path / "api", tmp_path / "agent"
+    settings = (f"runtime.socket={tmp_path / 'none.sock'}", f"api.root={api}", f"agent.root={agent}")
+    podkeep = f"podkeep {' '.join(f'--set {setting}' for setting in settings)}"
+
+    def fix() -> str:
+        (found,) = daemon.examine(Invocation(config_path=None, debug=False, settings=settings))
+        return found.fix
+
+    assert fix() == (
+        f"{podkeep} node (a Kubernetes node: runtime, API and agent),"
+        f" or {podkeep} runtime (the runtime alone, as for a kubelet)"
+    )
+    for directory, name in ((api, "api.db"), (agent, "agent.lock")):
+        directory.mkdir()
+        (directory / name).touch()
+    assert fix() == f"{podkeep} node", "it has pods, which a runtime alone would not run"

@@ -111,10 +111,18 @@ def tell_differences(config: Config, relevant: Callable[[str], bool] = lambda _:
 
 def start_command(invocation: Invocation) -> str:
     """Return the command that starts the runtime this invocation would talk to: on a node all of it."""
-    config = invocation.config
-    # A runtime alone would not run the node's pods. Both files are left by an agent that ran the pods of its own API.
-    ran = (os.path.join(config.api.root, "api.db"), os.path.join(config.agent.root, "agent.lock"))
-    verb = "node" if all(map(os.path.exists, ran)) else "runtime"
+    # A runtime alone would not run the node's pods.
+    return command_line(invocation, "node" if was_node(invocation.config) else "runtime")
+
+
+def was_node(config: Config) -> bool:
+    """Return whether this machine ran as a node: an agent that runs the pods of its own API leaves both files."""
+    left = (os.path.join(config.api.root, "api.db"), os.path.join(config.agent.root, "agent.lock"))
+    return all(map(os.path.exists, left))
+
+
+def command_line(invocation: Invocation, verb: str) -> str:
+    """Return how a verb is run with the same configuration."""
     return shlex.join(["podkeep", *invocation.global_options(), verb])
 
 
@@ -125,8 +133,8 @@ def _hint(invocation: Invocation, daemon: str = "runtime") -> str:
     told = node_report.of(invocation.config)
     if told is not None and any(report.name == daemon for report in told.daemons):
         return "the node that runs here starts it again by itself; `podkeep status` says how it is"
-    verb = ["podkeep", *invocation.global_options(), "node"]
-    return f"start it as root: {start_command(invocation) if daemon == 'runtime' else shlex.join(verb)}"
+    command = start_command(invocation) if daemon == "runtime" else command_line(invocation, "node")
+    return f"start it as root: {command}"
 
 
 def require_api(invocation: Invocation) -> None:

@@ -30,11 +30,20 @@ def examine(invocation: Invocation) -> list[Finding]:
     try:
         version, status = connection.run(invocation, ask)
     except PodkeepError as error:
-        why, fix = "ps, logs, exec and image need it", connection.start_command(invocation)
-        return [finding.warning("runtime", error.message, why=why, fix=fix)]
+        return [
+            finding.warning("runtime", error.message, why="ps, logs, exec and image need it", fix=_start(invocation))
+        ]
     answers = f"{version.runtime_name} {version.runtime_version} answers on {invocation.config.runtime.socket}"
     conditions, handlers = status.status.conditions, status.runtime_handlers
     return [finding.ok("runtime", answers), *map(of_condition, conditions), *map(of_handler, handlers)]
+
+
+def _start(invocation: Invocation) -> str:
+    node = connection.command_line(invocation, "node")
+    if connection.was_node(invocation.config):
+        return node
+    runtime = connection.command_line(invocation, "runtime")
+    return f"{node} (a Kubernetes node: runtime, API and agent), or {runtime} (the runtime alone, as for a kubelet)"
 
 
 def of_condition(condition: api_pb2.RuntimeCondition) -> Finding:

@@ -691,7 +691,7 @@ def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
     :param settings: ``KEY=VALUE`` that win over the file, as :func:`parse_setting` reads them.
 
     Directories are returned without symbolic links, as the kernel's table of mounts has them; the path of the socket
-    is left as it is written, because its length is limited.
+    is left as it is written, because its length is limited, without ``unix://`` in front.
 
     :raises InvalidConfiguration: naming the file or the setting, and the key, if it cannot be read, parsed or
         understood, if a directory is the machine's or another one's, or if a value is out of range.
@@ -859,7 +859,10 @@ def _value(value: Any) -> str:
 
 
 def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
-    """Return a configuration whose directories are absolute and without links; problems get what is not absolute."""
+    """Return a configuration whose directories are absolute and without links; problems get what is not absolute.
+
+    Its socket is a path.
+    """
     replace = msgspec.structs.replace
     runtime, agent = config.runtime, config.agent
 
@@ -883,6 +886,7 @@ def _resolved(config: Config, problems: list[InvalidArgument]) -> Config:
             runtime,
             root=real("runtime.root", runtime.root, RuntimeConfig().root),
             run=real("runtime.run", runtime.run, RuntimeConfig().run),
+            socket=runtime.socket.removeprefix("unix://"),
             handlers=handlers,
         ),
         agent=replace(
@@ -1062,7 +1066,7 @@ def _path_problems(config: Config) -> Iterator[InvalidArgument]:
         ("network.cni_conf_dir", (config.network.cni_conf_dir,)),
         ("network.cni_plugin_dirs", config.network.cni_plugin_dirs),
         ("runtime.cdi_spec_dirs", config.runtime.cdi_spec_dirs),
-        ("runtime.socket", (config.runtime.socket.removeprefix("unix://"),)),
+        ("runtime.socket", (config.runtime.socket,)),
         ("class_resources.rdt_config", filter(None, (config.class_resources.rdt_config,))),
         ("class_resources.resctrl", (config.class_resources.resctrl,)),
         ("agent.tls_cert_file", filter(None, (config.agent.tls_cert_file,))),

@@ -175,6 +175,17 @@ def test_a_directory_of_the_socket_that_cannot_be_written_is_no_defect(
     assert re.search(rf"^missing +runtime\.socket +{top}/d: cannot be written$", checked.stdout, re.MULTILINE)
 
 
+def test_a_socket_may_be_an_address(stopped: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CRI's clients name it."""
+    monkeypatch.chdir(tmp_path)
+    stopped.socket = str(stopped.base / "missing/podkeep.sock")
+    stopped.settings = (f"runtime.socket=unix://{stopped.socket}",)
+    assert stopped.start().run("ps").returncode == 0
+    assert stopped.stop() == 0
+    assert not Path(stopped.socket).exists()
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("verb", ["run", "agent"])
 @pytest.mark.parametrize("key", ["root", "pod_logs"])
 def test_a_directory_of_pods_that_cannot_be_written_is_no_defect(

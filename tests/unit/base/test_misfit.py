@@ -37,8 +37,8 @@ QUOTES = "write the value in quotes"
         ("[agent]\nnode_nam = 1", "agent.node_nam: unknown key", "did you mean agent.node_name?"),
         ('[runtme]\nsocket = "/x"', "runtme: unknown key", "did you mean runtime?"),
         (
-            "[runtime.handlers.x]\npaht = 1",
-            "runtime.handlers.x.paht: unknown key",
+            "[runtime.handlers.x]\npatth = 1",
+            "runtime.handlers.x.patth: unknown key",
             "did you mean runtime.handlers.x.path?",
         ),
         ("runtime = 1", "runtime: expected `table`, got `integer`", DOCUMENT),

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.errors import PodkeepError
 from podkeep.base.text import rfc3339
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
@@ -128,6 +125,7 @@ def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:
 def not_running(name: str, config: Config) -> Status:
     """Return the status of a machine on which no ``podkeep node`` runs."""
     from podkeep.cli.core.connection import check_listening
+    from podkeep.cli.core.left_running import running_without
 
     socket = config.runtime.socket
     try:
@@ -138,23 +136,6 @@ def not_running(name: str, config: Config) -> Status:
         does = "runs" if left == 1 else "run"
         runtime = f"; {forms.number_of(left, 'container')} of its pods {does} on without it" if left else ""
     return Status(name=name, summary=f"does not run: start it with `podkeep node`{runtime}", is_well=False)
-
-
-def running_without(config: Config) -> int:
-    """Return how many containers run while no runtime does; those that cannot be looked at are not counted."""
-    from podkeep.base.ids import ContainerID
-    from podkeep.kernel.process import procfs
-    from podkeep.runtime.model.layout import Layout
-
-    layout, count = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run)), 0
-    with suppress(OSError):
-        for name in os.listdir(layout.bundles):
-            # The number of one that has ended may be another process's: conmon has written its exit then.
-            if not (layout.exits / name).exists():
-                with suppress(OSError, ValueError, NotFound):
-                    procfs.identify(int((layout.bundle(ContainerID(name)) / "pid").read_text()))
-                    count += 1
-    return count
 
 
 def judged(told: NodeReport, name: str, seen: Seen, now: float) -> Status:

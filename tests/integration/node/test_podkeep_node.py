@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 from podkeep.base.config import load
+from podkeep.cli.core.left_running import running_without
 from podkeep.cli.node.command import left_running
-from podkeep.cli.status import running_without
 from support.container_mounts import ContainerMounts
 from support.cri import Pods
 from support.daemon import Daemon

@@ -118,8 +118,8 @@ def uninstall(invocation: Invocation, output: str) -> None:
     """End the service and remove it. Pods run on, unless `podkeep delete pods --all -A` came before: their containers
     are counted.
     """
+    from podkeep.cli.core.left_running import running_without
     from podkeep.cli.node import unit
-    from podkeep.cli.status import running_without
 
     _require_root()
     config = invocation.config

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import select
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from podkeep.api.pod import Pod
     from podkeep.api.status import PodStatus
     from podkeep.base.config import Config
+    from podkeep.cli.core.unhindered import Unhindered
     from podkeep.cli.run_output import PodOutput, RunOutput
     from podkeep.mountns.membership import Membership
 
@@ -51,10 +50,12 @@ class _Wanted:
     pod_classes: tuple[str, ...]
     detach: bool
     remove: bool
+    keep: bool
+    retry: bool
 
-    def check(self, *, keep: bool) -> None:
+    def check(self) -> None:
         """Refuse what does not go together."""
-        if self.remove and (self.detach or keep):
+        if self.remove and (self.detach or self.keep):
             raise click.UsageError("--rm does not go with -d or --keep: somebody has to be there at the end")
 
 
@@ -87,11 +88,9 @@ class _Wanted:
     "--pod-class", "pod_classes", multiple=True, metavar="TYPE=CLASS", help="Put the pods as a whole into CLASS."
 )
 @output_option
-@bundle("wanted", _Wanted, "classes", "pod_classes", "detach", "remove")
+@bundle("wanted", _Wanted, "classes", "pod_classes", "detach", "remove", "keep", "retry")
 @pass_invocation
-def command(
-    invocation: Invocation, files: tuple[Path, ...], keep: bool, retry: bool, output: str, wanted: _Wanted
-) -> int:
+def command(invocation: Invocation, files: tuple[Path, ...], output: str, wanted: _Wanted) -> int:
     """Run the pods in FILE (- for standard input) until they end, and print what they print.
 
     ConfigMaps and Secrets in FILE are there for its pods. Each pod is removed when it has ended, whatever the others
@@ -105,11 +104,9 @@ def command(
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")
     config = invocation.config
-    wanted.check(keep=keep)
+    wanted.check()
     if (node := report.of(config)) is not None:
-        return _on_node(
-            invocation, files, wanted, node, {"detached": wanted.detach, "keep": keep, "retry": retry, "form": output}
-        )
+        return _on_node(invocation, files, wanted, node, output)
     if wanted.detach:
         raise FailedPrecondition(
             "-d leaves pods to a node, and none runs here",
@@ -124,6 +121,7 @@ def command(
     if not manifest.pods:
         raise _no_pod(files, ["ConfigMap"] * bool(manifest.config_maps) + ["Secret"] * bool(manifest.secrets))
     from podkeep.agent import kubelets
+    from podkeep.cli.core import unhindered
     from podkeep.cli.core.background import claim, require_writable
     from podkeep.mountns import membership
 
@@ -135,16 +133,15 @@ def command(
     try:
         joined = _follow_runtime(config)
         try:
-            return asyncio.run(_run(manifest, config, joined.inode, known, keep=keep, retry=retry, form=output))
+            with unhindered.standard_error() as errors:
+                return asyncio.run(_run(manifest, config, errors, joined.inode, known, wanted, output))
         finally:
             membership.leave(joined)
     finally:
         claimed.close()
 
 
-def _on_node(
-    invocation: Invocation, files: Sequence[Path], wanted: _Wanted, node: report.NodeReport, how: dict[str, Any]
-) -> int:
+def _on_node(invocation: Invocation, files: Sequence[Path], wanted: _Wanted, node: report.NodeReport, form: str) -> int:
     """Have the node that runs here run the pods.
 
     :raises FailedPrecondition: if its API is a cluster's: where pods run there is not ours to say.
@@ -167,7 +164,8 @@ def _on_node(
     # Else it is not root's own API that KUBECONFIG names.
     meant = reach.Reach(kubeconfig=str(Path(invocation.config.api.root) / "admin.conf"))
     logs = Path(invocation.config.agent.pod_logs)
-    return reach.run(invocation, meant, lambda api: run_on_node.run(api, written, logs, run_on_node.Wish(**how)))
+    wish = run_on_node.Wish(detached=wanted.detach, keep=wanted.keep, retry=wanted.retry, form=form)
+    return reach.run(invocation, meant, lambda api: run_on_node.run(api, written, logs, wish))
 
 
 def _no_pod(files: Sequence[Path], kinds: Sequence[str]) -> InvalidArgument:
@@ -201,11 +199,10 @@ def _descriptor(stream: TextIO | None) -> int | None:
 async def _run(
     manifest: Manifest,
     config: Config,
+    errors: Unhindered,
     mount_namespace: int,
     known: KnownKubelets,
-    *,
-    keep: bool,
-    retry: bool,
+    wanted: _Wanted,
     form: str,
 ) -> int:
     from podkeep.agent.events import PodRejected
@@ -236,10 +233,10 @@ async def _run(
         node = replace(this_node(client, config, each_once(show_pull)), kubelets=known)
         outputs = [out.pod(pod.metadata.name if len(pods) > 1 else "") for pod in pods]
         workers = [
-            PodWorker(pod=pod, sources=sources, node=node, listener=output, retry=retry)
+            PodWorker(pod=pod, sources=sources, node=node, listener=output, retry=wanted.retry)
             for pod, output in zip(pods, outputs, strict=True)
         ]
-        supervisor = _Supervisor(list(zip(workers, outputs, strict=True)), keep=keep)
+        supervisor = _Supervisor(list(zip(workers, outputs, strict=True)), errors, keep=wanted.keep)
         try:
             results = await supervisor.run(out)
         except PodRejected:
@@ -256,11 +253,13 @@ async def _run(
 class _Supervisor:
     """Runs all pods of a manifest: each to its own end, but when one cannot run, none goes on.
 
+    :param errors: standard error.
     :param keep: leave pods that ended, unless one of them could not run.
     """
 
-    def __init__(self, pods: Sequence[tuple[PodWorker, PodOutput]], *, keep: bool) -> None:
+    def __init__(self, pods: Sequence[tuple[PodWorker, PodOutput]], errors: Unhindered, *, keep: bool) -> None:
         self._pods = pods
+        self._errors = errors
         self._keep = keep
         self._signal: int | None = None
         self._failure: BaseException | None = None
@@ -279,6 +278,8 @@ class _Supervisor:
             # Under nohup(1) SIGHUP is ignored, and the pod goes on when the terminal goes away.
             if signal.getsignal(number) is not signal.SIG_IGN or number != signal.SIGHUP:
                 loop.add_signal_handler(number, self._interrupted, number)
+        unread = asyncio.wrap_future(self._errors.failure)
+        unread.add_done_callback(self._errors_end)
         following = asyncio.ensure_future(self._follow(out))
         try:
             results = await asyncio.gather(*(self._one(worker, output) for worker, output in self._pods))
@@ -286,6 +287,8 @@ class _Supervisor:
                 await following
         finally:
             following.cancel()
+            unread.remove_done_callback(self._errors_end)
+            unread.cancel()
         self.ended = [
             (worker.pod, result.status)
             for (worker, _), result in zip(self._pods, results, strict=True)
@@ -299,10 +302,7 @@ class _Supervisor:
         result = await self._to_its_end(worker)
         output.finish()
         await self._last_output(worker, output)
-        try:
-            self._tell_failure(worker, result)
-        except OSError as error:  # nobody reads our errors any more
-            self._fail(error)
+        self._tell_failure(worker, result)
         await self._clean_up(worker)
         return result
 
@@ -353,10 +353,11 @@ class _Supervisor:
         if output.is_shown:
             return
         output.give_up()
+        self._errors.hurry()
         if not self._interruption.is_set():
-            _say(f"podkeep: {worker.pod.metadata.name}: removed: the last output is left out")
+            echo_line(f"podkeep: {worker.pod.metadata.name}: removed: the last output is left out", err=True)
         elif not self._left_out:
-            _say("podkeep: interrupted: the last output is left out")
+            echo_line("podkeep: interrupted: the last output is left out", err=True)
         self._left_out = True
 
     def _tell_failure(self, worker: PodWorker, result: PodResult | None) -> None:
@@ -384,7 +385,13 @@ class _Supervisor:
             self._failure = error
             self._stop()
         else:
-            _say(error_text(error) if isinstance(error, PodkeepError) else f"podkeep: {printable(str(error))}")
+            click.echo(
+                error_text(error) if isinstance(error, PodkeepError) else f"podkeep: {printable(str(error))}", err=True
+            )
+
+    def _errors_end(self, unread: asyncio.Future[None]) -> None:
+        if (error := unread.exception()) is not None:
+            self._fail(error)
 
     def _stop(self) -> None:
         for worker, _ in self._pods:
@@ -392,6 +399,7 @@ class _Supervisor:
 
     def _interrupted(self, number: int) -> None:
         self._interruption.set()
+        self._errors.hurry()
         if self._signal is not None:
             for worker, _ in self._pods:
                 worker.stop(0)
@@ -399,24 +407,13 @@ class _Supervisor:
         self._signal = number
         self._stop()
         if sys.stderr.isatty():
-            _say("stopping; Ctrl-C again to kill")
+            echo_line("stopping; Ctrl-C again to kill", err=True)
 
     def exit_status(self, results: Sequence[PodResult]) -> int:
         """Return the exit status: of the signal that ended this command, or of the first pod that failed."""
         if self._signal is not None:
             return 128 + self._signal
         return next((result.exit_code for result in results if result.exit_code), 0)
-
-
-def _say(text: str) -> None:
-    """Print to standard error, if somebody reads it: the pods are ended all the same.
-
-    After SIGHUP the terminal behind it may be gone; a pipe or terminal that is not read would keep the event loop.
-    """
-    with suppress(OSError):
-        _, is_read, _ = select.select([], [sys.stderr], [], 0)
-        if is_read:
-            click.echo(text, err=True)
 
 
 def _echo_json(pods: Sequence[tuple[Pod, PodStatus]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -148,3 +149,27 @@ def test_logs_of_a_pod_that_writes_fast_ends(runner: Runner, image: str) -> None
                 assert interrupt(follow)[0] == 130
         finally:
             interrupt(process)
+
+
+def test_a_signal_stops_pods_whose_warnings_are_not_read(runner: Runner, image: str) -> None:
+    """What is said of one pod does not keep the event loop: the pipe has no room, and another pod runs on."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while os.write(write, b"x" * 4096):
+            pass
+    os.set_blocking(write, True)
+    fails = pod(shell(image, "exit 3"), name="fails", restartPolicy="Always")
+    stays = pod(shell(image, "trap 'exit 0' TERM; echo runs; while :; do sleep 0.1; done"), name="stays")
+    command = runner.daemon.command("run", str(runner.file(fails, stays)))
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=write, text=True) as process:
+        os.close(write)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "[stays/main] runs\n"
+            until(lambda: len(list((runner.daemon.base / "logs").glob("default_fails_*/main/*.log"))) > 1, "a restart")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+        finally:
+            process.kill()
+            os.close(read)

@@ -518,3 +518,17 @@ def _ended(name: str, code: int, at: str) -> dict[str, Any]:
 def test_exit_status_of_a_run(status: dict[str, Any], expected: int) -> None:
     spec = {"initContainers": [{"name": "sidecar", "restartPolicy": "Always"}]}
     assert exit_status([{"spec": spec, "status": status}]) == expected
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_files_in_any_encoding_of_yaml(tmp_path: Path, encoding: str) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: web, labels: {a: é}}\n", encoding=encoding)
+    assert [item.value["metadata"] for item in manifests.read([file])] == [{"name": "web", "labels": {"a": "é"}}]
+
+
+def test_half_a_character_of_utf_16_is_told_with_its_encoding(tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    file.write_bytes("a: b".encode("utf-16")[:-1])
+    with pytest.raises(InvalidArgument, match=r"f.yaml: not UTF-16(-LE)? text: truncated data at byte 8"):
+        manifests.text_of(file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def text_of(path: Path) -> str:
     """Return what a file says, ``-``: standard input. No more is read than a manifest may have: a device or a pipe may
     have no end.
 
-    :raises InvalidArgument: naming the file, if it cannot be read, is larger than that, or no UTF-8.
+    :raises InvalidArgument: naming the file, if it cannot be read, is larger than that, or neither UTF-8 nor UTF-16
+        with a byte order mark.
     """
     from podkeep.api import documents
 
@@ -79,11 +81,15 @@ def text_of(path: Path) -> str:
         if len(data) > documents.MAX_BYTES:
             source = "<stdin>" if str(path) == "-" else path
             raise InvalidArgument(f"{source}: larger than {documents.MAX_BYTES >> 20} MiB")
-        return data.decode()
+        # YAML 1.2, section 5.2; an editor of Windows writes such files, and kubectl reads them.
+        is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        return data.decode("utf-16" if is_utf16 else "utf-8")
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}", hint=_of_address(path)) from error
     except UnicodeDecodeError as error:
-        raise InvalidArgument(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise InvalidArgument(
+            f"{path}: not {error.encoding.upper()} text: {error.reason} at byte {error.start}"
+        ) from error
 
 
 def _of_address(path: Path) -> str:

@@ -19,14 +19,14 @@ import msgspec
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.base.ids import Digest
 from podkeep.images.layers.forms import form_of
-from podkeep.images.layers.messages import UnpackRequest
+from podkeep.images.layers.messages import UnpackRequest, is_full
 from podkeep.images.layers.names import RECORD_SUFFIX
 from podkeep.images.messages import LayerSettings, NewLayer, StagedLayer
 from podkeep.images.registry.fallback import ELSEWHERE, together
 from podkeep.images.snapshots import merging
 from podkeep.images.worker import file_layers
 from podkeep.images.worker.channel import Channel
-from podkeep.images.worker.layers import LayerJob, Made, UnpackProcess, mark_opaque
+from podkeep.images.worker.layers import LayerJob, Made, UnpackProcess, mark_opaque, no_space
 from podkeep.kernel.files import tree_size
 
 WHOLE = 150_000_000
@@ -83,6 +83,8 @@ def _outcome(task: _Task, make: Callable[[], NewLayer]) -> NewLayer | PodkeepErr
     except PodkeepError as error:
         return error
     except Exception as error:  # noqa: BLE001 - the coordinator waits for an outcome and raises it
+        if is_full(error):
+            return no_space(task.job, str(error))
         return Internal(f"layer {task.job.shown}: {type(error).__name__}: {error}")
 
 
@@ -196,7 +198,12 @@ class Assembly:
         # A new directory for each attempt: what a failed one left is never mixed with the next.
         self._attempts += 1
         root = Path(self.settings.staging) / str(self._attempts)
-        root.mkdir(mode=0o755)
+        try:
+            root.mkdir(mode=0o755)
+        except OSError as error:
+            if is_full(error):
+                raise no_space(job, str(error)) from error
+            raise
         root.chmod(0o755)  # whatever the umask
         self._channel.progress(job.shown, "downloading", 0, job.size)
         task = _Task(job=job, source=source, root=root)

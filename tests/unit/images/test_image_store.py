@@ -135,7 +135,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """A small one."""
     root = tmp_path / "disk"
     root.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", root], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m,nr_inodes=20000", "tmpfs", root], check=True)
     yield root
     subprocess.run(["umount", "--lazy", root], check=True)
 
@@ -150,6 +150,16 @@ def test_a_disk_that_runs_full_is_as_empty_as_before_and_takes_the_next_image(tm
     assert (after.f_bfree, after.f_ffree) == (before.f_bfree, before.f_ffree)
     subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
     assert len(asyncio.run(store.load(archive))) == 1
+    store.close()
+
+
+def test_a_disk_that_runs_full_with_directories_is_told_as_that(tmp_path: Path, disk: Path) -> None:
+    """What is noted of directories is written at the end."""
+    subprocess.run(["mount", "-o", "remount,size=700k", disk], check=True)
+    archive = layers_layout(tmp_path / "archive", [[file(f"{number:0200}/f") for number in range(3_200)]]).path
+    store = ImageStore.open(disk / "images", config=ImagesConfig(snapshot_driver="directories"), registries={})
+    with pytest.raises(ResourceExhausted, match="No space left on device"):
+        asyncio.run(store.load(archive))
     store.close()
 
 

@@ -89,8 +89,10 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
         :raises TreeError: if the file system refuses it.
         """
         self._forget()
+        path = b""
         try:
-            for note in self._journal.notes():
+            for note in self._journal.notes():  # what it has not written yet is written here
+                path = note.path
                 try:
                     fd = openat2(self._root, note.path or b".", _DIRECTORY, _STRAIGHT)
                 except KernelCallError:
@@ -103,7 +105,7 @@ class FileTree(LayerTree[FileDirectory, Iterable[memoryview]]):
                             os.removexattr(fd, _DEFAULT_ACL)
                     os.utime(fd, ns=(note.mtime, note.mtime))
         except OSError as error:
-            raise TreeError(f"directory {shown(note.path)}: cannot write it: {error.strerror}") from error
+            raise TreeError(f"directory {shown(path)}: cannot write it: {error.strerror}") from error
 
     def close(self) -> None:
         """Close what is open but the root, whether the layer was finished or not."""

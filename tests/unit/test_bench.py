@@ -236,6 +236,7 @@ def test_what_was_seen_since() -> None:
     assert later.since(earlier) == mountwatch.Watched(cpu_ms=2.5, events=7)
 
 
+@pytest.mark.slow
 def test_cpu_time_of_a_process_that_counts(sleeper: subprocess.Popen[bytes]) -> None:
     # It was started a moment ago: what that takes belongs to the time, too.
     idle = mountwatch.settle(sleeper.pid)

@@ -55,6 +55,7 @@ def neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return directory
 
 
+@pytest.mark.slow
 def test_an_idle_runtime_is_ended_by_this_podkeep(neighbours: Path, tmp_path: Path) -> None:
     held = background.Claim(tmp_path / "run")
     try:

@@ -235,6 +235,7 @@ def test_a_group_is_never_given_what_a_link_leads_to(tmp_path: Path, victim: Pat
     assert (victim / "a").stat().st_gid == (victim / "deep").stat().st_gid == 0
 
 
+@pytest.mark.slow
 def test_links_pipes_and_deep_trees_are_given_to_a_group(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc")
     os.mkfifo(tmp_path / "pipe", 0o600)

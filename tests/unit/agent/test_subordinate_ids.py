@@ -90,6 +90,7 @@ def test_blocks_with_an_id_that_a_user_has_are_left_out(granted: list[Granted], 
     assert list(default_range(3).without(granted).starts()) == [number * UNIT for number in starts]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U32", "U37", "U41")
 @given(
     st.integers(1, 400), st.lists(st.tuples(st.integers(0, 1 << 33), st.integers(1, 1 << 33)), max_size=6), st.data()

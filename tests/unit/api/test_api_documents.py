@@ -125,6 +125,7 @@ def test_aliases_of_all_documents_together_repeat_a_bounded_number_of_values() -
     assert len(values("---\n".join([f"[{','.join('x' * 1000)}]\n"] * 600))) == 600
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form",
     [

@@ -74,6 +74,7 @@ def test_a_directory_that_is_missing_is_an_error(tmp_path: Path) -> None:
         atomicfile.write(tmp_path / "missing" / "file", b"content")
 
 
+@pytest.mark.slow
 def test_a_reader_sees_one_content_or_the_other(tmp_path: Path) -> None:
     path, contents = tmp_path / "file", (b"a" * 100_000, b"b" * 200_000)
     atomicfile.write(path, contents[0])

@@ -129,6 +129,7 @@ def test_what_is_remembered_of_a_registrys_redirects_is_a_small_part_of_a_pull()
     assert taken < 40 << 20
 
 
+@pytest.mark.slow
 def test_secrets_without_end_take_bounded_time_and_memory() -> None:
     """A registry that redirects chooses them: each was copied with all those before it, and kept."""
     known = redaction._Known()

@@ -149,6 +149,7 @@ def test_what_classes_are_set_of() -> None:
         classes.read_target("shop/web/main", "other")
 
 
+@pytest.mark.slow
 def test_nobody_chooses_the_qos_class_of_a_pod() -> None:
     done = podkeep("classes", "set", "web", "qos=Guaranteed")
     assert done.returncode == 1
@@ -255,6 +256,7 @@ def test_check_names_file_and_line(tmp_path: Path, text: str, said: str) -> None
     assert done.stderr.startswith(f"podkeep: {file}{said}")
 
 
+@pytest.mark.slow
 def test_check_of_what_is_not_there(tmp_path: Path) -> None:
     done = podkeep("classes", "check", str(tmp_path / "nosuch.yaml"))
     assert done.returncode == 1

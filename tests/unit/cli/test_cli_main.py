@@ -102,6 +102,7 @@ def test_unknown_verb_is_wrong_usage() -> None:
     assert "frobnicate" in done.stderr
 
 
+@pytest.mark.slow
 def test_error_is_one_line_and_a_hint_without_traceback(tmp_path: Path) -> None:
     done = podkeep("--config", str(tmp_path / "absent.toml"), "ps")
     assert done.returncode == EXIT_CONFIGURATION
@@ -142,6 +143,7 @@ def test_configuration_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     assert done.stderr.startswith(f"podkeep: {config}: not UTF-8 text: ")
 
 
+@pytest.mark.slow
 def test_run_says_that_it_needs_root_before_it_does_anything(tmp_path: Path) -> None:
     config = tmp_path / "podkeep.toml"
     config.write_text(f'[runtime]\nroot = "{tmp_path}/root"\nrun = "{tmp_path}/run"\nsocket = "{tmp_path}/none.sock"\n')

@@ -154,6 +154,7 @@ def test_mirrors(tmp_path: Path, mirror: str) -> None:
     assert check(tmp_path, f'[registries."r:5000"]\nmirrors = ["{mirror}"]').exit_code == 0
 
 
+@pytest.mark.slow
 def test_certificates_are_read(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, locked = certificate
     none = tmp_path / "none.pem"

@@ -119,6 +119,7 @@ def test_program_that_is_not_there(tmp_path: Path) -> None:
     assert found["seccomp profile"].level is Level.MISSING
 
 
+@pytest.mark.slow
 def test_asking_for_versions_leaves_nothing(tmp_path: Path) -> None:
     # crun makes its directory of states whatever it is asked; and a handler's own directory is the runtime's to make.
     body = """

@@ -76,6 +76,7 @@ def test_manifest_in_the_readme_is_valid() -> None:
     assert pod.spec.host_users is False
 
 
+@pytest.mark.slow
 def test_readme_makes_the_image_of_the_example(tmp_path: Path) -> None:
     [command] = re.findall(
         r"^python (tools/demo\.py --archive) busybox\.tar",

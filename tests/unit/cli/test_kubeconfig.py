@@ -53,6 +53,7 @@ def test_it_is_the_administrators(root: Path) -> None:
     assert names(certificate) == ["system:masters", "kubernetes-admin"]
 
 
+@pytest.mark.slow
 def test_it_is_somebody_elses(root: Path, tmp_path: Path) -> None:
     file = tmp_path / "ann.conf"
     arguments = ("--user", "ann", "--group", "dev", "--group", "ops", "--days", "2", "--file", str(file))

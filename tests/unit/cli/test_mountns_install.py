@@ -44,6 +44,7 @@ def test_what_is_written_is_named_and_taken_back(root: Path) -> None:
     assert podkeep("mountns", "uninstall", "--root", str(root))[0] == "nothing to do\n"
 
 
+@pytest.mark.slow
 def test_pin_of_the_configuration_is_used_and_not_that_of_the_shell(root: Path) -> None:
     setting = ["--set", "mountns.pin=/run/elsewhere/mnt"]
     podkeep(*setting, "mountns", "install", "--root", str(root), environment={"KUBENSMNT": "/run/other/mnt"})
@@ -63,6 +64,7 @@ def test_turned_off_nothing_is_installed(root: Path) -> None:
     assert not (root / "etc").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M17")
 def test_machine_config_is_readable_yaml(root: Path, tmp_path: Path) -> None:
     unit = tmp_path / "kubelet.service"
@@ -77,6 +79,7 @@ def test_machine_config_is_readable_yaml(root: Path, tmp_path: Path) -> None:
     assert json.loads(as_json) == document
 
 
+@pytest.mark.slow
 def test_machine_config_says_which_file_is_wrong(tmp_path: Path) -> None:
     unit = tmp_path / "kubelet.conf"
     unit.touch()

@@ -221,6 +221,7 @@ def test_a_record_that_the_runtime_contradicts_is_written_anew() -> None:
     assert steps([record("a", 1)], runtime(sandbox("a", 3))) == {"a": (Block(first=3 * UNIT), "")}
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.one_of(st.none(), st.integers(1, 8)), st.integers(1, 3), st.booleans()), max_size=6),
     st.lists(
@@ -305,6 +306,7 @@ def test_a_pod_that_a_process_works_on_is_left_alone(dirs: PodDirs) -> None:
     assert (dirs.pods / "uid" / "userns").read_bytes() == b"garbage"
 
 
+@pytest.mark.slow
 def test_too_many_damaged_files(dirs: PodDirs) -> None:
     for number in range(1, 1000):
         (dirs.pods / "uid" / f"userns.damaged.{number}").touch()

@@ -95,6 +95,7 @@ def asked(script: Script, path: Path, body: Callable[[Client], Awaitable[Any]], 
     return asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_a_silent_server(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded, match=r"did not answer GET /api/v1/pods within 0\.2 s"):
         asked(Script(None), tmp_path, lambda client: client.list(PODS), timeout=0.2)

@@ -77,6 +77,7 @@ def test_a_runtime_that_is_killed_while_it_is_asked(path: Path) -> None:
         run(main())
 
 
+@pytest.mark.slow
 def test_a_runtime_that_starts_and_starts_again_is_found(path: Path) -> None:
     async def main() -> list[str]:
         names = []

@@ -388,6 +388,7 @@ def test_a_caller_that_left_before_its_error_could_be_sent_is_no_error_of_the_se
         run((bound.unary_unary or bound.unary_stream)(b"", Left()))
 
 
+@pytest.mark.slow
 def test_work_in_a_single_flight_is_not_left_half_done(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The caller's deadline passes; the operation goes on, and the retry joins it."""
 
@@ -465,6 +466,7 @@ def test_work_cancelled_under_its_handler_is_answered(path: Path) -> None:
     assert "was cancelled in the runtime" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [MAX_MESSAGE_BYTES - 1024, MAX_MESSAGE_BYTES + 1])
 def test_messages_have_a_limit_both_ways(path: Path, size: int) -> None:
     async def swallow(request: api_pb2.ExecSyncRequest) -> api_pb2.ExecSyncResponse:

@@ -17,6 +17,7 @@ from podkeep.cri.v1 import api_pb2
 _WATCHING_IMPORTS = Path(__file__).with_name("programs") / "watching_imports.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["podkeep.cri.status", "podkeep.cri.server", "podkeep.cri.client"])
 def test_fork_support_is_off_before_grpc_is_imported(module: str) -> None:
     done = subprocess.run([sys.executable, _WATCHING_IMPORTS, module], capture_output=True, text=True, check=True)

@@ -478,6 +478,7 @@ def test_a_second_request_that_has_begun_has_no_more_time_than_the_first(togethe
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_head_that_comes_slowly_has_no_more_time_than_another(run: Any) -> None:
     async def scenario() -> None:
         async with serving(answer_path, Limits(head_timeout=0.2)) as given:
@@ -679,6 +680,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(read: bool, run: Any) -> No
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_body_that_comes_in_single_bytes_has_no_more_time_than_another(run: Any) -> None:
     async def handler(request: Request) -> Response:
         return Response(body=await request.body.read(1000_000))
@@ -931,6 +933,7 @@ def test_a_generator_is_closed_also_when_nothing_of_it_is_sent(run: Any) -> None
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, True])
 def test_a_client_that_takes_nothing_is_cut_off(whole: bool, run: Any) -> None:
     made = 0
@@ -1070,6 +1073,7 @@ def test_an_upgrade_has_no_body(run: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["idle", "returns", "leaves", "stop"])
 def test_a_session_ends(end: str, run: Any) -> None:
     async def scenario() -> None:

@@ -36,6 +36,7 @@ def test_it_can_be_served_and_its_key_is_for_root_alone(files: tuple[Path, Path]
     assert key.stat().st_mode & 0o77 == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("age", "kept"), [(0, True), (300 * DAY, True), (340 * DAY, False), (400 * DAY, False)])
 def test_it_is_made_anew_when_it_ends_soon(files: tuple[Path, Path], age: int, kept: bool) -> None:
     before = files[0].read_bytes()

@@ -81,6 +81,7 @@ def test_frames_survive_any_cut(sent: list[spdy.Frame], places: list[int]) -> No
     assert joined(received) == joined(sent)
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.lists(st.binary(max_size=300), max_size=10))
 def test_garbage_is_refused_or_waits(parts: list[bytes]) -> None:
@@ -94,6 +95,7 @@ def test_garbage_is_refused_or_waits(parts: list[bytes]) -> None:
     assert len(decoder._buffer) <= spdy.MAX_CONTROL_BYTES + 8
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(st.sampled_from(spdy.FrameType), st.integers(0, 255), st.binary(max_size=100))
 def test_any_payload_of_a_control_frame_is_parsed_or_refused(kind: spdy.FrameType, flag: int, payload: bytes) -> None:

@@ -27,6 +27,7 @@ MOST_BYTES = 100 << 10
 """Of one end of a connection; asyncio alone would take 256 KiB for it."""
 
 
+@pytest.mark.slow
 def test_a_connection_that_waits_takes_little(tmp_path: Path) -> None:
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     self_signed.ensure(certificate, key, "localhost", ["localhost"], ["127.0.0.1"])
@@ -62,6 +63,7 @@ def test_a_connection_that_waits_takes_little(tmp_path: Path) -> None:
     assert taken / (2 * CONNECTIONS) < MOST_BYTES
 
 
+@pytest.mark.slow
 def test_a_peer_that_asks_for_handshakes_and_takes_no_answer_is_left(tmp_path: Path) -> None:
     certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
     self_signed.ensure(certificate, key, "localhost", ["localhost"], ["127.0.0.1"])

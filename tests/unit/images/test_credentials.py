@@ -206,6 +206,7 @@ def test_one_plugin_that_fails_hinders_no_other(tmp_path: Path) -> None:
     assert broken == "credential provider broken exited with 7: no login"
 
 
+@pytest.mark.slow
 def test_a_plugin_that_hangs_is_ended(tmp_path: Path) -> None:
     path = write_script(tmp_path / "mine", "sleep 1000 & wait")
     with pytest.raises(FailedPrecondition, match="credential provider mine: the program did not finish in time"):
@@ -261,6 +262,7 @@ def test_the_order_of_dockers_credentials(helpers: Path) -> None:
     assert (helpers / "server").read_text() == "https://index.docker.io/v1/"
 
 
+@pytest.mark.slow
 def test_what_helpers_say(helpers: Path) -> None:
     assert from_helper("token", "r.example") == (Credentials(identity_token="refresh"),)
     assert from_helper("none", "r.example") == ()

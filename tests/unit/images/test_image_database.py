@@ -28,6 +28,7 @@ def test_a_full_disk_is_no_damage_and_passes(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_logged_by_the_thread_that_syncs(tmp_path: Path) -> None:
     done = on_a_small_disk(tmp_path, "sync")
     assert done.returncode == 0, done.stderr
@@ -35,12 +36,14 @@ def test_a_full_disk_is_logged_by_the_thread_that_syncs(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_images_are_removed_from_a_full_disk(tmp_path: Path) -> None:
     """A kubelet does that to have space again."""
     done = on_a_small_disk(tmp_path, "removal", size="8m")
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_images_are_removed_from_a_disk_without_inodes(tmp_path: Path) -> None:
     """An image may well have used them up."""
     done = on_a_small_disk(tmp_path, "inodes", size="8m,nr_inodes=200")
@@ -83,6 +86,7 @@ def _read_bytes() -> int:
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
+@pytest.mark.slow
 def test_that_a_layer_was_synced_outlives_a_loss_of_power(tmp_path: Path, own_mounts: None) -> None:
     with powerloss.mounted(tmp_path) as disk:
         command = [sys.executable, str(PROGRAM.with_name("power_loss.py")), str(tmp_path)]

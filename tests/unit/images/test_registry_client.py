@@ -247,6 +247,7 @@ def test_an_upload_that_is_refused_before_its_end_has_an_answer(stay: bool) -> N
         assert released == []
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_nothing_is_given_up() -> None:
     with answering(stay=True, timeout=0.2) as connection, pytest.raises(Stalled, match=r"takes nothing for 0\.2 s"):
         connection.exchange("PATCH", "/", {"Host": "x", "Content-Length": str(64 << 20)}, iter([bytes(1 << 20)] * 64))
@@ -283,6 +284,7 @@ def test_nothing_gets_into_a_request_by_a_header(value: str) -> None:
         connection.exchange("GET", "/", {"Host": "x", "Authorization": value})
 
 
+@pytest.mark.slow
 def test_a_registry_elsewhere_cannot_send_us_to_this_machine() -> None:
     client = Client("registry.example", tls={"registry.example": Tls()}, trusted=True, timeout=1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -87,6 +87,7 @@ def idmaps(draw: st.DrawFn) -> IdMap:
     return IdMap(uids=entries(), gids=entries())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U67")
 @given(idmaps(), st.integers(0, 900_000))
 def test_mapping_there_and_back_is_the_identity(idmap: IdMap, inside: int) -> None:
@@ -99,6 +100,7 @@ def test_mapping_there_and_back_is_the_identity(idmap: IdMap, inside: int) -> No
         assert back(outside) == inside
 
 
+@pytest.mark.slow
 @given(idmaps())
 def test_every_entry_maps_its_edges_and_nothing_beside_the_map(idmap: IdMap) -> None:
     for item in idmap.uids:

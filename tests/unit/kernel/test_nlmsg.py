@@ -327,6 +327,7 @@ def test_any_bytes_are_decoded_or_an_error(data: bytes) -> None:
         pass
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 0x3FFF), st.binary(max_size=40)), unique_by=lambda item: item[0]))
 def test_attributes_are_read_as_they_were_written(items: list[tuple[int, bytes]]) -> None:
     data = b"".join(nlmsg.attribute(kind, payload) for kind, payload in items)

@@ -158,6 +158,7 @@ def test_a_walk_that_is_given_up_leaves_no_descriptor(root: int) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 def test_a_walk_never_leaves_by_a_link_that_is_put_in_the_place_of_a_directory(root: int, tmp_path: Path) -> None:
     tree = tmp_path / "tree"
     (tree / "a/b").mkdir(parents=True)
@@ -227,6 +228,7 @@ def test_a_file_is_changed_that_was_opened_and_not_what_has_its_name_now(root: i
     assert (victim.stat().st_uid, stat.S_IMODE(victim.stat().st_mode)) == (0, 0o600)
 
 
+@pytest.mark.slow
 def test_a_path_that_somebody_names_is_resolved_as_the_kernel_does_it(tmp_path: Path) -> None:
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/file").touch()

@@ -158,6 +158,7 @@ def test_what_is_not_remembered_is_found_again(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_no_directory_is_read_again_for_each_that_is_in_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(removal, "_AT_ONCE", 50)
     for number in range(200):

@@ -212,6 +212,7 @@ def test_the_lock_of_a_user_is_not_respected(rdt: Resctrl) -> None:
 MBPS = Hardware(l3=INTEL.l3, mb=MemoryBandwidth(mbps=True), monitoring=INTEL.monitoring)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q43")
 @pytest.mark.parametrize(
     ("machine", "maximum"),

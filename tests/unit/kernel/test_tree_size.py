@@ -109,6 +109,7 @@ def test_what_is_too_deep_to_be_counted_hides_nothing_else_and_is_said(
     assert size.inodes > openat.MAX_DEPTH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("limit", "most"),
     [("podkeep.kernel.files.tree_size.MAX_INODES", 50), ("podkeep.kernel.files.openat._MAX_WAITING", 4000)],
@@ -179,6 +180,7 @@ def test_only_what_the_node_made_for_a_volume_is_measured(tmp_path: Path, what: 
             assert tree_size.count(opened.fd) == tree_size.measure(str(path))
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 def test_what_is_in_subvolumes_is_counted(tmp_path: Path) -> None:
     """Everybody may make one where they may make a directory (btrfs); each has the same inode numbers."""

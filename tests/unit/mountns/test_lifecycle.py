@@ -169,6 +169,7 @@ def test_the_root_inside_is_shared_and_a_slave(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M6")
 def test_stopping_leaves_nothing(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -186,6 +187,7 @@ def test_stopping_leaves_nothing(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M6")
 def test_it_is_freed_with_its_last_process(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -229,6 +231,7 @@ def test_a_pin_needs_a_directory_that_does_not_propagate(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M5")
 @pytest.mark.parametrize("slave_only", [False, True])
 def test_what_is_mounted_inside_reaches_what_is_below_if_it_is_shared_again(tmp_path: Path, slave_only: bool) -> None:
@@ -411,6 +414,7 @@ START = ["recorded", "netns", "bound", "unbindable", "unshared", "separated", "p
 STOP = ["unpinned", "unbound", "restored"]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M36")
 @pytest.mark.parametrize("failpoint", START)
 def test_a_start_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint: str) -> None:
@@ -435,6 +439,7 @@ for fix in ("start", "stop", "stop again"):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failpoint", STOP)
 @pytest.mark.parametrize("fix", ["start", "stop"])
 def test_a_stop_that_was_killed_is_mended_by_the_next(tmp_path: Path, failpoint: str, fix: str) -> None:
@@ -455,6 +460,7 @@ assert list(Path("/run").iterdir()) == []
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failpoint", START[:-1])
 def test_a_start_that_fails_leaves_nothing(tmp_path: Path, failpoint: str) -> None:
     on_a_scratch_machine(

@@ -46,6 +46,7 @@ assert enter(place)[:2] == [inode, inode]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M14")
 def test_it_is_joined_by_file_and_by_process(tmp_path: Path) -> None:
     on_a_machine(
@@ -341,6 +342,7 @@ assert "is in the mount namespace that podkeep made" in third
     )
 
 
+@pytest.mark.slow
 def test_the_working_directory_stays(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,
@@ -357,6 +359,7 @@ assert f"the working directory {spare}/late/here is not there" in process(body)
     )
 
 
+@pytest.mark.slow
 def test_who_makes_it_and_cannot_be_there_takes_it_away(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,
@@ -413,6 +416,7 @@ thread.join()
     )
 
 
+@pytest.mark.slow
 def test_descriptors(tmp_path: Path) -> None:
     """The host's root and its namespace are kept, and closed on exec; leaving closes them."""
     on_a_machine(
@@ -435,6 +439,7 @@ assert os.listdir("/proc/self/fd") == left
     )
 
 
+@pytest.mark.slow
 def test_only_one_that_podkeep_may_make_goes_with_it(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,
@@ -449,6 +454,7 @@ assert pinned(pin) is None
     )
 
 
+@pytest.mark.slow
 def test_leaving_with_threads(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,
@@ -510,6 +516,7 @@ assert "restart the runtime" in refused(PodkeepError, membership.published, run)
     )
 
 
+@pytest.mark.slow
 def test_following_a_runtime_that_hides_nothing(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,

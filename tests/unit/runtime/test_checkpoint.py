@@ -227,6 +227,7 @@ def test_a_dump_that_fails_says_why_and_leaves_nothing(layout: Layout, tmp_path:
     assert not (tmp_path / "c.tar").exists()
 
 
+@pytest.mark.slow
 def test_a_dump_that_hangs_is_killed_and_the_container_thawed(layout: Layout, tmp_path: Path) -> None:
     pod = Sandbox(
         id=sandbox().id,

@@ -204,6 +204,7 @@ def test_a_name_cannot_smuggle_in_an_argument(net: Net, field: str) -> None:
 # the protocol
 
 
+@pytest.mark.slow
 def test_add_check_and_del_of_a_chain(net: Net) -> None:
     port = HostPort(protocol="tcp", host_port=80, container_port=8080)
     pod = Pod(id=ID, config=sandbox_config(host_ports=(port,)), netns=net.pod.netns, cgroup="/cg")
@@ -235,6 +236,7 @@ def test_add_check_and_del_of_a_chain(net: Net) -> None:
     assert net.first.attached() == net.second.attached() == set()
 
 
+@pytest.mark.slow
 def test_del_is_in_reverse_and_uses_what_add_used(net: Net) -> None:
     net.write()
     planned = net.cni.plan(net.pod.config)

@@ -145,6 +145,7 @@ def test_a_command_that_takes_too_long_is_killed(tmp_path: Path, command: str) -
     assert not still_running(int((tmp_path / "exec.pid").read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_kill_timeout")
 def test_a_runtime_that_never_noted_a_pid_is_killed(tmp_path: Path) -> None:
     with pytest.raises(DeadlineExceeded):
@@ -152,6 +153,7 @@ def test_a_runtime_that_never_noted_a_pid_is_killed(tmp_path: Path) -> None:
     assert not (tmp_path / "exec.pid").exists()
 
 
+@pytest.mark.slow
 def test_a_daemon_with_thousands_of_descriptors_runs_commands(tmp_path: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard < 4096:
@@ -208,6 +210,7 @@ def test_the_environment_of_a_command_is_never_in_a_file_for_all(tmp_path: Path,
     assert done.stdout.split("\n") == ["open new", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_kill_timeout")
 def test_a_terminal_that_does_not_come_is_said_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -305,6 +308,7 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     assert (tmp_path / "where").read_text() == f"{bundle}\n"
 
 
+@pytest.mark.slow
 def test_a_refused_container_is_told_of_when_its_conmon_has_ended(tmp_path: Path) -> None:
     """It was there a moment longer than CreateContainer took, and was taken for one that is left."""
     program, ended = tmp_path / "conmon", tmp_path / "ended"

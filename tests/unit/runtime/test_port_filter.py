@@ -237,6 +237,7 @@ def test_a_bridge_learns_no_hardware_address_from_another_pod(
     on_a_bridge(body)
 
 
+@pytest.mark.slow
 def test_a_pod_that_asks_who_is_in_a_group_keeps_no_solicitation_from_others(
     on_a_bridge: Callable[[Callable[[Segment], None]], None],
 ) -> None:

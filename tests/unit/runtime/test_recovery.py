@@ -333,6 +333,7 @@ def test_a_directory_without_a_record_that_is_in_use_stays(house: House) -> None
     assert not left.exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_removed_below_a_mount_that_cannot_be_unmounted(tmp_path: Path) -> None:
     """Mounts that come from a more privileged mount namespace are locked (mount_namespaces(7))."""
     (tmp_path / "sandbox/shm").mkdir(parents=True)

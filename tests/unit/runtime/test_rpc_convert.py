@@ -695,6 +695,7 @@ def test_a_host_path_is_resolved(tmp_path: Path) -> None:
     assert mount.host_path == f"{tmp_path}/real"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("links", ["in a row", "beside each other"])
 def test_a_host_path_has_no_more_links_than_the_kernel_follows(tmp_path: Path, links: str) -> None:
     """Python's realpath calls itself for each link in a row, and follows any number of those beside each other."""

@@ -177,6 +177,7 @@ def test_a_changed_subnet(tmp_path: Path) -> None:
 steps = st.lists(st.tuples(st.sampled_from(["take", "free", "reopen"]), st.integers(0, 7)), max_size=40)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(steps=steps)
 def test_no_address_is_given_out_twice(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:

@@ -386,6 +386,7 @@ def test_a_group_has_a_number_that_no_other_gets(resctrl: Mount) -> None:
     assert len(set(every)) == len(every)
 
 
+@pytest.mark.slow
 def test_two_machines_at_once(resctrl: Mount) -> None:
     first: Resctrl = resctrl(INTEL)
     second = resctrl(HASWELL)

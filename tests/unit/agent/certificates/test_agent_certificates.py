@@ -52,6 +52,7 @@ def test_a_request_is_for_its_subject() -> None:
     assert again.public_key == made.public_key
 
 
+@pytest.mark.slow
 def test_what_is_no_certificate() -> None:
     with pytest.raises(FailedPrecondition, match="cannot be used"):
         asyncio.run(orders.deliver(Order(certificate="none")))

@@ -163,6 +163,7 @@ def test_what_is_no_such_file(tmp_path: Path, text: str, words: str) -> None:
         load(tmp_path / "missing")
 
 
+@pytest.mark.slow
 def test_every_setting_of_a_known_field_is_shown_and_can_be_read_again() -> None:
     shown = json.loads(json.dumps(in_force(config.Config())))
     assert shown["streamingConnectionIdleTimeout"] == "4h0m0s"

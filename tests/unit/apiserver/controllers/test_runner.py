@@ -105,6 +105,7 @@ def node(name: str, pods: str = "10") -> dict[str, Any]:
     return named(name) | {"status": {"allocatable": {"cpu": "2", "memory": "4Gi", "pods": pods}}}
 
 
+@pytest.mark.slow
 def test_namespaces_are_filled_and_emptied(tmp_path: Path) -> None:
     async def steps(world: World) -> None:
         await world.create(NAMESPACES, named("shop"))

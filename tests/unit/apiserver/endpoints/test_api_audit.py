@@ -48,6 +48,7 @@ def test_each_request_is_a_line_without_its_body(tmp_path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+@pytest.mark.slow
 def test_the_code_of_a_refusal_for_which_there_is_no_room_is_that_of_its_answer(tmp_path: Path) -> None:
     path, limits = tmp_path / "audit.log", InFlight()
     limits.kept = Slots(2 * OWN_BYTES)

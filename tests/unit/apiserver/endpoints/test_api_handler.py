@@ -361,6 +361,7 @@ def test_no_kind_fails_on_an_object_with_nothing_in_it(tmp_path: Path, body: dic
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         await api.make_roles()
@@ -393,6 +394,7 @@ def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_an_update_or_apply_creates_for_those_alone_who_may_create(tmp_path: Path) -> None:
     rules = [{"verbs": ["update", "patch"], "apiGroups": ["", "coordination.k8s.io"], "resources": ["*"]}]
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "ann"}
@@ -428,6 +430,7 @@ def test_an_update_or_apply_creates_for_those_alone_who_may_create(tmp_path: Pat
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         await api.make_roles()
@@ -494,6 +497,7 @@ _LARGE = "x" * 500_000
 WATCH_OF_ALL = "watch=true&sendInitialEvents=true&allowWatchBookmarks=true&resourceVersionMatch=NotOlderThan"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "query"), [("GET", ""), ("DELETE", "dryRun=All&")])
 @pytest.mark.parametrize("form", ["application/json", "application/json;pretty=1", "application/yaml"])
 def test_a_large_list_is_made_while_it_is_sent(tmp_path: Path, method: str, query: str, form: str) -> None:
@@ -723,6 +727,7 @@ def test_large_requests_and_what_answers_them_are_kept_within_bounds(tmp_path: P
     run(tmp_path, test, limits)
 
 
+@pytest.mark.slow
 def test_a_list_whose_revision_is_compacted_while_it_is_sent_ends(tmp_path: Path) -> None:
     async def test(api: Api) -> None:
         for name in "abcdef":
@@ -801,6 +806,7 @@ def test_a_watch_as_a_table_has_its_columns_with_the_first_object(tmp_path: Path
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", f"&{WATCH_OF_ALL}"])
 def test_while_a_selector_reads_large_objects_others_have_their_turn(
     tmp_path: Path, query: str, monkeypatch: pytest.MonkeyPatch
@@ -860,6 +866,7 @@ async def _rest(answer: Answer) -> bytes:
     return answer.body if answer.lines is None else await answer.rest()
 
 
+@pytest.mark.slow
 def test_a_watch_is_one_of_its_users_streams_until_it_ends(tmp_path: Path) -> None:
     limits = InFlight(streams=8, watches=1)
 
@@ -879,6 +886,7 @@ def test_a_watch_is_one_of_its_users_streams_until_it_ends(tmp_path: Path) -> No
     run(tmp_path, test, limits)
 
 
+@pytest.mark.slow
 def test_a_watch_with_a_long_selector_takes_more_seats(tmp_path: Path) -> None:
     limits = InFlight()
 

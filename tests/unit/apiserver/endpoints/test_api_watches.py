@@ -312,6 +312,7 @@ def test_what_is_selected_no_more_is_read_once_for_all_watchers(tmp_path: Path) 
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 def test_many_events_are_held_against_selectors_over_several_turns(tmp_path: Path) -> None:
     """Hundreds of watchers with long selectors see a burst of writes in the same turn of the event loop."""
 

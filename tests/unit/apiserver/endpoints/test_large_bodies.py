@@ -43,6 +43,7 @@ DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 PODS = "/api/v1/namespaces/default/pods"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "accept"),
     [
@@ -105,6 +106,7 @@ def test_the_log_of_a_small_pod_does_not_wait_for_reads_of_large_ones(tmp_path: 
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["", "&watch=true"])
 def test_of_many_lists_one_reads_a_large_object_in_each_turn(query: str, tmp_path: Path) -> None:
     """A row of a Table is made of the whole object."""

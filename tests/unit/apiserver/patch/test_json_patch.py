@@ -170,6 +170,7 @@ def test_any_value_is_added_and_found_again(value: Any, other: Any) -> None:
     assert equal(json_patch.apply(after, [{"op": "remove", "path": "/b"}]), {"a": value})
 
 
+@pytest.mark.slow
 @given(_VALUES, _VALUES)
 def test_values_are_equal_as_json(left: Any, right: Any) -> None:
     same = json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)

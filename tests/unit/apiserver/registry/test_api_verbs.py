@@ -285,6 +285,7 @@ def test_a_namespace_has_no_more_objects_than_memory_for_them(tmp_path: Path) ->
     run(tmp_path, steps, namespace_bytes=3 << 20)  # after a start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [20_000, 1_000_000])
 def test_a_small_write_does_not_wait_for_many_of_large_objects(tmp_path: Path, size: int) -> None:
     """Which one user asks for in a few bytes each; a large one of somebody else's has the turn after next.
@@ -737,6 +738,7 @@ def test_objects_have_a_largest_size(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_an_object_too_large_for_its_managers_is_stored_without_them(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         keys = {f"{number:06}{'x' * 190}": "" for number in range(5_000)}
@@ -787,6 +789,7 @@ def test_what_older_rules_let_in_may_stay_and_become_less(tmp_path: Path) -> Non
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_managed_fields_that_are_too_many_are_not_kept(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         given = config_map(**{f"a{number}": "" for number in range(9_000)})

@@ -155,6 +155,7 @@ RENEWALS: list[tuple[str, Callable[[Files], Any], list[Wanted], int, list[str]]]
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RENEWALS, ids=[case[0] for case in RENEWALS])
 def test_what_is_made_anew(files: Files, tmp_path: Path, case: Any) -> None:
     _, damage, wanted, now, names = case
@@ -169,6 +170,7 @@ def test_what_is_made_anew(files: Files, tmp_path: Path, case: Any) -> None:
     assert certificates.ensure(mine, wanted, now)[0] == []
 
 
+@pytest.mark.slow
 def test_somebody_elses_authority_is_used_and_stays(files: Files, tmp_path: Path) -> None:
     mine = Files(tmp_path / "api")
     mine.directory.mkdir(parents=True)
@@ -182,6 +184,7 @@ def test_somebody_elses_authority_is_used_and_stays(files: Files, tmp_path: Path
     assert certificates.ensure(mine, [ADMIN], NOW)[0] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("certificate", "key", "problem"),
     [

@@ -43,6 +43,7 @@ class ToldSockets(Sockets):
         self._renewed()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("years", "other_authority"), [(-1, False), (-20, True)])
 def test_certificates_of_a_clock_that_was_wrong_are_made_anew_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, years: int, other_authority: bool

@@ -391,6 +391,7 @@ def test_a_large_group_does_not_end_a_watcher_that_reads(tmp_path: Path) -> None
     run(tmp_path / "db", steps)
 
 
+@pytest.mark.slow
 def test_a_watcher_that_reads_too_little_is_ended_too(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         watcher = store.watch("pods", 0)

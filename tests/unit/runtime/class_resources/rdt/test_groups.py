@@ -187,6 +187,7 @@ def test_too_few_closids_are_counted_in_the_error(resctrl: Mount, tmp_path: Path
     assert noted(tmp_path) == set()
 
 
+@pytest.mark.slow
 def test_classes_may_take_the_place_of_others_where_closids_are_few(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(Hardware(l3=Cache(num_closids=3)))
     control(mounted, tmp_path).establish({"gold": ("L3:0=f0;1=f0",), "silver": ()})
@@ -201,6 +202,7 @@ def test_classes_may_take_the_place_of_others_where_closids_are_few(resctrl: Mou
     assert mounted.groups() == {"bronze", "iron"}
 
 
+@pytest.mark.slow
 def test_too_few_rmids_are_explained(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(Hardware(l3=Cache(), monitoring=Monitoring(num_rmids=2)))
 

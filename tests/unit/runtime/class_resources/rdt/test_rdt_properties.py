@@ -231,6 +231,7 @@ def test_a_part_is_within_a_bit_of_its_percentage_where_there_is_room(width: int
         assert all(count > share - 1 for count, share in zip(counts, exact, strict=True))
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 @settings(max_examples=200, deadline=None)
 def test_no_text_is_too_odd(text: str) -> None:

@@ -147,6 +147,7 @@ def _on_node(invocation: Invocation, files: Sequence[Path], wanted: _Wanted, nod
     :raises FailedPrecondition: if its API is a cluster's: where pods run there is not ours to say.
     """
     from podkeep.cli import run_on_node
+    from podkeep.cli.core import unhindered
     from podkeep.cli.objects import manifests, reach
 
     if not node.embedded:
@@ -165,7 +166,8 @@ def _on_node(invocation: Invocation, files: Sequence[Path], wanted: _Wanted, nod
     meant = reach.Reach(kubeconfig=str(Path(invocation.config.api.root) / "admin.conf"))
     logs = Path(invocation.config.agent.pod_logs)
     wish = run_on_node.Wish(detached=wanted.detach, keep=wanted.keep, retry=wanted.retry, form=form)
-    return reach.run(invocation, meant, lambda api: run_on_node.run(api, written, logs, wish))
+    with unhindered.standard_error() as errors:
+        return reach.run(invocation, meant, lambda api: run_on_node.run(api, written, logs, wish, errors))
 
 
 def _no_pod(files: Sequence[Path], kinds: Sequence[str]) -> InvalidArgument:

@@ -27,6 +27,7 @@ from podkeep.cli.objects.reach import Api
 from podkeep.cli.run_output import PodOutput, RunOutput
 
 if TYPE_CHECKING:
+    from podkeep.cli.core.unhindered import Unhindered
     from podkeep.client.resources import Resource
 
 _MANAGER = "podkeep-run"
@@ -81,15 +82,16 @@ class _Pod:
         return str(self.value["metadata"]["uid"])
 
 
-async def run(api: Api, written: Sequence[Written], pod_logs: Path, wish: Wish) -> int:
+async def run(api: Api, written: Sequence[Written], pod_logs: Path, wish: Wish, errors: Unhindered) -> int:
     """Create what the files say, follow the pods to their end, and remove what was created.
 
     :param pod_logs: where this node's containers log.
+    :param errors: standard error. If it cannot be written, the pods are removed.
     :returns: the exit status: of the signal that ended this command, or of the container that failed first.
     :raises ApiError: if the API refuses an object; what was created before is removed again.
     :raises PodkeepError: if a pod cannot be started.
     """
-    this = _Run(api, pod_logs, wish)
+    this = _Run(api, pod_logs, wish, errors)
     try:
         await this.create(written)
         if wish.detached:
@@ -104,8 +106,8 @@ async def run(api: Api, written: Sequence[Written], pod_logs: Path, wish: Wish) 
 
 
 class _Run:
-    def __init__(self, api: Api, pod_logs: Path, wish: Wish) -> None:
-        self._api, self._pod_logs, self._wish = api, pod_logs, wish
+    def __init__(self, api: Api, pod_logs: Path, wish: Wish, errors: Unhindered) -> None:
+        self._api, self._pod_logs, self._wish, self._errors = api, pod_logs, wish, errors
         self._pods: list[_Pod] = []
         self._made: list[tuple[Resource, str, str, str]] = []
         """What else was created: resource, namespace, name, UID."""
@@ -175,9 +177,11 @@ class _Run:
         ends: asyncio.Future[Any] = asyncio.gather(*map(self._to_its_end, self._pods))
         telling: asyncio.Future[Any] = asyncio.gather(*map(self._tell_failure, self._pods))
         interrupted: asyncio.Future[Any] = asyncio.ensure_future(self._interrupted.wait())
+        unread: asyncio.Future[Any] = asyncio.wrap_future(self._errors.failure)
         try:
-            await asyncio.wait({ends, interrupted, showing}, return_when=asyncio.FIRST_COMPLETED)
-            if self._interrupted.is_set() or self._failure is not None or (showing.done() and not ends.done()):
+            await asyncio.wait({ends, interrupted, showing, unread}, return_when=asyncio.FIRST_COMPLETED)
+            shown = not (showing.done() or unread.done())
+            if self._interrupted.is_set() or self._failure is not None or not (shown or ends.done()):
                 await self._delete_pods()
             await ends
             for pod in self._pods:
@@ -188,10 +192,11 @@ class _Run:
         finally:
             for pod in self._pods:
                 pod.output.give_up()
-            for task in (showing, ends, telling, interrupted):
+            waited = showing, ends, telling, interrupted, unread
+            for task in waited:
                 task.cancel()
             await self._tasks.close()
-            await asyncio.gather(showing, ends, telling, interrupted, return_exceptions=True)
+            await asyncio.gather(*waited, return_exceptions=True)
         if self._wish.form == "json":
             values = [pod.value for pod in self._pods]
             echo_json(values[0] if len(values) == 1 else {"apiVersion": "v1", "kind": "List", "items": values})
@@ -202,6 +207,7 @@ class _Run:
         return exit_status([pod.value for pod in self._pods])
 
     def _end(self, number: int) -> None:
+        self._errors.hurry()
         if self._signal and self._interrupted.is_set():
             self._tasks.start(self._delete_pods(grace=0))
             return

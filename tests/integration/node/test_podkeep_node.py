@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -341,6 +342,50 @@ def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, imag
     node.podkeep("run", "-d", str(files / "two.yaml"))
     node.podkeep("wait", "pod/two", "--for=jsonpath={.status.phase}=Succeeded", "--timeout", "1m")
     assert node.podkeep("delete", "pod", "two") == "pod/two deleted\n"
+
+
+def _failing_beside_another(node: Node, image: str) -> list[str]:
+    """Return the command that runs a pod of whose end there is something to tell, and one that stays."""
+    files = node.daemon.base / "manifests"
+    files.mkdir()
+    (files / "fails.yaml").write_text(manifest("fails", image, "echo why >/dev/termination-log; exit 3", "Never"))
+    (files / "stays.yaml").write_text(manifest("stays", image, "exec sleep 1000"))
+    return node.daemon.command("run", str(files / "fails.yaml"), str(files / "stays.yaml"))
+
+
+def test_a_run_on_the_node_whose_errors_cannot_be_written_leaves_no_pod(node: Node, image: str) -> None:
+    node.start()
+    command = _failing_beside_another(node, image)
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "wb") as nowhere:
+        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=nowhere, timeout=TIMEOUT_S, check=False)
+    assert done.returncode != 0
+    assert node.podkeep("get", "pods") == ""
+
+
+def test_a_signal_ends_a_run_on_the_node_whose_errors_are_not_read(node: Node, image: str) -> None:
+    node.start()
+    command = _failing_beside_another(node, image)
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=write) as process:
+        try:
+            tasks = Path(f"/proc/{process.pid}/task")
+            node.until(
+                lambda: any("pipe_write" in task.read_text() for task in tasks.glob("*/wchan")), "what is said waits"
+            )
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+        finally:
+            process.kill()
+            os.close(write)
+            os.close(read)
+    assert node.podkeep("get", "pods") == ""
 
 
 def test_delete_waits_as_kubectl_does(node: Node, image: str) -> None:

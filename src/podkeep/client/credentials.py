@@ -120,8 +120,7 @@ class Credentials:
         if not self._settings.server.startswith("https:"):
             return None
         if (files := _stamps(self._settings.files)) != self._files:
-            self._files = files
-            self._take(kubeconfig.renewed(self._settings))
+            self._take(kubeconfig.renewed(self._settings), files)
         settings = self._settings
         if settings.exec_plugin is not None:
             await self._granting(settings.exec_plugin)
@@ -130,11 +129,14 @@ class Credentials:
             self._context, self._stamp = self._made(settings), stamp
         return self._context
 
-    def _take(self, settings: Settings) -> None:
-        """Go by what a kubeconfig has now, if it can be used: half a key may be there while it is written."""
+    def _take(self, settings: Settings, files: _Stamp) -> None:
+        """Go by what a kubeconfig has now, if it can be used: half a key may be there while it is written.
+
+        If not, it is read again next time: a file that it names may come later.
+        """
         with suppress(FailedPrecondition):
             self._context = self._made(settings)
-            self._settings = settings
+            self._settings, self._files = settings, files
 
     def _made(self, settings: Settings) -> ssl.SSLContext:
         granted = self._granted

@@ -322,6 +322,27 @@ def test_a_kubeconfig_that_ends_within_a_key_is_not_taken(api: ApiDaemon, tmp_pa
     asyncio.run(work())
 
 
+def test_a_kubeconfig_whose_key_comes_later_is_taken_then(api: ApiDaemon, tmp_path: Path) -> None:
+    """Its file may be there before that which it names: what a client had is of no use for long."""
+    path, key = tmp_path / "admin.conf", tmp_path / "key.pem"
+    path.write_bytes(api.kubeconfig.read_bytes())
+    settings = kubeconfig.load([path])
+    value = yaml.safe_load(path.read_text())
+    (user,) = value["users"]
+    del user["user"]["client-key-data"]
+    user["user"]["client-key"] = str(key)
+
+    async def work() -> None:
+        credentials = Credentials(settings)
+        before = await credentials.context()
+        path.write_text(yaml.safe_dump(value))
+        assert await credentials.context() is before
+        key.write_bytes(settings.key.data)
+        assert await credentials.context() is not before
+
+    asyncio.run(work())
+
+
 def test_credentials_of_a_program(api: ApiDaemon, tmp_path: Path) -> None:
     calls, answer, program = tmp_path / "calls", tmp_path / "answer", tmp_path / "plugin"
     write_script(program, f'#!/bin/sh\necho "$KUBERNETES_EXEC_INFO" >>{calls}\ncat {answer}\n')

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidConfiguration
 
 Component = Literal["api", "agent"]
 """``api``: validation of new objects; ``agent``: turning pods into CRI requests."""
@@ -124,13 +124,13 @@ class FeatureGates:
 def read(given: Mapping[str, bool], component: Component) -> FeatureGates:
     """Return the gates that ``feature_gates`` of a component's section asks for.
 
-    :raises InvalidArgument: naming every gate that the component does not ask: nothing would come of it.
+    :raises InvalidConfiguration: naming every gate that the component does not ask: nothing would come of it.
     """
     known = [gate.name for gate in KNOWN if component in gate.components]
     unknown = sorted(given.keys() - set(known))
     if unknown:
         near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
-        raise InvalidArgument(
+        raise InvalidConfiguration(
             f"{component}.feature_gates: unrecognized feature gate: {', '.join(unknown)}",
             hint=f"did you mean {' and '.join(dict.fromkeys(near))}?" if near else f"known: {', '.join(known)}",
         )

@@ -155,9 +155,9 @@ def serve(
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
     try:  # said at once, whatever else is missing
         mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
-        feature_gates.read(config.agent.feature_gates, "agent")
     except InvalidArgument as error:
         raise InvalidConfiguration.of(error) from error
+    feature_gates.read(config.agent.feature_gates, "agent")
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     if ignored:
         log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))

@@ -237,13 +237,17 @@ def _require_root() -> None:
 
 
 def _check(invocation: Invocation) -> None:
-    """Refuse settings with which no agent could reach an API, or would start.
+    """Refuse settings with which no agent could reach an API, or with which agent or API would not start.
 
     :raises InvalidConfiguration: naming the first of them.
     """
     from podkeep.agent.user_namespaces import mapping
+    from podkeep.api import feature_gates
 
     config = invocation.config
+    feature_gates.read(config.agent.feature_gates, "agent")
+    if config.node.api:
+        feature_gates.read(config.api.feature_gates, "api")
     try:
         mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
     except InvalidArgument as error:

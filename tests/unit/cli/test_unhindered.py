@@ -71,6 +71,22 @@ def test_more_than_can_wait_is_left_out_and_that_is_told(monkeypatch: pytest.Mon
         assert lines[shown:] == [f"podkeep: left out, as nothing was read: {1000 - shown} messages", "end"]
 
 
+def test_one_message_is_written_however_long_and_one_that_is_left_out_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    with standard_error(monkeypatch) as pipe:
+        came: list[bytes] = []
+        with unhindered.standard_error():
+            click.echo("x" * 4 * PIPE, err=True)  # more than may wait, and nothing waits
+            click.echo("lost", err=True)
+            reading = read_all(pipe, came)
+            reading_some = b"message\n"
+            while reading_some not in b"".join(came):
+                reading.join(0.01)
+            click.echo("end", err=True)
+        reading.join()
+        said = ["x" * 4 * PIPE, "podkeep: left out, as nothing was read: 1 message", "end"]
+        assert b"".join(came).decode().splitlines() == said
+
+
 def test_an_end_that_is_hurried_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     with standard_error(monkeypatch) as pipe:
         with unhindered.standard_error() as errors:

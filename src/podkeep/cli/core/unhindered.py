@@ -17,8 +17,10 @@ from concurrent.futures import Future
 from contextlib import contextmanager, redirect_stderr, suppress
 from typing import TextIO
 
+from podkeep.cli.core.output import number_of
+
 _MAX_WAITING = 256 * 1024
-"""Bytes that wait to be written; what is said beyond is left out, and that is told."""
+"""Bytes that wait to be written; what is said beyond is left out, and that is told. One text may be longer."""
 _HURRY_S = 1.0
 """How long the end waits for a reader, once somebody has interrupted the verb."""
 
@@ -59,7 +61,7 @@ class Unhindered(io.TextIOBase):
     def write(self, text: str) -> int:
         data = text.encode(self.encoding, self.errors or "strict")
         with self._changed:
-            if self._size + len(data) > _MAX_WAITING:
+            if self._size and self._size + len(data) > _MAX_WAITING:
                 self._left_out += 1
             elif data:  # click tries a stream out with an empty text
                 self._waiting.append(data)
@@ -100,7 +102,9 @@ class Unhindered(io.TextIOBase):
             if self._waiting:
                 return self._waiting.popleft()
             left_out, self._left_out = self._left_out, 0
-            note = f"podkeep: left out, as nothing was read: {left_out} messages\n".encode() if left_out else b""
+            note = b""
+            if left_out:
+                note = f"podkeep: left out, as nothing was read: {number_of(left_out, 'message')}\n".encode()
             self._size += len(note)
             return note
 

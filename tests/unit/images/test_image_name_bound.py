@@ -64,6 +64,18 @@ def test_the_newest_manifests_are_kept_and_that_which_led_here_last(database: Im
     database.close()
 
 
+def test_the_newest_manifests_are_kept_when_names_were_taken_away(database: ImageDatabase) -> None:
+    for number in range(1, 61):
+        database.add([_image(manifests=((_digest(number), b"old"),), tags=(f"{number}",))], ())
+    for number in range(1, 61):
+        database.remove_name(f"{number}")
+    for number in range(61, 121):
+        database.add([_image(manifests=((_digest(number), b"new"),), tags=(f"{number}",))], ())
+    kept = database.documents(ID)[1]
+    assert kept.keys() == {_digest(number) for number in range(121 - MAX_MANIFESTS, 121)}
+    database.close()
+
+
 def test_manifests_of_megabytes_are_fewer(database: ImageDatabase) -> None:
     large = b" " * (MAX_DOCUMENT_BYTES // 4)
     for number in range(1, 10):

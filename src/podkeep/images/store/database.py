@@ -453,7 +453,12 @@ class ImageDatabase:
                 [(image.id, position, layer) for position, layer in enumerate(image.layers)],
             )
         connection.execute("UPDATE summaries SET pulled_at = ? WHERE image_id = ?", (image.pulled_at, image.id))
-        (turn,) = connection.execute("SELECT coalesce(max(turn), 0) + 1 FROM names").fetchone()
+        # Names go, and manifests stay: those that come now are later than both.
+        (turn,) = connection.execute(
+            "SELECT coalesce(max(turn), 0) + 1 FROM"
+            " (SELECT turn FROM names UNION ALL SELECT turn FROM manifests WHERE image_id = ?)",
+            (image.id,),
+        ).fetchone()
         connection.executemany(
             "INSERT INTO manifests (digest, image_id, data, turn) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (digest, image_id) DO UPDATE SET turn = excluded.turn",

@@ -63,7 +63,8 @@ def test_with_none_it_is_done(api: ApiDaemon, file: Path) -> None:
 
 @pytest.mark.parametrize("verb", ["apply", "delete"])
 @pytest.mark.parametrize(
-    ("value", "said"), [("client", "only the API knows what would be done; --dry-run=server asks it"), ("yes", "none")]
+    ("value", "said"),
+    [("client", "only the API knows what would be done; --dry-run=server asks it"), ("yes", "write --dry-run=server")],
 )
 def test_what_is_no_dry_run_is_refused(api: ApiDaemon, file: Path, verb: str, value: str, said: str) -> None:
     done = podkeep(api, verb, f"--dry-run={value}", "-f", str(file))

@@ -123,7 +123,8 @@ def _dry_run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> bo
     if value == "client":
         raise click.BadParameter("only the API knows what would be done; --dry-run=server asks it")
     if value not in ("none", "server"):
-        raise click.BadParameter(f"{value!r} is neither none nor server")
+        # As of `--dry-run pod web`: click takes the next word for the value.
+        raise click.BadParameter(f"{value!r} is neither none nor server; write --dry-run=server")
     return value == "server"
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import click
 import pytest
@@ -92,6 +92,18 @@ def test_an_end_that_is_hurried_waits_for_no_reader(monkeypatch: pytest.MonkeyPa
         with unhindered.standard_error() as errors:
             click.echo("x" * 2 * PIPE, err=True)
             errors.hurry()
+        left = 2 * PIPE + 1
+        while left:
+            left -= len(os.read(pipe, left))
+
+
+def test_an_end_by_ctrl_c_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes before or after the verb looks at signals itself."""
+    with standard_error(monkeypatch) as pipe:
+        with suppress(KeyboardInterrupt), unhindered.standard_error() as errors:
+            click.echo("x" * 2 * PIPE, err=True)
+            raise KeyboardInterrupt
+        assert not errors.failure.done()
         left = 2 * PIPE + 1
         while left:
             left -= len(os.read(pipe, left))

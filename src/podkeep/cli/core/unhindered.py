@@ -137,7 +137,9 @@ def standard_error() -> Iterator[Unhindered]:
     try:
         with redirect_stderr(stream):
             yield stream
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            stream.hurry()
         with suppress(OSError):
             stream.finish()
         raise

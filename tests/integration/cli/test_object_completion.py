@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,8 @@ def api(tmp_path_factory: pytest.TempPathFactory, scratch_machine: None) -> Iter
         daemon.kubectl("create", "configmap", "green")
         daemon.kubectl("create", "clusterrole", "hostile$(id)", "--verb=get", "--resource=pods")
         daemon.kubectl("create", "clusterrole", "hostile:not", "--verb=get", "--resource=pods")
+        role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "--all"}}
+        daemon.kubectl("create", "-f", "-", stdin=json.dumps(role))
         daemon.kubectl("create", "namespace", "shop")
         daemon.kubectl("create", "configmap", "-n", "shop", "priced")
         yield daemon
@@ -73,6 +76,13 @@ def test_forms_of_a_name(api: ApiDaemon, words: list[str], expected: set[str]) -
 
 def test_no_name_is_offered_that_a_shell_would_execute(api: ApiDaemon) -> None:
     assert completed(api.kubeconfig, "get", "clusterrole", "hostile") == {"hostile:not"}
+
+
+def test_no_name_is_offered_that_is_an_option(api: ApiDaemon) -> None:
+    """Taken from the shell, it would delete all."""
+    offered = completed(api.kubeconfig, "delete", "clusterrole", "")
+    assert "hostile:not" in offered
+    assert "--all" not in offered
 
 
 def test_without_an_api_nothing_is_offered_and_nothing_said(tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from podkeep.cli.objects import kinds, reach
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-_PLAIN = re.compile(r"[\w.:-]+", re.ASCII)
-"""Names that mean themselves to a shell, which gets them as they are: a Role may be called ``$(reboot)``."""
+_PLAIN = re.compile(r"[\w.:][\w.:-]*", re.ASCII)
+"""Names that mean themselves to a shell and to a verb, which get them as they are: a Role may be called ``$(reboot)``
+or ``--all``."""
 
 
 def objects(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

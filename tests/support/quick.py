@@ -33,6 +33,7 @@ NEEDS_ROOT = frozenset(
         "cli/test_image_save.py",
         "cli/test_mountns_install.py",
         "images/test_datafile.py",
+        "images/test_full_image_disk.py",
         "images/test_image_database.py",
         "images/test_packing.py",
         "images/test_unpack_confinement.py",

@@ -188,8 +188,10 @@ def _read(path: Path) -> _File:
         raise InvalidArgument(f"kubeconfig {path} has more than {MAX_BYTES} bytes")
     import yaml
 
+    from podkeep.base.text import yaml_text
+
     try:
-        value = yaml.load(data, Loader=yaml.CSafeLoader) or {}
+        value = yaml_text.load(data) or {}
         return msgspec.convert(value, _File)
     except (yaml.YAMLError, msgspec.ValidationError, RecursionError) as error:
         text = " ".join(str(error).split())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from podkeep.api import documents
-from podkeep.base.text.yaml_text import to_yaml
+from podkeep.base.text.yaml_text import load, to_yaml
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.text(
     st.sampled_from("\n \t:#-?|>'\"\\ab01.eE+_oxb~yn\x85\u2028\ufeff"), max_size=12
@@ -76,3 +76,31 @@ def test_long_lines_are_not_folded() -> None:
 def test_what_is_there_twice_is_written_twice() -> None:
     one = {"a": "b"}
     assert to_yaml([one, one]) == "- a: b\n- a: b\n"
+
+
+def test_what_is_loaded() -> None:
+    assert load(b"a: [1, {b: 2026-01-31}]\n") == yaml.safe_load("a: [1, {b: 2026-01-31}]")
+    assert load(b"[" * 100 + b"]" * 100) == yaml.safe_load("[" * 100 + "]" * 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"[" * 101, "more than 100 levels deep"),
+        (b"a: " + b"9" * 5000, "a number with too many digits"),
+        (b"a: 2024-99-99", "a time that there is not"),
+        (b"a: [", "while parsing"),
+    ],
+    ids=["deep", "long", "time", "open"],
+)
+def test_what_cannot_be_loaded_says_so_in_the_words_of_yaml(text: bytes, told: str) -> None:
+    with pytest.raises(yaml.YAMLError) as caught:
+        load(text)
+    assert told in str(caught.value)
+    assert "limit" not in str(caught.value)
+
+
+def test_a_depth_at_which_the_library_ends_the_process_is_an_error() -> None:
+    """Its composer calls itself for each level, on the stack of C."""
+    with pytest.raises(yaml.YAMLError, match="levels deep"):
+        load(b"[" * 1_000_000)

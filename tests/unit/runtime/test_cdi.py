@@ -183,7 +183,19 @@ def test_names_that_came_with_a_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"- a", b"{", b"\xff", b"a: &a [*a]", b"!!python/object:os.system x", b"[" * 5000]
+    "text",
+    [
+        b"",
+        b"- a",
+        b"{",
+        b"\xff",
+        b"a: &a [*a]",
+        b"!!python/object:os.system x",
+        b"[" * 5000,
+        b"a: 2024-99-99",
+        b"a: " + b"9" * 5000,
+    ],
+    ids=lambda text: text[:12].hex(),
 )
 @pytest.mark.parametrize("name", ["/etc/cdi/x.json", "/etc/cdi/x.yaml"])
 def test_text_that_is_no_spec(text: bytes, name: str) -> None:

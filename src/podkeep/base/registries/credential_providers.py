@@ -122,10 +122,12 @@ def load(path: str, directory: str, settings: Settings | None = None) -> tuple[P
 def _read(path: Path, directory: str, settings: Settings) -> list[Provider]:
     import yaml  # few nodes have plugins
 
+    from podkeep.base.text import yaml_text
+
     where = f"{settings.config}: {path}"
     try:
         # JSON is YAML, too.
-        config = msgspec.convert(yaml.load(path.read_bytes(), yaml.CSafeLoader), _Config)
+        config = msgspec.convert(yaml_text.load(path.read_bytes()), _Config)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{where}: neither YAML nor JSON: {' '.join(str(error).split())}") from error
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Plain values as YAML that people read and readers of either version of YAML understand alike.
+"""Plain values as YAML that people read and readers of either version of YAML understand alike; files of the machine's.
 
 A text of several lines is written line by line, as it would be by hand. One that some reader takes for a number or a
 boolean (``1234567e8``, ``0o17``, ``08``, ``y``) is quoted: YAML 1.1, which the library writes, and YAML 1.2 and
@@ -14,6 +14,7 @@ import yaml
 
 _WIDTH = 1 << 30
 """Nothing is folded: who looks for a command or a message finds it on one line (as kubectl writes)."""
+_MAX_DEPTH = 100
 _OTHER_BREAKS = re.compile("[\x85\u2028\u2029\ufeff]")
 """Ends of lines, but for ``\\n``, and a byte order mark: readers would make something else of them."""
 _NUMBER = re.compile(
@@ -26,6 +27,30 @@ def to_yaml(value: Any, *, sort_keys: bool = False) -> str:
     """Return YAML of a value as JSON has them."""
     text: str = yaml.dump(value, Dumper=_Dumper, allow_unicode=True, sort_keys=sort_keys, width=_WIDTH)
     return text
+
+
+def load(data: bytes) -> Any:
+    """Return the value of the one document in ``data``.
+
+    For a file of the machine's that no client can write: aliases may multiply what is in it.
+
+    :raises yaml.YAMLError: if it is none, or more than the library takes, which it says in other ways or not at all.
+    """
+    depth = 0
+    # The library's composer calls itself for each level: the stack of C, and with it the process, would end.
+    for event in yaml.parse(data, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+            if depth > _MAX_DEPTH:
+                raise yaml.YAMLError(f"nested more than {_MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+    try:
+        return yaml.load(data, yaml.CSafeLoader)
+    except UnicodeDecodeError:
+        raise
+    except ValueError as error:
+        raise yaml.YAMLError("it has a number with too many digits, or a time that there is not") from error
 
 
 class _Dumper(yaml.CSafeDumper):

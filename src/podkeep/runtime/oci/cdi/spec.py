@@ -189,8 +189,10 @@ def _from_yaml(data: bytes) -> _File:
     # Here and not above: it takes a megabyte, and most machines have no such file.
     import yaml
 
+    from podkeep.base.text import yaml_text
+
     try:
-        return msgspec.convert(yaml.load(data, yaml.CSafeLoader), _File)
+        return msgspec.convert(yaml_text.load(data), _File)
     except yaml.YAMLError as error:
         raise InvalidArgument(" ".join(str(error).split())) from error
 

@@ -758,7 +758,7 @@ def _tables(path: Path | None, settings: Sequence[str]) -> tuple[dict[str, Any],
     tables: dict[str, Any] = {}
     file = path or DEFAULT_PATH
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8"))
+        tables = _toml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         if path is not None:
             problems.append(InvalidArgument(f"{file}: no such configuration file"))
@@ -774,6 +774,21 @@ def _tables(path: Path | None, settings: Sequence[str]) -> tuple[dict[str, Any],
         except InvalidArgument as error:
             problems.append(error)
     return tables, problems
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Return the tables in ``text``.
+
+    :raises tomllib.TOMLDecodeError: if it is no TOML, or more than the reader takes, which it says in other ways.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        raise
+    except RecursionError as error:
+        raise tomllib.TOMLDecodeError("it nests too deeply") from error
+    except ValueError as error:
+        raise tomllib.TOMLDecodeError("a number has too many digits") from error
 
 
 def _fitting(tables: dict[str, Any], problems: list[InvalidArgument]) -> dict[str, Any]:
@@ -810,12 +825,12 @@ def parse_setting(text: str) -> dict[str, Any]:
     if not separator or not key.strip():
         raise InvalidArgument(f"setting {text!r} is not KEY=VALUE", hint="write it like mountns.enabled=false")
     try:
-        return tomllib.loads(f"{key} = {value}")
+        return _toml(f"{key} = {value}")
     except tomllib.TOMLDecodeError:
         pass
     try:
         # A string of JSON is one of TOML.
-        return tomllib.loads(f"{key} = {msgspec.json.encode(value).decode()}")
+        return _toml(f"{key} = {msgspec.json.encode(value).decode()}")
     except tomllib.TOMLDecodeError as error:
         raise InvalidArgument(f"setting {text!r}: {error}", hint="write it like mountns.enabled=false") from error
 

@@ -162,6 +162,21 @@ def test_settings_win_over_the_file_and_leave_the_rest(tmp_path: Path) -> None:
     assert loaded.registries == {"h": config.RegistryConfig(insecure=True, ca_file="/a.pem")}
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("a = " + "9" * 5000, "a number has too many digits"), ("a = " + "[" * 20_000, "it nests too deeply")],
+    ids=["long", "deep"],
+)
+def test_what_no_reader_of_toml_takes_is_refused(text: str, told: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    with pytest.raises(InvalidArgument, match=f"config.toml: {told}"):
+        config.load(file)
+    file.write_text("")
+    with pytest.raises(InvalidArgument, match="expected `integer`, got `string`"):
+        config.load(file, [f"images.max_layer_inodes{text.removeprefix('a')}"])
+
+
 @pytest.mark.parametrize("setting", ["runtime.nonsense=1", "mountns.enabled=maybe", "runtime=1"])
 def test_a_wrong_setting_is_refused_like_a_wrong_file(setting: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")

@@ -23,6 +23,16 @@ def test_no_durations(text: str) -> None:
         logs.duration(text)
 
 
+@pytest.mark.parametrize("since", ["9" * 400 + "h", "9999999999h"])
+def test_all_records_are_newer_than_a_time_that_is_longer_than_there_are_clocks(since: str) -> None:
+    assert logs.moment(since=since, since_time="") == 0
+
+
+def test_a_time_before_there_were_years_is_none() -> None:
+    with pytest.raises(InvalidArgument, match="--since-time=0001-01-01: not a time"):
+        logs.moment(since="", since_time="0001-01-01")
+
+
 @pytest.mark.parametrize(
     ("selector", "matches"),
     [

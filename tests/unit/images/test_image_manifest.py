@@ -147,3 +147,5 @@ def test_numbers_that_no_json_can_say_again_are_refused() -> None:
     assert manifest.parse_document(b'{"a": 1e300}', "x") == {"a": 1e300}
     with pytest.raises(InvalidArgument, match="1e999' is larger than numbers are"):
         manifest.parse_document(b'{"a": 1e999}', "x")
+    with pytest.raises(InvalidArgument, match="x is not JSON in UTF-8: a number of 5000 digits"):
+        manifest.parse_document(b'{"a": -' + b"9" * 5000 + b"}", "x")

@@ -58,12 +58,18 @@ class _Wanted:
 def _wanted(*, since: str, since_time: str, **same: Any) -> _Wanted:
     if since and since_time:
         raise click.UsageError("--since and --since-time do not go together")
-    moment = 0
+    return _Wanted(since=moment(since=since, since_time=since_time), **same)
+
+
+def moment(*, since: str, since_time: str) -> int:
+    """Return the nanoseconds since 1970 that two options mean, one of which is empty; 0: from the beginning.
+
+    :raises InvalidArgument: if they mean none.
+    """
     if since:
-        moment = time.time_ns() - int(duration(since) * 1e9)
-    elif since_time:
-        moment = _moment(since_time)
-    return _Wanted(since=moment, **same)
+        # No record is older than 1970; what has 400 digits is infinite, of which there is no integer.
+        return int(max(time.time() - duration(since), 0) * 1e9)
+    return _moment(since_time) if since_time else 0
 
 
 def duration(text: str) -> float:
@@ -80,9 +86,9 @@ def duration(text: str) -> float:
 def _moment(text: str) -> int:
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError as error:
+        return int((found if found.tzinfo else found.astimezone()).timestamp() * 1e9)
+    except (ValueError, OverflowError) as error:
         raise InvalidArgument(f"--since-time={text}: not a time", hint="write it like 2026-01-31T12:00:00Z") from error
-    return int((found if found.tzinfo else found.astimezone()).timestamp() * 1e9)
 
 
 @dataclass(frozen=True, kw_only=True)

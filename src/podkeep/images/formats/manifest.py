@@ -157,7 +157,7 @@ def parse_document(data: bytes, what: str) -> dict[str, Any]:
     """
     try:
         # Decoded here: json.loads guesses UTF-16 and UTF-32, too, which other readers of the same bytes refuse.
-        document = json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite)
+        document = json.loads(data.decode(), parse_constant=_no_constant, parse_float=_finite, parse_int=_whole)
         if b"\\u" in data:
             # An escape may be half of a pair, which is no text: no message and no record could hold it.
             json.dumps(document, ensure_ascii=False).encode()
@@ -179,6 +179,13 @@ def _finite(text: str) -> float:
     if math.isinf(number := float(text)):
         raise ValueError(f"{texts.short(text)} is larger than numbers are")
     return number
+
+
+def _whole(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError as error:  # Python's own words name a setting of Python
+        raise ValueError(f"a number of {len(text.removeprefix('-'))} digits") from error
 
 
 def _json_problem(error: Exception) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,12 +11,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+import podkeep
 from podkeep.api import documents
 from podkeep.base.text.yaml_text import load, to_yaml
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40) | st.text(
     st.sampled_from("\n \t:#-?|>'\"\\ab01.eE+_oxb~yn\x85\u2028\ufeff"), max_size=12
 )
+_READS = re.compile(r"\byaml\.(\w*load|compose)|\byaml\.\w*Loader\b")
 _VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -104,3 +108,11 @@ def test_a_depth_at_which_the_library_ends_the_process_is_an_error() -> None:
     """Its composer calls itself for each level, on the stack of C."""
     with pytest.raises(yaml.YAMLError, match="levels deep"):
         load(b"[" * 1_000_000)
+
+
+def test_yaml_is_read_by_those_alone_who_look_at_its_depth_first() -> None:
+    """The library's composer ends the process whose stack a file uses up."""
+    readers = {"api/documents.py", "base/text/yaml_text.py", "runtime/class_resources/yamlfile.py"}
+    package = Path(podkeep.__file__).parent
+    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if _READS.search(path.read_text())}
+    assert found == readers

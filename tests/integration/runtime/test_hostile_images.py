@@ -63,7 +63,10 @@ def with_old_images(own_daemon: Daemon, tmp_path: Path) -> Iterator[tuple[Daemon
             _record(database, bad[name], config)
             for position, layer in enumerate(layout.diff_ids):
                 database.execute("INSERT INTO image_layers VALUES (?, ?, ?)", (bad[name], position, layer))
-            database.execute("INSERT INTO names VALUES (?, ?, 'tag')", (f"registry.example/bad:{number}", bad[name]))
+            database.execute(
+                "INSERT INTO names (name, image_id, kind) VALUES (?, ?, 'tag')",
+                (f"registry.example/bad:{number}", bad[name]),
+            )
     database.close()
     own_daemon.start()
     yield own_daemon, "localhost/good:1", bad
@@ -168,7 +171,7 @@ def test_a_list_of_large_legal_images_fits_into_a_message(own_daemon: Daemon, tm
             config = _config({"User": "u" * 511, "Labels": {"n": str(number)}}, [])
             _record(database, digest(config), config)
             names.append((f"{prefix}/b:{'t' * 120}{number:05}", digest(config)))
-        database.executemany("INSERT INTO names VALUES (?, ?, 'tag')", names)
+        database.executemany("INSERT INTO names (name, image_id, kind) VALUES (?, ?, 'tag')", names)
     database.close()
     own_daemon.start()
     with Pods(own_daemon.socket, "") as pods:

@@ -10,7 +10,7 @@ from podkeep.base.errors import PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from support import rdt
 from support.class_types import in_force
-from support.cri import Pods
+from support.cri import Pods, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.rdt import CLASSES, RdtNode
@@ -45,6 +45,7 @@ def test_a_restart_changes_nothing_for_who_runs(node: RdtNode, mortal: Mortal, h
     pods = mortal.start()
     sandbox = pods.run()
     container = rdt.launch(pods, sandbox, "sh", "-c", "sleep 1000 & sleep 1000", rdt="gold")
+    wait_for(lambda: len(node.resctrl.tasks("gold")) == 2, "both processes")
     before = rdt.without_daemon(node.machine())
 
     end(mortal.daemon, how)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 import yaml
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text import yaml_text
 
 MAX_BYTES = 10 << 20
 """Largest manifest read, the kubelet's limit for a static pod file."""
@@ -137,21 +138,15 @@ def parse(
 
 
 def _refuse_shape(text: str, source: str, max_nodes: int | None) -> None:
-    """Raise if ``text`` has too many values or documents, or nests too deeply: the library's composer recurses on the C
-    stack and would crash.
-    """
-    depth = nodes = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    """Raise if ``text`` has too many values or documents, or nests too deeply."""
+    nodes = 0
+    for event, depth in yaml_text.events(text):
         if isinstance(event, yaml.NodeEvent | yaml.DocumentStartEvent):
             nodes += 1
             if max_nodes is not None and nodes > max_nodes:
                 raise TooManyValues(f"{source}: more than {max_nodes} values")
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _MAX_DEPTH:
-                raise _problem(event, f"nested more than {_MAX_DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        if depth > _MAX_DEPTH:
+            raise _problem(event, f"nested more than {_MAX_DEPTH} levels deep")
 
 
 def _refuse_bombs(root: yaml.Node) -> tuple[int, int]:

@@ -8,6 +8,7 @@ Kubernetes, which read, differ in what is one.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import yaml
@@ -36,21 +37,29 @@ def load(data: bytes) -> Any:
 
     :raises yaml.YAMLError: if it is none, or more than the library takes, which it says in other ways or not at all.
     """
-    depth = 0
-    # The library's composer calls itself for each level: the stack of C, and with it the process, would end.
-    for event in yaml.parse(data, Loader=yaml.CSafeLoader):
-        if isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _MAX_DEPTH:
-                raise yaml.YAMLError(f"nested more than {_MAX_DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+    if any(depth > _MAX_DEPTH for _, depth in events(data)):
+        raise yaml.YAMLError(f"nested more than {_MAX_DEPTH} levels deep")
     try:
         return yaml.load(data, yaml.CSafeLoader)
     except UnicodeDecodeError:
         raise
     except ValueError as error:
         raise yaml.YAMLError("it has a number with too many digits, or a time that there is not") from error
+
+
+def events(data: bytes | str) -> Iterator[tuple[yaml.Event, int]]:
+    """Yield the parts of YAML, each with the number of collections that are open there, one that begins among them.
+
+    Who builds values of it looks at that first: the library's composer calls itself for each level, and the stack of C,
+    and with it the process, would end.
+    """
+    depth = 0
+    for event in yaml.parse(data, Loader=yaml.CSafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        yield event, depth
 
 
 class _Dumper(yaml.CSafeDumper):

@@ -232,22 +232,20 @@ def parse(text: str, *, source: str) -> Node:
 
 
 def _refuse_odd(text: str, source: str) -> None:
-    """Raise where a tree cannot be built safely (PyYAML's composer recurses on the C stack), or means something odd."""
+    """Raise where a tree cannot be built safely, or means something odd."""
     import yaml
 
-    depth = documents = 0
-    for event in yaml.parse(text, Loader=yaml.CSafeLoader):
+    from podkeep.base.text import yaml_text
+
+    documents = 0
+    for event, depth in yaml_text.events(text):
         place = f"{source}:{event.start_mark.line + 1 if event.start_mark else 1}"
         if isinstance(event, yaml.DocumentStartEvent):
             documents += 1
             if documents > 1:
                 raise InvalidArgument(f"{place}: a second document", hint="put everything into one")
-        elif isinstance(event, yaml.CollectionStartEvent):
-            depth += 1
-            if depth > _MAX_DEPTH:
-                raise InvalidArgument(f"{place}: nested more than {_MAX_DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            depth -= 1
+        elif depth > _MAX_DEPTH:
+            raise InvalidArgument(f"{place}: nested more than {_MAX_DEPTH} levels deep")
         tag = getattr(event, "tag", None)
         if tag not in {None, "!"} and tag not in _SCALARS:
             raise InvalidArgument(f"{place}: the tag {tag} means nothing here")

@@ -9,13 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TypeVar
 
 from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
@@ -26,8 +25,6 @@ from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.messages import Refused
-
-_Result = TypeVar("_Result")
 
 _POLL_S = 0.1
 _STATUS_S = 1.0
@@ -227,13 +224,8 @@ class Share:
 
     @property
     def owner(self) -> tuple[str, str]:
-        """Whose threads it is read on (:func:`working_for`)."""
+        """Whose threads it is read on."""
         return "logs", self.namespace
-
-    async def on_thread(self, step: Callable[[], _Result]) -> _Result:
-        """Return what a step on one of these threads does, when it has come to its end."""
-        with working_for(self.owner):
-            return await on_thread(step)
 
 
 class Writer:
@@ -310,7 +302,7 @@ async def read_log(
             while left > 0 and not writer.is_full:
                 step = min(_STEP, left)
                 left -= step
-                if piece := await share.on_thread(partial(_some, reader, writer, step)):
+                if piece := await on_thread(partial(_some, reader, writer, step), owner=share.owner):
                     yield piece
                 if not reader.behind:
                     return
@@ -320,7 +312,7 @@ async def read_log(
             # Asked before reading: once the container has ended, reading on to the end gets all of its log.
             if not ended and time.monotonic() - asked >= share.status:
                 ended, asked = await _has_ended(client, identity), time.monotonic()
-            if piece := await share.on_thread(partial(_some, reader, writer, _STEP)):
+            if piece := await on_thread(partial(_some, reader, writer, _STEP), owner=share.owner):
                 yield piece
             elif not reader.behind:
                 if ended:

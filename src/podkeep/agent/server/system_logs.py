@@ -16,7 +16,6 @@ from itertools import islice
 from urllib.parse import quote
 
 from podkeep.base.concurrency.tasks import on_thread
-from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import PodkeepError
 from podkeep.http.messages import Refused, Response
 from podkeep.kernel.files import openat
@@ -33,8 +32,7 @@ async def answer(root: str, parts: tuple[str, ...], at_end: ExitStack) -> Respon
     :param at_end: closes the file.
     :raises Refused: 404, if there is none.
     """
-    with working_for(_OWNER):
-        return await on_thread(partial(_answer, root, parts, at_end))
+    return await on_thread(partial(_answer, root, parts, at_end), owner=_OWNER)
 
 
 def _answer(root: str, parts: tuple[str, ...], at_end: ExitStack) -> Response:
@@ -74,10 +72,6 @@ def _listing(directory: int) -> bytes:
 
 
 async def _pieces(file: int, size: int) -> AsyncGenerator[bytes, None]:
-    while size > 0:
-        with working_for(_OWNER):
-            piece = await on_thread(partial(os.read, file, min(size, _PIECE)))
-        if not piece:
-            return
+    while size > 0 and (piece := await on_thread(partial(os.read, file, min(size, _PIECE)), owner=_OWNER)):
         size -= len(piece)
         yield piece

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
+from contextlib import nullcontext
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
+
+from podkeep.base.concurrency.threads import working_for
 
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
@@ -36,12 +39,15 @@ async def finished(work: asyncio.Future[Any]) -> None:
             del cancelled  # or it and this frame would refer to each other
 
 
-async def on_thread(step: Callable[[], _Result]) -> _Result:
+async def on_thread(step: Callable[[], _Result], *, owner: Hashable = None) -> _Result:
     """Return what a short blocking step returns, done on a thread.
 
     A caller that is cancelled waits for its end: what it uses may be closed then.
+
+    :param owner: whose threads it is done on; None: of whom the caller works for.
     """
-    return await to_its_end(asyncio.to_thread(step))
+    with nullcontext() if owner is None else working_for(owner):
+        return await to_its_end(asyncio.to_thread(step))
 
 
 async def to_its_end(work: Coroutine[Any, Any, _Result]) -> _Result:

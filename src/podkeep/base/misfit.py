@@ -20,8 +20,6 @@ _UNKNOWN = re.compile(r"unknown field `([^`]*)`")
 UNKNOWN = "unknown key"
 _WORDS = {"str": "string", "int": "integer", "bool": "boolean", "object": "table"}
 """TOML's words for what the decoder names as Python does."""
-_SIMILAR = 0.7
-"""Of an unknown key and one that it may be meant for; by ``difflib``."""
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -59,14 +57,14 @@ def _values(kind: type[msgspec.Struct], keys: Sequence[str]) -> list[str]:
 
 def _meant(kind: type[msgspec.Struct], keys: Sequence[str]) -> str:
     """Return a hint with the key of the same table that an unknown one may be meant for; empty if none is like it."""
-    import difflib
-
     import msgspec.inspect as types
+
+    from podkeep.base.text.similar import similar
 
     *table, name = keys
     found = _type(kind, table)
     known = [field.encode_name for field in found.fields] if isinstance(found, types.StructType) else []
-    close = difflib.get_close_matches(name, known, n=2, cutoff=_SIMILAR)
+    close = similar(name, known)
     return f"did you mean {' or '.join('.'.join(map(_shown, [*table, key])) for key in close)}?" if close else ""
 
 

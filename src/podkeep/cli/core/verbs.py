@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 _Resolved: TypeAlias = tuple[str | None, click.Command | None, list[str]]
-_SIMILAR = 0.7
-"""Of a word and a verb that it may be meant for; by ``difflib``."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +44,13 @@ class LazyGroup(click.Group):
         return cast(click.Command, importlib.import_module(verb.module).command)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> _Resolved:
-        """Find the verb that the first of ``args`` names; of a word that is none say which may be meant."""
+        """Return the command that the first of ``args`` names; the error for an unknown one suggests others."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            import difflib
+            from podkeep.base.text.similar import similar
 
-            close = difflib.get_close_matches(args[0], self._verbs, n=2, cutoff=_SIMILAR)
+            close = similar(args[0], self._verbs)
             if not close:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {' or '.join(close)}?", ctx) from error

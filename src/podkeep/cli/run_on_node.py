@@ -180,8 +180,8 @@ class _Run:
         unread: asyncio.Future[Any] = asyncio.wrap_future(self._errors.failure)
         try:
             await asyncio.wait({ends, interrupted, showing, unread}, return_when=asyncio.FIRST_COMPLETED)
-            shown = not (showing.done() or unread.done())
-            if self._interrupted.is_set() or self._failure is not None or not (shown or ends.done()):
+            is_unread = showing.done() or unread.done()
+            if self._interrupted.is_set() or self._failure is not None or (is_unread and not ends.done()):
                 await self._delete_pods()
             await ends
             for pod in self._pods:

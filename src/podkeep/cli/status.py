@@ -125,7 +125,7 @@ def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:
 def not_running(name: str, config: Config) -> Status:
     """Return the status of a machine on which no ``podkeep node`` runs."""
     from podkeep.cli.core.connection import check_listening
-    from podkeep.cli.core.left_running import running_without
+    from podkeep.cli.core.left_running import running_without, words
 
     socket = config.runtime.socket
     try:
@@ -133,8 +133,7 @@ def not_running(name: str, config: Config) -> Status:
         runtime = f"; a runtime serves {socket} (`podkeep ps` lists its pods)"
     except PodkeepError:
         left = running_without(config)
-        does = "runs" if left == 1 else "run"
-        runtime = f"; {forms.number_of(left, 'container')} of its pods {does} on without it" if left else ""
+        runtime = f"; {words(left)} without it" if left else ""
     return Status(name=name, summary=f"does not run: start it with `podkeep node`{runtime}", is_well=False)
 
 

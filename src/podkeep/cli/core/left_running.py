@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import NotFound
+from podkeep.cli.core.output import number_of
 
 if TYPE_CHECKING:
     from podkeep.base.config import Config
@@ -28,3 +29,8 @@ def running_without(config: Config) -> int:
                     procfs.identify(int((layout.bundle(ContainerID(name)) / "pid").read_text()))
                     count += 1
     return count
+
+
+def words(count: int) -> str:
+    """Return what to say of so many."""
+    return f"{number_of(count, 'container')} of its pods {'runs' if count == 1 else 'run'} on"

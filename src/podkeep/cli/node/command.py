@@ -133,9 +133,11 @@ def left_running(count: int, global_options: Sequence[str]) -> tuple[str, ...]:
     """Return what to say of containers that run on without a node, and how they are ended."""
     if not count:
         return ()
+    from podkeep.cli.core.left_running import words
+
     podkeep = shlex.join(["podkeep", *global_options])
     return (
-        f"{forms.number_of(count, 'container')} of its pods {'runs' if count == 1 else 'run'} on",
+        words(count),
         f"hint: to end the pods: `{podkeep} runtime &`, `{podkeep} rm --all`, `{podkeep} runtime stop`",
     )
 

@@ -117,7 +117,7 @@ def find(config: Config) -> list[Kubelet]:
 def _refuse(config: Config, kubelets: Sequence[Kubelet]) -> None:
     for refusal in conflicts(config, kubelets):
         raise refusal
-    ours = os.path.realpath(config.runtime.socket.removeprefix("unix://"))
+    ours = os.path.realpath(config.runtime.socket)
     for kubelet in kubelets:
         if kubelet.endpoint and os.path.realpath(kubelet.endpoint) == ours:
             raise FailedPrecondition(

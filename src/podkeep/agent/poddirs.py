@@ -138,7 +138,7 @@ class PodDirs:
 
     def __init__(self, root: Path, runtime: str) -> None:
         self._root = root
-        self._runtime = os.path.realpath(runtime.removeprefix("unix://"))
+        self._runtime = os.path.realpath(runtime)
         self._order = asyncio.Lock()
         self.pods = root / "pods"
 

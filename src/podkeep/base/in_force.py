@@ -49,7 +49,7 @@ def read(run: Path, path: str) -> InForce | None:
         with (run / FILE_NAME).open("rb") as file:
             told = msgspec.json.decode(file.read(_MOST_BYTES), type=InForce)
         # The file may be that of a runtime that was killed.
-        return told if told.pid == peer.listener(path.removeprefix("unix://")) else None
+        return told if told.pid == peer.listener(path) else None
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return None
 

@@ -224,7 +224,7 @@ def _wait_for_runtime(path: str) -> None:
     while True:
         with socket.socket(socket.AF_UNIX) as probe:
             try:
-                probe.connect(path.removeprefix("unix://"))
+                probe.connect(path)
             except OSError as error:
                 if not said:
                     log.warning("no runtime answers on %s: %s; waiting for it", path, error.strerror)

@@ -38,7 +38,7 @@ def problems(config: Config) -> Iterator[InvalidArgument]:
     """Yield what cannot work of the values that a part of the runtime reads, each naming its key."""
     runtime, images = config.runtime, config.images
     # That the path is absolute is checked for every process.
-    is_absolute = os.path.isabs(runtime.socket.removeprefix("unix://"))
+    is_absolute = os.path.isabs(runtime.socket)
     checks: list[Callable[[], object]] = [
         *([partial(transport.socket_path, runtime.socket)] if is_absolute else []),
         partial(cgroup_parent, config),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import threading
 import weakref
 from collections.abc import Iterator
@@ -12,15 +11,14 @@ import pytest
 
 from podkeep.base.concurrency.tasks import on_thread, ungrouped
 from podkeep.base.errors import Cancelled
+from support.cycles import uncollected
 
 
 @pytest.fixture
 def no_cycles() -> Iterator[None]:
     """Nothing is freed that refers to itself."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with uncollected():
+        yield
 
 
 class Passed:

@@ -23,6 +23,7 @@ from podkeep.http.messages import Request, Response
 from podkeep.http.self_signed import ensure
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
+from support.cycles import uncollected
 from support.timeout import TIMEOUT_S
 
 BEGINNING = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
@@ -33,10 +34,8 @@ TIMES = 5
 @pytest.fixture(autouse=True)
 def no_cycles() -> Iterator[None]:
     """Nothing is freed that refers to itself."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+    with uncollected():
+        yield
 
 
 def ends() -> int:

@@ -120,8 +120,8 @@ class RuntimeEvents:
             async for event in events:
                 uid = event.pod_sandbox_status.metadata.uid
                 if uid:
-                    # A relist that finds the pod as the event has it is no news. Of pods that nobody waits for nothing
-                    # is kept: a runtime may tell of any number of them before it answers a relist.
+                    # A relist that finds the pod as the event has it is no news. Pods without a worker are not
+                    # remembered: a runtime may send events of any number of them before it answers a relist.
                     if uid in self._news:
                         self._picture[uid] = pictured(event)
                     self.wake(uid, event.created_at)

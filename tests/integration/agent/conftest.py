@@ -139,6 +139,13 @@ def runner(daemon: Daemon, tmp_path: Path) -> Iterator[Runner]:
 
 
 @pytest.fixture
+def present(runner: Runner, image: str) -> str:
+    """The name of an image that is here, so that a run says nothing of its pull."""
+    runner.daemon.run("image", "pull", image, check=True)
+    return image
+
+
+@pytest.fixture
 def private(tmp_path: Path, scratch_machine: None) -> Iterator[Registry]:
     """A registry that knows ``user`` with password ``secret`` and nobody else."""
     with Registry(tmp_path / "private", htpasswd=f"user:{BCRYPT_OF_SECRET}\n") as running:

@@ -37,9 +37,9 @@ def test_a_signal_stops_a_pod_that_writes_fast(runner: Runner, image: str, numbe
     assert (status, "Traceback" in err) == (128 + number, False), err
 
 
-def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, image: str) -> None:
+def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, present: str) -> None:
     read, write = os.pipe()
-    command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
+    command = runner.daemon.command("run", str(runner.file(pod(shell(present, FAST)))))
     with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)
         try:

@@ -79,10 +79,10 @@ def _logged(runner: Runner, name: str) -> int:
     return sum(log.stat().st_size for log in (runner.daemon.base / "logs").glob(f"default_{name}_*/*/*.log"))
 
 
-def test_a_pod_whose_output_nobody_reads_is_removed(runner: Runner, image: str) -> None:
+def test_a_pod_whose_output_nobody_reads_is_removed(runner: Runner, present: str) -> None:
     """A pager that is not scrolled must not keep what another terminal removes."""
     read, write = os.pipe()
-    documents = (pod(shell(image, "yes"), name="fast"), pod(shell(image, UNTIL_TOLD), name="stays"))
+    documents = (pod(shell(present, "yes"), name="fast"), pod(shell(present, UNTIL_TOLD), name="stays"))
     command = runner.daemon.command("run", str(runner.file(*documents)))
     with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)

@@ -102,7 +102,10 @@ def command(
     if configuration is not None or config_dir is not None:
         from podkeep.agent import kubelet_configuration
 
-        found = kubelet_configuration.load(configuration, config_dir)
+        try:
+            found = kubelet_configuration.load(configuration, config_dir)
+        except InvalidArgument as error:
+            raise InvalidConfiguration.of(error) from error
         invocation.override(*kubelet_configuration.assignments(found.settings))
         ignored = found.ignored
     given = {key: options[name] for name, key in _SETTINGS.items()}

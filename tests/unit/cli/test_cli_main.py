@@ -138,6 +138,14 @@ def test_a_daemon_whose_configuration_is_refused_ends_with_a_status_of_its_own(
     assert setting.partition("=")[0] in done.stderr
 
 
+def test_a_kubelet_configuration_that_is_refused_is_configuration(tmp_path: Path) -> None:
+    file = tmp_path / "kubelet.yaml"
+    file.write_text("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPod: 10\n")
+    done = podkeep("agent", "--config", str(file))
+    assert done.returncode == EXIT_CONFIGURATION
+    assert done.stderr.startswith(f"podkeep: {file}: maxPod: unknown field\n")
+
+
 def test_configuration_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     config = tmp_path / "latin1.toml"
     config.write_bytes("# gr\u00fcn\n".encode("latin-1"))

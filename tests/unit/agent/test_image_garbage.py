@@ -34,6 +34,8 @@ class Node:
         self.space = Space(capacity=capacity, available=available)
         self.now = 1000.0
         self.removed: list[str] = []
+        self.known_as: list[str] = []
+        """Names that pulls without an end were compared with."""
         self.refused: Collection[str] = ()
         self.errors: dict[str, PodkeepError] = {}
         """What is answered of an image, or of a container."""
@@ -86,7 +88,9 @@ class Node:
         return ImageGarbage(
             client,
             policy,
-            ImageUsers(pods=lambda: self.pods, pulling=lambda: self.pulling, volumes=volumes),
+            ImageUsers(
+                pods=lambda: self.pods, pulling=lambda: self.pulling, volumes=volumes, prune=self.known_as.extend
+            ),
             report=self.events.append,
             metrics=self.metrics,
             disk=lambda _: self.space,
@@ -135,6 +139,14 @@ def test_nothing_goes_while_there_is_room(tmp_path: Path) -> None:
 
     node.work(tmp_path / "s", steps)
     assert (node.removed, node.events) == ([], [])
+
+
+def test_each_look_tells_the_names_of_all_images(tmp_path: Path) -> None:
+    node = Node("a", "b")
+    node.images["a"].repo_tags.append("r.example/a:1")
+    node.images["b"].repo_digests.append(f"r.example/b@sha256:{'0' * 64}")
+    node.work(tmp_path / "s", lambda found: found.detect(node.now))
+    assert {"r.example/a:1", f"r.example/b@sha256:{'0' * 64}"} <= set(node.known_as)
 
 
 @pytest.mark.requirement("V83")

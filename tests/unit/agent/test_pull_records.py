@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ from typing import Any
 import pytest
 
 from podkeep.agent.events import Event, PullFailed
-from podkeep.agent.images.pull_records import MOST_CREDENTIALS, Policy, PullRecords, Verification
+from podkeep.agent.images.pull_records import LEFT_S, MOST_CREDENTIALS, Policy, PullRecords, Verification
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
 from podkeep.base.errors import PermissionDenied, Unavailable
 from podkeep.base.registries import reference
@@ -89,12 +91,44 @@ def test_what_is_left_of_pulls_has_an_end(tmp_path: Path) -> None:
     assert not found.may_use(NAME, ID, [])
 
 
+def test_a_pull_that_brought_nothing_is_forgotten(tmp_path: Path) -> None:
+    """As long as something of the repository is here, or the pull may go on, it counts."""
+    found, later = records(tmp_path), time.time() + LEFT_S + 1
+    found.unknown(found.begin(NAME))
+    found.unknown(found.begin(OTHER))
+    running = found.begin(NAME)
+    found.prune([], time.time() + LEFT_S - 60)
+    found.prune([reference.parse("r.example/team/app:2"), reference.parse("r.example/other/app:1")], later)
+    assert not found.may_use(NAME, ID, [])
+    assert not found.may_use(OTHER, ID, [])
+    found.prune([reference.parse("r.example/other/app:2")], later)
+    assert not found.may_use(OTHER, ID, [])
+    assert list((tmp_path / "image_manager/pulling").glob("*.left"))[1:] == []
+    assert running.path.exists()
+    found.failed(running)
+    assert found.may_use(NAME, ID, [])
+
+
 def test_an_image_that_was_removed_is_forgotten(tmp_path: Path) -> None:
     found = records(tmp_path)
     bring(found, MINE)
     found.forget(ID)
     found.forget(ID)
     assert found.may_use(NAME, ID, [])
+
+
+def test_a_record_that_cannot_be_removed_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever collects images goes on."""
+    place = tmp_path / "image_manager" / "pulled" / hashlib.sha256(ID.encode()).hexdigest()
+    place.mkdir(parents=True)  # unlink(2) fails
+
+    async def forget() -> None:
+        async with talking(tmp_path / "s") as client:
+            Images(client, records=records(tmp_path)).forget(ID)
+
+    run(forget())
+    assert place.is_dir()
+    assert "records of pulls are kept: " in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"image": 1}', b"\xff"])

@@ -304,6 +304,7 @@ class _Agent:
                 volumes=node.gates.enabled(IMAGE_VOLUME),
                 handler=node.runtime_classes.handler_of_running,
                 forget=node.images.forget,
+                prune=node.images.prune,
             ),
             report=self._reports.of_node,
             metrics=node.metrics,

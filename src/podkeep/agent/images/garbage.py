@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from podkeep.agent.convert import names
 from podkeep.agent.events import Event
@@ -100,7 +101,8 @@ class ImageUsers:
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
     ``volumes`` says whether images of volumes count (feature gate ImageVolume); those that containers have mounted
-    always do. ``forget`` is told of each image that was removed, on a thread.
+    always do. ``forget`` is told of each image that was removed, and ``prune`` of the names of all that are there at
+    each look; both on a thread.
     """
 
     pods: Callable[[], Iterable[Pod]]
@@ -109,6 +111,7 @@ class ImageUsers:
     handler: Callable[[Pod], str] = lambda pod: pod.spec.runtime_class_name or ""
     """Returns the runtime handler of a pod."""
     forget: Callable[[str], None] = lambda _: None
+    prune: Callable[[Iterable[str]], None] = lambda _: None
 
     def wanted(self) -> set[tuple[str, str]]:
         """Return references with runtime handlers, as :func:`wanted_by` does."""
@@ -220,6 +223,8 @@ class ImageGarbage:
         :raises PodkeepError: if the runtime does not answer.
         """
         answer = await self._client.images.ListImages(api_pb2.ListImagesRequest())
+        known_as = chain.from_iterable((*image.repo_tags, *image.repo_digests) for image in answer.images)
+        await asyncio.to_thread(self._users.prune, known_as)
         # What a tag means may have changed since the last collection; within one, each reference is asked for once.
         self._looked_up = {}
         used = await self._used(answer.images)

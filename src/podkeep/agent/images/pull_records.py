@@ -10,7 +10,8 @@ was not pulled by an agent: it is preloaded.
 Each pull has a file of its own, with a lock as long as it is under way, for there may be several of one name: what one
 of them fails with says nothing of the others. It goes when the pull has failed or what it brought is noted. It stays if
 the agent crashed, or never heard how the pull ended, as ``left``: until an image of that name is pulled, what is here
-of its repository, by whatever tag or digest, may be what that pull brought.
+of its repository, by whatever tag or digest, may be what that pull brought. If nothing of the repository is here when
+all images are looked at, a day later or more, it brought nothing.
 
 Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
 that may not be relied on. Blocking; several agents may share the directory.
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 Policy: TypeAlias = Literal["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"]
 MOST_CREDENTIALS = 100
 """That are kept of one image and repository; the oldest go first."""
+LEFT_S = 24 * 3600.0
+"""After which a pull whose end was not heard has ended, whatever the runtime."""
 _LEFT = "left"
 _KEY = "key"
 _KEY_BYTES = 32
@@ -186,16 +189,30 @@ class PullRecords:
                 access.credentials = access.credentials[-MOST_CREDENTIALS:]
             atomicfile.write(self._pulled / _hashed(image), msgspec.json.encode(record))
 
-    def _begun(self, marker: str) -> list[Path]:
+    def _begun(self, marker: str = "") -> list[Path]:
         """Return the files of pulls whose names start with a marker."""
+        start = f"{marker}." if marker else ""
         try:
-            return [self._pulling / name for name in os.listdir(self._pulling) if name.startswith(f"{marker}.")]
+            return [self._pulling / name for name in os.listdir(self._pulling) if name.startswith(start)]
         except FileNotFoundError:
             return []
 
     def forget(self, image: str) -> None:
         with suppress(FileNotFoundError):
             (self._pulled / _hashed(image)).unlink()
+
+    def prune(self, names: Iterable[Reference], now: float) -> None:
+        """Forget the pulls that brought nothing, though nobody heard so.
+
+        :param names: of all images that are here; asked for only if there are such pulls.
+        :param now: seconds since 1970.
+        """
+        over = [path for path in self._begun() if _age(path, now) > LEFT_S and not lockfile.is_held(path)]
+        if over:
+            here = {_hashed(name.name) for name in names}
+            for path in over:
+                if path.name.partition(".")[0] not in here:
+                    path.unlink(missing_ok=True)
 
     def _make(self) -> None:
         for directory in (self._pulling, self._pulled):
@@ -233,6 +250,14 @@ class PullRecords:
             os.link(new, path)
         new.unlink()
         return path.read_bytes()
+
+
+def _age(path: Path, now: float) -> float:
+    """Return seconds since a file was made or got its name; 0 if it has gone."""
+    try:
+        return now - path.stat().st_ctime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _marker(name: Reference) -> str:

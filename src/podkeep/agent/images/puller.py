@@ -9,10 +9,11 @@ asks again (``worker``).
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -38,6 +39,8 @@ from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.base.registries.reference import Reference
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+
+log = logging.getLogger(__name__)
 
 ShowPull = Callable[[str, Awaitable[str]], Awaitable[str]]
 """Awaits a pull and shows its progress meanwhile: called with the image's name and the pull."""
@@ -179,8 +182,18 @@ class Images:
 
     def forget(self, image: str) -> None:
         """Forget who may use an image, an ID, that was removed; blocks."""
-        if self._records is not None:
-            self._records.forget(image)
+        with _kept_if_it_fails():
+            if self._records is not None:
+                self._records.forget(image)
+
+    def prune(self, names: Iterable[str]) -> None:
+        """Forget pulls that brought nothing; blocks.
+
+        :param names: of all images that the runtime has.
+        """
+        with _kept_if_it_fails():
+            if self._records is not None:
+                self._records.prune(_references(names), time.time())
 
     async def ensure(self, wanted: Wanted, pod: PodPull) -> LocalImage:
         """Return the image, pulled if its policy says so.
@@ -360,6 +373,21 @@ class Images:
         uid = answer.image.uid.value if answer.image.HasField("uid") else None
         user = ImageUser(uid=uid, name=answer.image.username)
         return LocalImage(ref=answer.image.id, user=user, size=answer.image.size)
+
+
+@contextmanager
+def _kept_if_it_fails() -> Iterator[None]:
+    # Who may use an image is then known too well: an error of the disk is no reason to collect no images any more.
+    try:
+        yield
+    except OSError as error:
+        log.warning("records of pulls are kept: %s", error)
+
+
+def _references(names: Iterable[str]) -> Iterator[Reference]:
+    for name in names:
+        with suppress(InvalidArgument):  # of another runtime: no pull of this agent's brought it
+            yield reference.parse(name)
 
 
 def _tagged(image: str, name: Reference) -> str:

@@ -5,7 +5,6 @@ Unlike a JSON decoder this accepts ``null`` as "not set" (as Kubernetes does) an
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +16,7 @@ import msgspec
 from podkeep.api.fields import FieldErrors
 from podkeep.api.scalars import Form
 from podkeep.base.text import base64_text, quantity
+from podkeep.base.text.similar import similar
 
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -79,7 +79,7 @@ def _fields(kind: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
 
 
 def _unknown(name: str, known: Mapping[str, object]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.75)
+    near = similar(name, known)
     return f"unknown field (did you mean {near[0]}?)" if near else "unknown field"
 
 

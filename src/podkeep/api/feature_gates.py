@@ -6,12 +6,12 @@ command line, which hands the result to ``api`` (validation) and ``agent``.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
 from podkeep.base.errors import InvalidConfiguration
+from podkeep.base.text.similar import similar
 
 Component = Literal["api", "agent"]
 """``api``: validation of new objects; ``agent``: turning pods into CRI requests."""
@@ -129,7 +129,7 @@ def read(given: Mapping[str, bool], component: Component) -> FeatureGates:
     known = [gate.name for gate in KNOWN if component in gate.components]
     unknown = sorted(given.keys() - set(known))
     if unknown:
-        near = [match for name in unknown for match in difflib.get_close_matches(name, known, n=1)]
+        near = [match for name in unknown for match in similar(name, known)[:1]]
         raise InvalidConfiguration(
             f"{component}.feature_gates: unrecognized feature gate: {', '.join(unknown)}",
             hint=f"did you mean {' and '.join(dict.fromkeys(near))}?" if near else f"known: {', '.join(known)}",

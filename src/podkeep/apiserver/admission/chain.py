@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Collection, Mapping
 
 from podkeep.apiserver.admission.attributes import Admission, Attributes
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text.similar import similar
 
 ORDER = (
     "NamespaceLifecycle",
@@ -72,7 +72,7 @@ def chain(plugins: Mapping[str, Admission], enable: Collection[str] = (), disabl
         raise ValueError(f"plugins without a place in the order: {', '.join(unordered)}")
     for name in (*enable, *disable):
         if name not in plugins:
-            near = difflib.get_close_matches(name, plugins, n=1)
+            near = similar(name, plugins)
             raise InvalidArgument(
                 f'unknown admission plugin: "{name}"',
                 hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(plugins))}",

@@ -10,5 +10,9 @@ _RATIO = 0.7
 
 
 def similar(word: str, known: Iterable[str]) -> list[str]:
-    """Return the two known words that are most like ``word``, the closest first, if any are like it at all."""
-    return difflib.get_close_matches(word, list(known), n=2, cutoff=_RATIO)
+    """Return the two known words that are most like ``word``, the closest first, if any are like it at all.
+
+    In small letters or capitals is all the same.
+    """
+    by_letters = {name.lower(): name for name in known}
+    return [by_letters[match] for match in difflib.get_close_matches(word.lower(), by_letters, n=2, cutoff=_RATIO)]

@@ -8,13 +8,13 @@ not. Merge keys (``<<``) and aliases work.
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text.similar import similar
 from podkeep.kernel.files import openat
 
 if TYPE_CHECKING:
@@ -252,6 +252,5 @@ def _refuse_odd(text: str, source: str) -> None:
 
 
 def _suggest(key: str, known: Collection[str]) -> str:
-    close: Mapping[str, str] = {name.lower(): name for name in known}
-    match = difflib.get_close_matches(key.lower(), close, n=1)
-    return f"did you mean {close[match[0]]}?" if match else f"known here: {', '.join(sorted(known))}"
+    near = similar(key, known)
+    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(sorted(known))}"

@@ -80,10 +80,10 @@ def name_of(value: Mapping[str, Any], told: Told) -> str:
 
     It begins as that of an event of a kubelet would (client-go: ``makeEvent``) at the moment when the object was made.
     Lists are in the order of names, and clients that sort by times in whole seconds keep it: what led to the object's
-    being on a node comes before what became of it there.
+    being on a node comes before what became of it there, and why it had to wait before that it was done.
     """
     metadata = value["metadata"]
     said = f"{metadata['uid']}\n{told.reason}\n{told.message[:MAX_MESSAGE]}"
-    made = int(rfc3339.seconds(metadata["creationTimestamp"])) * 10**9
+    made = int(rfc3339.seconds(metadata["creationTimestamp"])) * 10**9 + (told.kind == "Normal")
     what = hashlib.sha256(said.encode()).hexdigest()[:16]
     return f"{metadata['name'][:_MAX_BASE].rstrip('-.')}.{made:x}{what}"

@@ -489,6 +489,21 @@ def test_what_is_promised_is_not_given_twice() -> None:
     assert world.where("q") == "n1"
 
 
+def test_in_a_list_why_a_pod_waited_comes_before_that_it_was_scheduled() -> None:
+    """Lists are in the order of names, which are otherwise a hash of what is said."""
+    for number in range(8):
+        world = World()
+        name = f"p{number}"
+        world.put("pods", pod(name, requests={"cpu": "2"}))
+        world.put("nodes", node(cpu="1"))
+        plans = [world.plan(name)]
+        world.put("nodes", node(cpu="4"))
+        plans.insert(0, world.plan(name))
+        told = [write for plan in plans for write in (*plan.writes, *plan.then) if isinstance(write, Create)]
+        names = {write.value["metadata"]["name"]: write.value["reason"] for write in told}
+        assert [names[name] for name in sorted(names)] == ["FailedScheduling", "Scheduled"]
+
+
 def test_why_a_pod_waits_is_told_once_and_then_now_and_then() -> None:
     world = World()
     world.put("nodes", node(cpu="1"))

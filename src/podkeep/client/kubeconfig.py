@@ -101,7 +101,7 @@ class _File(_Base, frozen=True, kw_only=True):
 Part = TypeVar("Part")
 
 
-def find(explicit: str = "", *, socket: str = "", context: str = "") -> Settings:
+def find(explicit: str = "", *, socket: str = "", context: str = "", own: bool = False) -> Settings:
     """Return the API that a person on this machine means.
 
     That is, in order: the file that is named; the files of ``KUBECONFIG``; the embedded API's socket, if it is there
@@ -109,6 +109,8 @@ def find(explicit: str = "", *, socket: str = "", context: str = "") -> Settings
 
     :param socket: the embedded API's socket; empty: it has none.
     :param context: which context of the files; empty: the current one.
+    :param own: this machine is a node with an API of its own. That is meant, then, though it may not serve at the
+        moment: what was meant for it must not reach another cluster.
     :raises FailedPrecondition: if there is none.
     :raises InvalidArgument: if a file is wrong.
     """
@@ -116,7 +118,7 @@ def find(explicit: str = "", *, socket: str = "", context: str = "") -> Settings
         return load([Path(explicit)], context)
     if named := [Path(name) for name in os.environ.get("KUBECONFIG", "").split(os.pathsep) if name]:
         return load([path for path in named if path.exists()] or named[:1], context)
-    if socket and not context and os.access(socket, os.W_OK):
+    if socket and not context and (own or os.access(socket, os.W_OK)):
         return Settings(server=f"unix://{socket}")
     home = Path("~/.kube/config").expanduser()
     if home.exists():

@@ -129,7 +129,9 @@ def test_which_api_is_meant(file: Path, tmp_path: Path, monkeypatch: pytest.Monk
         kubeconfig.find()
     (tmp_path / "home/.kube").mkdir(parents=True)
     (tmp_path / "home/.kube/config").write_text(WHOLE.replace("192.0.2.1", "192.0.2.3"))
-    assert kubeconfig.find(socket=str(tmp_path / "none")).server == "https://192.0.2.3:6443"
+    none = str(tmp_path / "none")
+    assert kubeconfig.find(socket=none).server == "https://192.0.2.3:6443"
+    assert kubeconfig.find(socket=none, own=True).server == f"unix://{none}"
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "api.sock"))
         assert kubeconfig.find(socket=str(tmp_path / "api.sock")).server == f"unix://{tmp_path}/api.sock"

@@ -6,6 +6,7 @@ Does not own: requests (``client``), finding a kubeconfig (``client.kubeconfig``
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -99,7 +100,10 @@ def run(
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
         try:
             settings = kubeconfig.find(
-                reach.kubeconfig, socket=invocation.config.api.unix_socket, context=reach.context
+                reach.kubeconfig,
+                socket=invocation.config.api.unix_socket,
+                context=reach.context,
+                own=os.geteuid() == 0 and connection.was_node(invocation.config),
             )
         except FailedPrecondition as error:
             # The node's own API may not serve yet, as just after a boot.

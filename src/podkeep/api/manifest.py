@@ -21,6 +21,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.support import refuse_unsupported
 from podkeep.api.validation import objects as validation
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text.printable import shortened
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -175,5 +176,4 @@ def _where(value: Any, document: Document, path: str) -> str:
     if not isinstance(kind, str) or not isinstance(name, str):
         return f"{text} (line {document.line})"
     namespace = metadata.get("namespace") or defaults.DEFAULT_NAMESPACE
-    called = f"{kind} {namespace}/{name}"
-    return f"{text} ({called if len(called) <= _SHOWN else called[:_SHOWN] + '…'})"
+    return f"{text} ({shortened(f'{kind} {namespace}/{name}', _SHOWN)})"

@@ -421,6 +421,12 @@ def test_verdict(value: dict[str, Any], happened: list[dict[str, Any]], state: s
     assert verdicts.verdict(value, happened) == verdicts.Verdict(state=state, why=why)
 
 
+def test_a_long_reason_is_seen_to_be_cut() -> None:
+    why = verdicts.verdict(pod("Failed", reason="Evicted", message="so " * 500), []).why
+    assert why.endswith("so so so …")
+    assert len(why) < 320
+
+
 def test_the_first_line_of_a_description_says_why() -> None:
     lines = list(described(pod("Pending", **_container(**WAITS)), [], "pod", 0))
     assert lines[0] == "pod/web in default: ImagePullBackOff: container main: Back-off pulling image"

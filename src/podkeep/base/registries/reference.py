@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.ids import Digest, parse_digest
+from podkeep.base.text.printable import shortened
 
 DEFAULT_HOST = "docker.io"
 _DEFAULT_PREFIX = "library/"
@@ -155,4 +156,4 @@ def _invalid(text: str, why: str, hint: str) -> InvalidArgument:
 
 def _shown(text: str) -> str:
     """Return a text that may be far longer than any name, as it may stand in a message."""
-    return repr(text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…")
+    return repr(shortened(text, _MOST_SHOWN))

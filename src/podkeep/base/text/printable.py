@@ -27,6 +27,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode("ascii") for char in text)
 
 
+def shortened(text: str, most: int) -> str:
+    """Return ``text``, or of one that has more than ``most`` characters these and an ellipsis."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def quote(text: str) -> str:
     """Return a text as Go's ``%q`` writes it: what is not printable is escaped."""
     if text.isprintable() and '"' not in text and "\\" not in text:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from podkeep.base.text.printable import shortened
+
 _MAX_MESSAGE = 300
 _MIRROR = "kubernetes.io/config.mirror"
 _BENIGN = ("ContainerCreating", "PodInitializing")
@@ -173,4 +175,4 @@ def restarts(pod: Mapping[str, Any]) -> int:
 
 def _joined(*parts: object) -> str:
     """Join what is there with colons; of long texts the beginning, as one line."""
-    return ": ".join(" ".join(str(part).split())[:_MAX_MESSAGE] for part in parts if part)
+    return ": ".join(shortened(" ".join(str(part).split()), _MAX_MESSAGE) for part in parts if part)

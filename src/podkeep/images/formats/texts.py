@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.text.printable import shortened
 
 
 class Text(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ _SHOWN = 80
 
 def short(text: str) -> str:
     """Return a foreign text as it may stand in a message: quoted, printable and no longer than a line."""
-    return repr(text if len(text) <= _SHOWN else text[:_SHOWN] + "…")
+    return repr(shortened(text, _SHOWN))
 
 
 def check(text: str, limit: Text, field: str) -> str:

@@ -151,6 +151,21 @@ def test_a_runtime_without_user_namespaces_that_takes_the_place_of_one_gets_no_p
     node.running("new")
 
 
+def test_a_sandbox_that_cannot_be_made_again_is_told_of_when_it_is_tried(node: RunningNode, stub: StubRuntime) -> None:
+    """Not at each look in between: the events of a pod are limited, and why it fails must stay among them."""
+
+    def count(reason: str) -> int:
+        return sum(event["count"] for event in node.events("web") if event["reason"] == reason)
+
+    node.apply(web())
+    node.running("web")
+    with stub.bent(RunPodSandbox=Internal("no room")):
+        stub.end_sandboxes()
+        node.until(lambda: count("FailedCreatePodSandBox") >= 2, "tried again, and counted")
+        assert 1 <= count("SandboxChanged") <= count("FailedCreatePodSandBox") + 1
+    node.pod("web", restarted, "runs again")
+
+
 @pytest.mark.requirement("Q32", "Q86")
 @pytest.mark.parametrize(
     "asked",

@@ -481,8 +481,6 @@ class PodWorker:
             if action.reason:
                 self._listener.event(Event(type="Normal", reason=action.reason, message=action.message))
             return
-        if isinstance(action, CreateSandbox) and action.attempt > 0:
-            self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         if isinstance(action, Wait):
             self._starts_in_user_namespace = False
             await self._news.wait(None if action.until is None else max(action.until - self._clock.now(), 0.0))
@@ -492,6 +490,8 @@ class PodWorker:
         if left > 0:
             await self._news.pause(min(left, _LOOK_IN_BACK_OFF))
             return
+        if isinstance(action, CreateSandbox) and action.attempt > 0:
+            self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         try:
             await self._do(action, observed, admitted)
         except (StepFailed, Unavailable) as failure:

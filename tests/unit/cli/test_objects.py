@@ -328,6 +328,8 @@ UNHEALTHY = {
     "lastTimestamp": "2026-01-01T00:00:02Z",
     "involvedObject": {"fieldPath": "spec.containers{main}"},
 }
+LOST = {"state": {"terminated": {"exitCode": 255, "finishedAt": "2026-01-01T00:00:02Z"}}}
+NO_SANDBOX = {**WARNING, "reason": "FailedCreatePodSandBox", "message": "no such handler"}
 HOOK = {**UNHEALTHY, "reason": "FailedPostStartHook", "message": "PostStartHook failed"}
 BACKOFF = {"type": "Warning", "reason": "BackOff", "message": "Back-off", "lastTimestamp": "2026-01-01T00:00:09Z"}
 OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": "2026-01-01T00:00:01Z"}
@@ -385,6 +387,13 @@ OLDER = {"type": "Warning", "reason": "Old", "message": "old", "lastTimestamp": 
             [UNHEALTHY],
             "CrashLoopBackOff",
             "container main: back-off 10s; before: exit status 3",
+        ),
+        (pod(ready=False, **_container(**LOST)), [NO_SANDBOX], "Error", "FailedCreatePodSandBox: no such handler"),
+        (
+            pod(ready=False, **_container(**LOST)),
+            [{**NO_SANDBOX, "lastTimestamp": "2026-01-01T00:00:01Z"}],
+            "Error",
+            "container main: exit status 255",
         ),
         (pod(ready=False), [], "NotReady", "not ready yet"),
         (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from podkeep.base.text.printable import shortened
@@ -51,7 +51,8 @@ def verdict(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) ->
         said = _joined(status.get("message") or status.get("reason")) or ended or "a container failed"
         return Verdict(state=str(status.get("reason") or "Failed"), why=said)
     if problem := next(_problems(status, happened), None):
-        return problem
+        # What its containers ended with is past; without a sandbox none of them runs again.
+        return replace(problem, why=_without_sandbox(status, happened) or problem.why)
     if phase == "Pending":
         return _pending(status, warning)
     if phase == "Unknown":
@@ -80,6 +81,16 @@ def _problems(status: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) ->
             state = str(terminated.get("reason") or "Error")
             why = _joined(_ended(terminated), _cause(container, terminated, events))
             yield Verdict(state=state, why=f"container {container.get('name')}: {why}")
+
+
+def _without_sandbox(status: Mapping[str, Any], events: Iterable[Mapping[str, Any]]) -> str:
+    """Return why a pod that ran has no sandbox any more; empty if it has one, as far as its containers show."""
+    states = [container.get("state") or {} for container in _containers(status)]
+    last = max((str((state.get("terminated") or {}).get("finishedAt") or "") for state in states), default="")
+    if not last or any("running" in state for state in states):
+        return ""
+    failed = (event for event in events if event.get("reason") == "FailedCreatePodSandBox")
+    return newest_warning(event for event in failed if event_time(event) >= last)
 
 
 def _cause(container: Mapping[str, Any], terminated: Mapping[str, Any], events: Sequence[Mapping[str, Any]]) -> str:

@@ -255,6 +255,7 @@ def test_another_boot_is_noticed_whatever_processes_have_the_old_numbers(house: 
     assert (now.infra, now.made_cgroups) == ((None, ()) if gone else (me, ("/podkeep-unit",)))
     assert status.state is (ContainerState.EXITED if gone else ContainerState.RUNNING)
     assert status.process == (None if gone else me)
+    assert status.message == ("the machine was rebooted before it ended" if gone else "")
     assert records.boot == procfs.boot_id()
 
 

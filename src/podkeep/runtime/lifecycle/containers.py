@@ -568,7 +568,13 @@ def without_classes(status: ContainerStatus) -> ContainerStatus:
     return msgspec.structs.replace(status, class_resources={}, class_change={})
 
 
-def ended_status(container: Container, layout: Layout, oom_kills: Callable[[], int]) -> ContainerStatus:
+def ended_status(
+    container: Container,
+    layout: Layout,
+    oom_kills: Callable[[], int],
+    *,
+    why_unknown: str = "its conmon ended without noting the exit code",
+) -> ContainerStatus:
     """Return the status of a container whose processes are gone: the exit code conmon noted, or ContainerStatusUnknown.
 
     :param oom_kills: returns what the container's cgroup has counted, 0 if it is gone.
@@ -581,7 +587,7 @@ def ended_status(container: Container, layout: Layout, oom_kills: Callable[[], i
             finished_at=time.time_ns(),
             exit_code=UNKNOWN_EXIT_CODE,
             reason="ContainerStatusUnknown",
-            message="its conmon ended without noting the exit code",
+            message=why_unknown,
         )
     code, finished = noted
     # A file's time is that of the kernel's last tick: of a program that ended at once, before its start.

@@ -115,7 +115,10 @@ class Recovery:
         for container in self.state.containers():
             ended = container.status
             if ended.state.lives:
-                ended = ended_status(container, self.layout, lambda: 0)  # its cgroup was of the last boot, too
+                # Its cgroup was of the last boot, too.
+                ended = ended_status(
+                    container, self.layout, lambda: 0, why_unknown="the machine was rebooted before it ended"
+                )
             ended = msgspec.structs.replace(ended, process=None, monitor=None)
             self.state.set_container(container.id, ended, ending=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -115,11 +116,16 @@ def _seen(invocation: Invocation, told: NodeReport, name: str) -> Seen:
             happened = (await api.client.list(EVENTS, fields="type=Warning")).get("items") or []
         return Seen(node=node, pods=[*found, *waiting], events=happened)
 
-    reach = Reach() if told.embedded and invocation.config.api.unix_socket else Reach(kubeconfig=told.kubeconfig)
+    # It is this node that root asks about, whatever KUBECONFIG names; others have no way to it but that.
+    embedded = told.embedded and invocation.config.api.unix_socket
+    reach = Reach(is_own=os.geteuid() == 0) if embedded else Reach(kubeconfig=told.kubeconfig)
     try:
         return run(invocation, reach, ask)
     except PodkeepError as error:
-        return Seen(problem=error.message)
+        from podkeep.client.errors import ApiError
+
+        refused = isinstance(error, ApiError)
+        return Seen(problem=f"the API {'refuses' if refused else 'does not answer'}: {error.message}")
 
 
 def not_running(name: str, config: Config) -> Status:
@@ -177,7 +183,7 @@ def _summary(down: Sequence[DaemonReport], seen: Seen, node: str, unwell: int) -
         f"{daemon.name} {'has ended' if daemon.had_served else 'cannot start'}: {daemon.reason}" for daemon in failed
     ] or [f"{daemon.name} is {daemon.state}" for daemon in down]
     if not down and seen.problem:
-        parts.append(f"the API does not answer: {seen.problem}")
+        parts.append(seen.problem)
     if node and (node != "Ready" or not parts):
         parts.append(node)
     if not node and not parts:
@@ -199,7 +205,7 @@ def lines(status: Status, now: float) -> Iterable[str]:
         yield f"pods: {counts}"
     elif status.daemons:
         yield ""
-        yield "pods: none" if status.are_pods_known else "pods: not known, the API does not answer; they run on"
+        yield "pods: none" if status.are_pods_known else "pods: not known, the API does not say; they run on"
     if status.unwell:
         yield ""
         rows_ = [

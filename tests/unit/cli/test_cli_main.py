@@ -250,6 +250,32 @@ def test_verbs_on_a_node_whose_daemons_are_down_say_that_it_starts_them_again(tm
         os.close(held)
 
 
+@pytest.mark.slow
+def test_status_is_that_of_this_node_whatever_kubeconfig_names(tmp_path: Path) -> None:
+    config, runs, other = tmp_path / "podkeep.toml", tmp_path / "node", tmp_path / "other.conf"
+    config.write_text(
+        f'[runtime]\nsocket = "{tmp_path}/none.sock"\n[node]\nrun = "{runs}"\n'
+        f'[api]\nunix_socket = "{tmp_path}/api.sock"\n'
+    )
+    other.write_text(
+        "clusters: [{name: a, cluster: {server: 'http://127.0.0.1:9'}}]\n"
+        "contexts: [{name: a, context: {cluster: a}}]\ncurrent-context: a\n"
+    )
+    runs.mkdir()
+    serves = (DaemonReport(name="api", state="ready"),)
+    told = NodeReport(pid=1, name="one", runtime=f"{tmp_path}/none.sock", kubeconfig="", embedded=True, daemons=serves)
+    node_report.write(runs, told)
+    held = lockfile.acquire(runs / node_report.LOCK)
+    try:
+        done = podkeep("status", PODKEEP_CONFIG=str(config), KUBECONFIG=str(other))
+    finally:
+        os.close(held)
+    assert done.returncode == main.EXIT_FAILED
+    assert done.stdout.startswith(
+        f"node one: the API does not answer: no API answers on {tmp_path}/api.sock: no such socket\n"
+    )
+
+
 def test_each_problem_has_a_line() -> None:
     error = NotFound("first\nsecond", hint="do this")
     assert error_text(error) == "podkeep: first\npodkeep: second\nhint: do this"

@@ -15,7 +15,7 @@ def test_a_daemon_that_is_started_again(had_served: bool, said: str) -> None:
     found = status.judged(told, "one", status.Seen(problem="no socket"), 0.0)
     shown = list(status.lines(found, 0.0))
     assert shown[0] == f"node one: {said}"
-    assert shown[-1] == "pods: not known, the API does not answer; they run on"
+    assert shown[-1] == "pods: not known, the API does not say; they run on"
 
 
 def test_what_is_wrong_with_a_daemon_that_serves_is_in_the_first_line() -> None:

@@ -23,6 +23,7 @@ from podkeep.cli.objects import kinds
 
 if TYPE_CHECKING:
     from podkeep.client.client import Client
+    from podkeep.client.settings import Settings
 
 Result = TypeVar("Result")
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -38,6 +39,8 @@ class Reach:
     namespace: str = ""
     everywhere: bool = False
     """All namespaces."""
+    is_own: bool = False
+    """This node's own API, whatever KUBECONFIG names."""
 
 
 class Api:
@@ -94,24 +97,10 @@ def run(
     """
 
     async def connected() -> Result:
-        from podkeep.client import kubeconfig
         from podkeep.client.client import Client
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
-        try:
-            settings = kubeconfig.find(
-                reach.kubeconfig,
-                socket=invocation.config.api.unix_socket,
-                context=reach.context,
-                own=os.geteuid() == 0 and connection.was_node(invocation.config),
-            )
-        except FailedPrecondition as error:
-            # The node's own API may not serve yet, as just after a boot.
-            if reach.kubeconfig or node_report.of(invocation.config) is None:
-                raise
-            raise FailedPrecondition(
-                error.message, hint="`podkeep status` says whether this node's API serves"
-            ) from error
+        settings = _settings(invocation, reach)
         if settings.server == f"unix://{invocation.config.api.unix_socket}":
             connection.require_api(invocation)
         client = Client(settings, on_warning=None if quiet else _Warnings())
@@ -121,6 +110,27 @@ def run(
             await client.close()
 
     return interruptible.run(connected())
+
+
+def _settings(invocation: Invocation, reach: Reach) -> Settings:
+    """Return how the API that is meant is reached.
+
+    :raises FailedPrecondition: if there is none.
+    """
+    from podkeep.client import kubeconfig
+    from podkeep.client.settings import Settings
+
+    socket = invocation.config.api.unix_socket
+    if reach.is_own:
+        return Settings(server=f"unix://{socket}")
+    own = os.geteuid() == 0 and connection.was_node(invocation.config)
+    try:
+        return kubeconfig.find(reach.kubeconfig, socket=socket, context=reach.context, own=own)
+    except FailedPrecondition as error:
+        # The node's own API may not serve yet, as just after a boot.
+        if reach.kubeconfig or node_report.of(invocation.config) is None:
+            raise
+        raise FailedPrecondition(error.message, hint="`podkeep status` says whether this node's API serves") from error
 
 
 def _dry_run(_ctx: click.Context, _parameter: click.Parameter, value: str) -> bool:

@@ -1,4 +1,4 @@
-"""A key in the keyring of the machine's root, for tests that look who can find it."""
+"""Keys in the keyrings of the machine's root and of a session, for tests that look who can find them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _ADD_KEY, _KEYCTL = 248, 250  # system calls of x86_64
-_USER_KEYRING = -4
-_UNLINK = 9
+_SESSION_KEYRING, _USER_KEYRING = -3, -4
+_JOIN_SESSION_KEYRING, _UNLINK, _SEARCH = 1, 9, 10
 
 
 def _call(number: int, *arguments: bytes | ctypes.c_long) -> int:
@@ -29,3 +29,22 @@ def root_key(description: bytes, content: bytes) -> Iterator[None]:
         yield
     finally:
         _call(_KEYCTL, ctypes.c_long(_UNLINK), ctypes.c_long(key), keyring)
+
+
+def join_session() -> None:
+    """Take a new session keyring, as a login and the service manager do for what they start; it has no name."""
+    _call(_KEYCTL, ctypes.c_long(_JOIN_SESSION_KEYRING), ctypes.c_long(0))
+
+
+def session_key(description: bytes, content: bytes) -> None:
+    """Have a key of type ``user`` in the session keyring, with which it ends."""
+    _call(_ADD_KEY, b"user", description, content, ctypes.c_long(len(content)), ctypes.c_long(_SESSION_KEYRING))
+
+
+def in_session(description: bytes) -> bool:
+    """Say whether there is such a key in the session keyring."""
+    try:
+        _call(_KEYCTL, ctypes.c_long(_SEARCH), ctypes.c_long(_SESSION_KEYRING), b"user", description, ctypes.c_long(0))
+    except OSError:
+        return False
+    return True

@@ -14,8 +14,10 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import FailedPrecondition
-from podkeep.kernel.process import procfs
+from podkeep.kernel.process import keyring, procfs
 from podkeep.runtime.oci import entering
+from support import keys
+from support.escaped import PROGRAMS
 
 PROGRAM = Path(__file__).with_name("programs") / "killed_while_entering.py"
 TIMEOUT_S = 30
@@ -46,6 +48,18 @@ def test_children_inherit_what_was_entered() -> None:
         stdout=subprocess.PIPE,
     )
     assert process.communicate()[0] == b"321\n"
+
+
+@pytest.mark.parametrize("enter", [None, lambda _: None])
+def test_has_an_empty_session_keyring(enter: entering.Enter | None) -> None:
+    def start() -> subprocess.Popen[bytes]:
+        keys.session_key(b"podkeep-test", b"secret")
+        argv = [sys.executable, str(PROGRAMS / "finds_key.py"), "podkeep-test"]
+        assert subprocess.check_output(argv) == b"found\n"
+        return entering.popen(argv, enter, stdout=subprocess.PIPE)
+
+    # On a thread with a keyring of its own, so that no key is left to this process.
+    assert keyring.with_an_empty_one(start).communicate()[0] == b"not found\n"
 
 
 def test_a_refusal_ends_it_before_it_ran(tmp_path: Path) -> None:

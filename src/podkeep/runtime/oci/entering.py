@@ -1,8 +1,9 @@
 """Starting a program that is somewhere before it does anything, so that everything it starts is there, too.
 
-Owns: the wait between a process's start and its program. Some things are inherited from the parent alone, such as the
-group of resctrl: a command that is run in a container would begin in the daemon's. Called by ``driver.py`` and
-``exec.py``. Does not own: where it is put (``class_resources/registry.py``).
+Owns: the wait between a process's start and its program, and what it has not of the daemon's. Some things are inherited
+from the parent alone, such as the group of resctrl and the session keyring: a command that is run in a container would
+begin in the daemon's. Called by ``driver.py`` and ``exec.py``. Does not own: where it is put
+(``class_resources/registry.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from podkeep.base import spawn
+from podkeep.kernel.process import keyring
 
 Enter: TypeAlias = Callable[[int], None]
 """Puts the process of this ID where it belongs, or raises."""
@@ -27,21 +29,22 @@ killed leaves nothing waiting. A process with threads may not fork and wait itse
 def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subprocess.Popen[bytes]:
     """Start ``argv`` as :class:`subprocess.Popen` does, after ``enter`` was called with its process ID.
 
-    The program inherits the end of a pipe in which there is nothing any more; OCI runtimes pass on nothing but what
-    they are told to.
+    It has a session keyring of its own: crun gives one to a container, and none to a command in it, where runc gives
+    that the container's. The program inherits the end of a pipe in which there is nothing any more; OCI runtimes pass
+    on nothing but what they are told to.
 
     :raises FileNotFoundError: if there is no such program.
     :raises PodkeepError: what ``enter`` raised; the program has not run then.
     """
     if enter is None:
-        return subprocess.Popen(argv, **options)
+        return _popen(argv, **options)
     if spawn.find(argv[0], options.get("env", os.environ).get("PATH")) is None:
         # Later it would be the exit code of a command that never was.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
     told, tell = os.pipe2(os.O_CLOEXEC)
     try:
         waiting = [*_WAITING, f"/proc/self/fd/{told}", *argv]
-        process = subprocess.Popen(waiting, pass_fds=(told,), **options)
+        process = _popen(waiting, pass_fds=(told,), **options)
         try:
             # The shell waits at the pipe meanwhile: nothing of the program has run.
             enter(process.pid)
@@ -57,3 +60,7 @@ def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subproces
         os.close(told)
         os.close(tell)
     return process
+
+
+def _popen(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    return keyring.with_an_empty_one(lambda: subprocess.Popen(argv, **options))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
+import json
 import os
 import resource
 import select
@@ -10,19 +12,19 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
-from kernel.isolation import in_child, in_new_namespaces
+from kernel.isolation import as_root_of, in_child, in_new_namespaces
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
 from podkeep.kernel import libc
 from podkeep.kernel.files import openat
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountAttr
-from podkeep.kernel.namespace import namespaces
+from podkeep.kernel.namespace import namespaces, nshelper
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from support import unanswering
@@ -32,6 +34,9 @@ from support.timeout import TIMEOUT_S
 USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
 PID, MNT = NamespaceKind.PID, NamespaceKind.MNT
 ALL = frozenset({USER, NET, IPC, UTS})
+_PR_SET_DUMPABLE = 4
+_MAPPED = "0 5000 1000\n"
+_LIBC = ctypes.CDLL(None)
 IN_USERNS = {NET: CloneFlag.NEWNET, IPC: CloneFlag.NEWIPC, UTS: CloneFlag.NEWUTS}
 
 
@@ -103,6 +108,67 @@ def test_without_a_user_namespace_the_host_owns_them(helper: NamespaceHelper) ->
             owner = namespaces.owner(fds[kind])
             assert namespaces.identity(owner) == namespaces.identity("/proc/self/ns/user")
             os.close(owner)
+
+
+def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> None:
+    """Instances of inotify and namespaces are counted for the owners of user namespaces as well (namespaces(7))."""
+    machine = helper.user_namespace(block(1_000_000, 100_000))  # it stands for one, so that the real one is left alone
+    try:
+        found = as_root_of(machine, _pod_and_root_take)
+    finally:
+        os.close(machine)
+    assert found == {"pod": [20, 20], "root": [2, 2]}
+
+
+def _pod_and_root_take() -> dict[str, list[int]]:
+    for name in ("max_inotify_instances", "max_uts_namespaces"):
+        Path("/proc/sys/user", name).write_text("20")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        with suppress(BaseException):
+            _take_as_pod(theirs)
+        os._exit(0)
+    theirs.close()
+    assert ours.recv(100) == b"{}"
+    for name in ("uid_map", "gid_map"):
+        Path(f"/proc/{pid}/{name}").write_text(_MAPPED)
+    ours.send(b"{}")
+    pod_ = json.loads(ours.recv(100))
+    # The pod keeps what it has until root has had its turn.
+    found = {"pod": pod_, "root": in_child(lambda: _taken(2))}
+    ours.close()
+    os.waitpid(pid, 0)
+    return found
+
+
+def _take_as_pod(channel: socket.socket) -> None:
+    become_owner = nshelper._become_owner
+
+    def become_owner_and_dumpable(uid: int) -> None:
+        become_owner(uid)
+        _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+
+    # Otherwise its files in /proc are the real root's alone.
+    _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
+    nshelper._become_owner = become_owner_and_dumpable
+    request = {"uids": _MAPPED, "gids": _MAPPED, "hostname": None, "sysctls": {}}
+    nshelper._enter(channel, request, ["USER"], [])
+    channel.send(json.dumps(_taken(40)).encode())
+    channel.recv(1)
+
+
+def _taken(wanted: int) -> list[int]:
+    """Return how many of so many instances and namespaces this process got, which it keeps."""
+    instances = sum(_LIBC.inotify_init1(0) >= 0 for _ in range(wanted))
+    held = 0
+    with suppress(KernelCallError):
+        for _ in range(wanted):
+            libc.unshare(CloneFlag.NEWUTS)
+            os.open("/proc/self/ns/uts", os.O_RDONLY)
+            held += 1
+    return [instances, held]
 
 
 @pytest.mark.requirement("U27", "U57")

@@ -32,6 +32,7 @@ has no descriptor of any pod, and ends with its one request.
 
     helper                          child
       | fork ------------------------> |
+      |                                | become the user that the pod's root is on the machine
       |                                | unshare(NEWUSER)
       | <----------------- "unshared"  |
       | write uid_map, gid_map         |
@@ -46,6 +47,7 @@ has no descriptor of any pod, and ends with its one request.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import functools
@@ -80,6 +82,12 @@ KIND_FLAGS = {
 _PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
 _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
 """Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
+
+_PR_SET_SECUREBITS = 28
+_SECBIT_NO_SETUID_FIXUP = 1 << 2
+_prctl = ctypes.CDLL(None, use_errno=True)["prctl"]
+_prctl.argtypes = (ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong)
+_prctl.restype = ctypes.c_int
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCSIFFLAGS = 0x8914
@@ -463,6 +471,7 @@ def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
 
 def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> None:
     if "USER" in kinds:
+        _become_owner(int(request["uids"].split(maxsplit=2)[1]))
         hint = "sysctl user.max_user_namespaces limits their number; a kernel without CONFIG_USER_NS has none"
         libc.unshare(CloneFlag.NEWUSER, hint)
         helper.send(b"{}")
@@ -482,6 +491,18 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         _loopback_up()
     for path, value in sysctls:
         write_sysctl(path, value)
+
+
+def _become_owner(uid: int) -> None:
+    """Become a user of the machine, in name only: all capabilities are kept.
+
+    What is counted in a user namespace is counted for its owner, too: namespaces, inotify's instances (128 by default,
+    /proc/sys/user), messages in queues, pending signals. If that were root, each pod could use up what the machine has
+    of these, and other pods.
+    """
+    if _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == -1:
+        raise KernelCallError("prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)", ctypes.get_errno())
+    _call(f"setresuid(-1, {uid}, -1)", os.setresuid, -1, uid, -1)
 
 
 def _become_root() -> None:

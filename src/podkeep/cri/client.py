@@ -16,8 +16,9 @@ from podkeep.cri import transport
 
 # isort: split
 import grpc.aio
+from google.protobuf.message import DecodeError
 
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable, Unimplemented
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, PodkeepError, Unavailable, Unimplemented
 from podkeep.cri import status
 from podkeep.cri.v1 import api_pb2_grpc, podkeep_pb2_grpc
 
@@ -147,7 +148,10 @@ class CriClient:
 
 
 class _Translating:
-    """What a generated stub needs of a channel, with our errors and deadlines."""
+    """What a generated stub needs of a channel, with our errors and deadlines.
+
+    Answers are decoded here: of one that cannot be read, gRPC would make None and a traceback in the log.
+    """
 
     def __init__(self, channel: grpc.aio.Channel, client: CriClient) -> None:
         self._channel = channel
@@ -155,15 +159,15 @@ class _Translating:
         self._socket = client.socket
         self._timeout = client.default_timeout
 
-    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        rpc = self._channel.unary_unary(method, *args, **kwargs)
+    def unary_unary(self, method: str, *, response_deserializer: Any, **kwargs: Any) -> Callable[..., Any]:
+        rpc = self._channel.unary_unary(method, **kwargs)
 
         async def call(request: Any, *, timeout: float | None = None) -> Any:
             limit = self._limit(method, request) if timeout is None else timeout
             started = time.monotonic()
             try:
-                answer = await rpc(request, timeout=limit)
-            except grpc.aio.AioRpcError as error:
+                answer = response_deserializer(await rpc(request, timeout=limit))
+            except (grpc.aio.AioRpcError, DecodeError) as error:
                 failure = self._error(method, error, limit)
                 self._observed(method, request, started, failure)
                 raise failure from error
@@ -172,16 +176,16 @@ class _Translating:
 
         return call
 
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Callable[..., Any]:
-        rpc = self._channel.unary_stream(method, *args, **kwargs)
+    def unary_stream(self, method: str, *, response_deserializer: Any, **kwargs: Any) -> Callable[..., Any]:
+        rpc = self._channel.unary_stream(method, **kwargs)
 
         async def call(request: Any, *, timeout: float | None = None) -> AsyncIterator[Any]:
             stream = rpc(request, timeout=timeout)
             try:
                 async for answer in stream:
-                    yield answer
+                    yield response_deserializer(answer)
                 self._client.lost += 1  # a runtime that ends in order ends the streams of its events
-            except grpc.aio.AioRpcError as error:
+            except (grpc.aio.AioRpcError, DecodeError) as error:
                 raise self._error(method, error, timeout) from error
             finally:
                 stream.cancel()  # no effect on a stream that has ended
@@ -202,7 +206,9 @@ class _Translating:
         # The runtime has the work's own time, and beyond it the usual one to answer.
         return min(self._timeout + max(int(request.timeout), 0), MAX_TIMEOUT)
 
-    def _error(self, method: str, error: grpc.aio.AioRpcError, limit: float | None) -> PodkeepError:
+    def _error(self, method: str, error: grpc.aio.AioRpcError | DecodeError, limit: float | None) -> PodkeepError:
+        if isinstance(error, DecodeError):  # grpc-go's code for it, which a kubelet has
+            return Internal(f"the runtime on {self._socket} answered {method[1:]} with what cannot be read: {error}")
         code, details = error.code(), error.details() or ""
         if code is grpc.StatusCode.UNAVAILABLE:
             self._client.lost += 1

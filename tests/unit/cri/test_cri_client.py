@@ -14,7 +14,7 @@ import grpc.aio
 import pytest
 from cri_endpoint import run, serving
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable, Unimplemented
+from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, Unavailable, Unimplemented
 from podkeep.cri.client import DEFAULT_TIMEOUT, CriClient
 from podkeep.cri.v1 import api_pb2, podkeep_pb2
 
@@ -175,6 +175,50 @@ def test_each_call_has_the_deadline_that_its_work_needs(path: Path) -> None:
         # The server sees what is left of it; gRPC rounds it up by a hundredth at most.
         assert value is not None
         assert limit - DEFAULT_TIMEOUT < value <= limit * 1.01
+
+
+class _Bytes(grpc.GenericRpcHandler):
+    """Answers every RPC with bytes that are no message."""
+
+    def service(self, details: Any) -> Any:
+        async def answer(_data: bytes, _context: Any) -> bytes:
+            return b"\x0a\xff"
+
+        async def stream(_data: bytes, context: Any) -> None:
+            await context.write(b"\x0a\xff")
+
+        if details.method.endswith("/GetContainerEvents"):
+            return grpc.unary_stream_rpc_method_handler(stream)
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+def test_an_answer_that_is_no_message_is_an_error_of_the_call(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> list[str]:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((_Bytes(),))
+        server.add_insecure_port(f"unix:{path}")
+        await server.start()
+        told: list[str] = []
+        try:
+            async with CriClient(str(path)) as client:
+                client.observe = lambda rpc, _request, _seconds, error: told.append(f"{rpc}: {type(error).__name__}")
+                with pytest.raises(Internal) as caught:
+                    await client.runtime.Version(api_pb2.VersionRequest())
+                told.append(caught.value.message)
+                with pytest.raises(Internal) as caught:
+                    async for _ in client.runtime.GetContainerEvents(api_pb2.GetEventsRequest()):
+                        pass
+                told.append(caught.value.message)
+        finally:
+            await server.stop(None)
+        return told
+
+    observed, version, events = run(main())
+    assert observed == "Version: Internal"
+    said = f"the runtime on {path} answered runtime.v1.RuntimeService/%s with what cannot be read: "
+    assert version.startswith(said % "Version")
+    assert events.startswith(said % "GetContainerEvents")
+    assert caplog.records == []
 
 
 @pytest.mark.slow

@@ -182,12 +182,9 @@ class Observer:
                 )
             except NotFound:
                 ready = False
-        if answer is not None and ready and item.id not in self._ips:
-            network = answer.status.network
-            addresses = (network.ip, *(extra.ip for extra in network.additional_ips))
-            # One that has none yet is asked again.
-            if found := tuple(address for address in addresses if _is_address(address)):
-                self._ips[item.id] = found
+        # One that has none yet is asked again.
+        if answer is not None and ready and item.id not in self._ips and (found := _addresses(answer.status.network)):
+            self._ips[item.id] = found
         if answer is not None and not answer.timestamp:  # CRI, PodSandboxStatusResponse: of those that send events
             self._tells, answer = False, None
         view = SandboxView(
@@ -255,12 +252,21 @@ def _unidentified(container: str) -> Internal:
     return Internal(f"the runtime's status of container {container} has no ID or no name of it")
 
 
-def _is_address(text: str) -> bool:
+def _addresses(network: api_pb2.PodSandboxNetworkStatus) -> tuple[str, ...]:
+    """Return the first of each family, as a kubelet (sortPodIPs): a status can have no more."""
+    found: dict[int, str] = {}
+    for text in (network.ip, *(extra.ip for extra in network.additional_ips)):
+        if version := _version(text):
+            found.setdefault(version, text)
+    return tuple(found.values())
+
+
+def _version(text: str) -> int:
+    """Return 4 or 6; 0 for what is no address, as one with a zone is for Kubernetes."""
     try:
-        ip_address(text)
+        return 0 if "%" in text else ip_address(text).version
     except ValueError:
-        return False
-    return True
+        return 0
 
 
 def _user(status: api_pb2.ContainerStatus) -> ContainerUser | None:

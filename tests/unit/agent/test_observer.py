@@ -25,6 +25,7 @@ class Runtime:
 
     def __init__(self, at: int = 0) -> None:
         self.at = at
+        self.addresses = ["192.0.2.1"]
         self.calls: Counter[str] = Counter()
         self.statuses = [
             api.ContainerStatus(
@@ -56,7 +57,9 @@ class Runtime:
         self.calls["PodSandboxStatus"] += 1
         if request.pod_sandbox_id != "s1":
             raise NotFound("of another pod")
-        status = api.PodSandboxStatus(id="s1", network=api.PodSandboxNetworkStatus(ip="192.0.2.1"))
+        first, *others = self.addresses
+        network = api.PodSandboxNetworkStatus(ip=first, additional_ips=[api.PodIP(ip=address) for address in others])
+        status = api.PodSandboxStatus(id="s1", network=network)
         return api.PodSandboxStatusResponse(
             status=status, timestamp=self.at, containers_statuses=self.statuses if self.at else ()
         )
@@ -147,3 +150,20 @@ def test_a_user_that_the_api_does_not_know_is_none(number: int, tmp_path: Path) 
         status.user.linux.supplemental_groups.extend(groups)
     seen, _ = looks(tmp_path / "s", runtime)
     assert [view.user for view in seen.containers["main"]] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [
+        (["192.0.2.1", "192.0.2.2", "fd00::1", "fd00::2"], ("192.0.2.1", "fd00::1")),
+        (["fd00::1", *(f"192.0.{number >> 8}.{number & 255}" for number in range(1 << 16))], ("fd00::1", "192.0.0.0")),
+        (["fe80::1%eth0", "fe80::1%\n192.0.2.9 example.com", "192.0.2.1"], ("192.0.2.1",)),
+    ],
+    ids=["two", "thousands", "zones"],
+)
+def test_a_pod_has_one_address_of_each_family(told: list[str], seen: tuple[str, ...], tmp_path: Path) -> None:
+    """The API takes no more in a status, and none with a zone."""
+    runtime = Runtime(at=7)
+    runtime.addresses = told
+    observed, _ = looks(tmp_path / "s", runtime)
+    assert observed.sandboxes[0].ips == seen

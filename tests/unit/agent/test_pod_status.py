@@ -561,6 +561,13 @@ def test_what_others_change_is_news_for_a_worker(change: dict[str, dict[str, Any
     assert tells_anew(pod, msgspec.structs.replace(pod, **parts))
 
 
+def test_an_id_of_megabytes_leaves_a_status_that_an_api_takes() -> None:
+    seen = observed(view("a", State.RUNNING, id="x" * (2 << 20)))
+    status = status_of(make(containers=("a",)), seen)
+    assert status.container_statuses[0].container_id.startswith("podkeep://xxx")
+    assert len(msgspec.json.encode(status)) < 10_000
+
+
 def test_a_user_with_thousands_of_groups_leaves_a_status_that_an_api_takes() -> None:
     """They are the image's, and a pod whose statuses are refused cannot be deleted."""
     many = ContainerUser(linux=LinuxContainerUser(uid=1, gid=2, supplemental_groups=tuple(range(1 << 16))))

@@ -45,6 +45,8 @@ _DONE_BEFORE = (
 )
 # A kubelet reports exit code 137 (128 + SIGKILL) for a container that the runtime no longer has.
 _KILLED = 137
+_MAX_ID = 4096
+"""Characters of a container's ID: one of megabytes would keep all of the status from being told."""
 _MAX_WAITING = 256 * 1024
 """Bytes of what all containers of a pod wait for: hooks print what they like, and a status has to fit in a request."""
 _MAX_WAITING_EACH = 4096
@@ -247,7 +249,7 @@ class ContainerStatuses:
         )
 
     def _id(self, view: ContainerView) -> str:
-        return f"{self._facts.runtime}://{view.id}"
+        return f"{self._facts.runtime}://{view.id[:_MAX_ID]}"
 
     def _restarts(self, view: ContainerView, before: ContainerStatus | None) -> int:
         if before is None:

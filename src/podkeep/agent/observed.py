@@ -141,6 +141,9 @@ class Observer:
         # A runtime that does not filter must not have one pod take another's sandbox for its own.
         looks = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
         views = await self._containers(looks)
+        # What the runtime has no more is forgotten: each attempt of a container has another ID.
+        self._final = {view.id: view for view in views if view.state is State.EXITED}
+        self._ips = {sandbox.id: sandbox.ips for sandbox, _ in looks if sandbox.ips}
         by_name: dict[str, list[ContainerView]] = {}
         for view in views:
             by_name.setdefault(view.name, []).append(view)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,7 @@ from typing import Any
 import pytest
 
 from podkeep.agent.convert import names
-from podkeep.agent.observed import Observed, Observer, State
+from podkeep.agent.observed import ContainerView, Observed, Observer, State
 from podkeep.base.errors import Internal, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from unit.cri.cri_endpoint import run, talking
@@ -111,6 +113,25 @@ def test_a_runtime_that_does_not_is_asked_once_for_what_cannot_change(tmp_path: 
     runtime = Runtime()
     looks(tmp_path / "s", runtime, times=3)
     assert runtime.calls == {"ListPodSandbox": 3, "PodSandboxStatus": 1, "ListContainers": 3, "ContainerStatus": 4}
+
+
+@pytest.mark.parametrize("at", [0, 7])
+def test_attempts_that_the_runtime_has_no_more_are_forgotten(at: int, tmp_path: Path) -> None:
+    """A container that crashes for a year has 100,000 of them."""
+    runtime = Runtime(at=at)
+    held: list[weakref.ref[ContainerView]] = []
+
+    async def look() -> None:
+        async with talking(tmp_path / "s", runtime=runtime.handlers) as client:
+            observer = Observer(client, "u1")
+            for attempt in range(5):
+                runtime.statuses[0].id = f"ended{attempt}"
+                held.extend(weakref.ref(view) for view in (await observer.read()).containers["main"][1:])
+            gc.collect()
+            assert [view.id for reference in held if (view := reference()) is not None] == ["ended4"]
+
+    run(look())
+    assert len(held) == 5
 
 
 def test_a_status_without_a_name_is_not_believed(tmp_path: Path) -> None:

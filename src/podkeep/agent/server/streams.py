@@ -7,7 +7,7 @@ WebSocket), which are between the client and the runtime's streaming server. Tex
 from __future__ import annotations
 
 import ssl
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -82,28 +82,34 @@ def is_tunnel(request: Request) -> bool:
 
 async def running_container(client: CriClient, uid: str, container: str) -> str | None:
     """Return the ID of a pod's running container; None if there is none."""
+    selector = {POD_UID: uid, CONTAINER_NAME: container}
     answer = await client.runtime.ListContainers(
         api_pb2.ListContainersRequest(
             filter=api_pb2.ContainerFilter(
-                state=api_pb2.ContainerStateValue(state=api_pb2.CONTAINER_RUNNING),
-                label_selector={POD_UID: uid, CONTAINER_NAME: container},
+                state=api_pb2.ContainerStateValue(state=api_pb2.CONTAINER_RUNNING), label_selector=selector
             )
         )
     )
-    newest = max(answer.containers, key=lambda item: item.created_at, default=None)
-    return None if newest is None else newest.id
+    return _newest(answer.containers, selector)
 
 
 async def ready_sandbox(client: CriClient, uid: str) -> str | None:
     """Return the ID of a pod's sandbox that runs; None if there is none."""
+    selector = {POD_UID: uid}
     answer = await client.runtime.ListPodSandbox(
         api_pb2.ListPodSandboxRequest(
             filter=api_pb2.PodSandboxFilter(
-                state=api_pb2.PodSandboxStateValue(state=api_pb2.SANDBOX_READY), label_selector={POD_UID: uid}
+                state=api_pb2.PodSandboxStateValue(state=api_pb2.SANDBOX_READY), label_selector=selector
             )
         )
     )
-    newest = max(answer.items, key=lambda item: item.created_at, default=None)
+    return _newest(answer.items, selector)
+
+
+def _newest(listed: Iterable[api_pb2.PodSandbox | api_pb2.Container], selector: Mapping[str, str]) -> str | None:
+    # A runtime that does not filter must not have who is let into one pod be in another.
+    own = [item for item in listed if selector.items() <= item.labels.items()]
+    newest = max(own, key=lambda item: item.created_at, default=None)
     return None if newest is None else newest.id
 
 

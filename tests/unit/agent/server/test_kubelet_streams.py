@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from podkeep.agent.server.streams import passed_on
+from podkeep.agent.convert import names
+from podkeep.agent.server.streams import passed_on, ready_sandbox, running_container
+from podkeep.cri.v1 import api_pb2
 from podkeep.http.budget import Account, Pool
 from podkeep.http.messages import Body, Peer, Refused, Request, Response, Upgrade
+from unit.cri.cri_endpoint import run, talking
 
 
 def request() -> Request:
@@ -41,3 +46,28 @@ def test_a_url_that_no_server_can_have_is_refused(url: str) -> None:
 
     with pytest.raises(Refused, match="the runtime named no streaming server"):
         asyncio.run(work())
+
+
+def test_what_a_runtime_lists_of_other_pods_is_not_connected_to(tmp_path: Path) -> None:
+    """The lists hold everything, whatever was asked for, and the other pod is newer."""
+    labels = [{names.POD_UID: uid, names.CONTAINER_NAME: "main"} for uid in ("u1", "u2")]
+
+    async def containers(_: Any) -> api_pb2.ListContainersResponse:
+        listed = [api_pb2.Container(id=f"c{age}", created_at=age, labels=labels[age]) for age in (0, 1)]
+        return api_pb2.ListContainersResponse(containers=listed)
+
+    async def sandboxes(_: Any) -> api_pb2.ListPodSandboxResponse:
+        listed = [api_pb2.PodSandbox(id=f"s{age}", created_at=age, labels=labels[age]) for age in (0, 1)]
+        return api_pb2.ListPodSandboxResponse(items=listed)
+
+    async def work() -> list[str | None]:
+        rpcs = {"ListContainers": containers, "ListPodSandbox": sandboxes}
+        async with talking(tmp_path / "s", runtime=rpcs) as client:
+            return [
+                await running_container(client, "u1", "main"),
+                await running_container(client, "u1", "other"),
+                await ready_sandbox(client, "u1"),
+                await ready_sandbox(client, "u3"),
+            ]
+
+    assert run(work()) == ["c0", None, "s0", None]

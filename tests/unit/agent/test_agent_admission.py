@@ -13,6 +13,7 @@ import msgspec
 import pytest
 import yaml
 
+from podkeep.agent.convert import names
 from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.manager.orphans import Orphans
 from podkeep.agent.node import this_node
@@ -311,6 +312,60 @@ def test_a_removal_that_is_cancelled_keeps_no_lock(tmp_path: Path, cgroup: str, 
 
 
 @pytest.mark.slow
+def test_an_orphan_is_removed_alone_whatever_the_runtime_lists_beside_it(tmp_path: Path, cgroup: str) -> None:
+    def sandbox(identity: str, uid: str) -> api_pb2.PodSandbox:
+        return api_pb2.PodSandbox(
+            id=identity,
+            metadata=api_pb2.PodSandboxMetadata(uid=uid),
+            labels={names.POD_UID: uid},
+            annotations={names.CONFIG_SOURCE: "api"},
+        )
+
+    stopped: list[str] = []
+    there = {"s1": sandbox("s1", "../u1"), "s2": sandbox("s2", "u2"), "s3": sandbox("s3", "")}
+
+    async def list_sandboxes(_: Any) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse(items=there.values())
+
+    async def list_containers(_: Any) -> api_pb2.ListContainersResponse:
+        # Whatever is asked for: this one of another pod must not be stopped.
+        other = api_pb2.Container(id="c", state=api_pb2.CONTAINER_RUNNING, labels={names.POD_UID: "u9"})
+        return api_pb2.ListContainersResponse(containers=[other])
+
+    async def stop_container(request: api_pb2.StopContainerRequest) -> api_pb2.StopContainerResponse:
+        stopped.append(request.container_id)
+        return api_pb2.StopContainerResponse()
+
+    async def stop(_: Any) -> api_pb2.StopPodSandboxResponse:
+        return api_pb2.StopPodSandboxResponse()
+
+    async def remove(request: api_pb2.RemovePodSandboxRequest) -> api_pb2.RemovePodSandboxResponse:
+        del there[request.pod_sandbox_id]
+        return api_pb2.RemovePodSandboxResponse()
+
+    async def run() -> None:
+        rpcs = {
+            "ListPodSandbox": list_sandboxes,
+            "ListContainers": list_containers,
+            "StopContainer": stop_container,
+            "StopPodSandbox": stop,
+            "RemovePodSandbox": remove,
+        }
+        async with serving(tmp_path / "s", runtime=rpcs), CriClient(str(tmp_path / "s")) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            orphans = Orphans(
+                client=client,
+                dirs=node.dirs,
+                config=node.config,
+                metrics=node.metrics,
+                is_wanted=lambda _: False,
+            )
+            await orphans.look()
+
+    asyncio.run(run())
+    assert (sorted(there), stopped) == (["s1", "s3"], [])
+
+
 def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path: Path, cgroup: str) -> None:
     looks: list[float] = []
     attempts: list[str] = []

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.agent.convert import names
 from podkeep.agent.pod.remove import remove_pod
 from podkeep.agent.pod.teardown import remove_node_state
 from podkeep.agent.poddirs import PodDirs, PodIdentity
@@ -58,6 +59,23 @@ def test_a_sandbox_without_the_label_of_a_pod_is_another_clients(tmp_path: Path)
     async def run() -> None:
         _, config = node(tmp_path)
         rpcs = {"ListPodSandbox": unlabelled}
+        async with serving(tmp_path / "s", runtime=rpcs), CriClient(str(tmp_path / "s")) as client:
+            with pytest.raises(NotFound, match="pod default/a not found"):
+                await remove_pod(client, config, "a", "default", 0)
+
+    asyncio.run(run())
+
+
+def test_a_pod_that_a_runtime_lists_unasked_is_not_removed(tmp_path: Path) -> None:
+    """The lists hold everything, whatever was asked for."""
+    other = {names.POD_NAMESPACE: "default", names.POD_NAME: "b", names.POD_UID: "2"}
+
+    async def sandboxes(_: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse(items=[api_pb2.PodSandbox(id="s", labels=other)])
+
+    async def run() -> None:
+        _, config = node(tmp_path)
+        rpcs = {"ListPodSandbox": sandboxes}
         async with serving(tmp_path / "s", runtime=rpcs), CriClient(str(tmp_path / "s")) as client:
             with pytest.raises(NotFound, match="pod default/a not found"):
                 await remove_pod(client, config, "a", "default", 0)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from podkeep.agent.convert import names
@@ -19,7 +20,7 @@ from podkeep.agent.metrics import ORPHANED_RUNTIME_PODS, AgentMetrics
 from podkeep.agent.pod import teardown
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import Config
-from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -76,12 +77,15 @@ class Orphans:
 
     async def _at_the_runtime(self) -> set[PodUID]:
         listed = await self.client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest())
-        return {
-            parse_pod_uid(sandbox.metadata.uid)
-            for sandbox in listed.items
-            if sandbox.labels.get(names.POD_UID) == sandbox.metadata.uid
-            and (sandbox.annotations.get(names.CONFIG_SOURCE) == SOURCE or CONFIG_HASH in sandbox.annotations)
-        }
+        found = set()
+        for sandbox in listed.items:
+            uid, annotations = sandbox.metadata.uid, sandbox.annotations
+            if sandbox.labels.get(names.POD_UID) == uid and (
+                annotations.get(names.CONFIG_SOURCE) == SOURCE or CONFIG_HASH in annotations
+            ):
+                with suppress(InvalidArgument):  # no pod has that UID, and other orphans go all the same
+                    found.add(parse_pod_uid(uid))
+        return found
 
     async def _remove(self, uid: PodUID) -> bool:
         """Remove a pod; return whether it was nobody's."""
@@ -93,7 +97,8 @@ class Orphans:
         try:
             selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
             listed = await self.client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
-            running = [item.id for item in listed.containers if item.state == api_pb2.CONTAINER_RUNNING]
+            own = teardown.of_pod(listed.containers, uid)
+            running = [item.id for item in own if item.state == api_pb2.CONTAINER_RUNNING]
             # StopPodSandbox gives no grace period: what runs in the sandbox is killed (CRI).
             await teardown.stop_containers(self.client, running, DEFAULT_GRACE_S)
             await teardown.remove_pod_state(self.client, self.dirs, self.config, uid)

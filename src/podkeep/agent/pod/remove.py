@@ -76,8 +76,10 @@ async def _find(client: CriClient, config: Config, identity: PodIdentity) -> lis
     selector = {names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
     request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))
     listed = await client.runtime.ListPodSandbox(request)
-    # A sandbox without the label is another client's, who knows what else belongs to it.
-    labels = [sandbox.labels.get(names.POD_UID) for sandbox in listed.items]
+    # A sandbox without the label is another client's, who knows what else belongs to it. Other pods', which a runtime
+    # that does not filter lists too, must not be removed.
+    own = [sandbox.labels for sandbox in listed.items if selector.items() <= sandbox.labels.items()]
+    labels = [each.get(names.POD_UID) for each in own]
     found = [parse_pod_uid(label) for label in labels if label]
     found += await asyncio.to_thread(lambda: [uid for _, dirs in places(config) for uid in dirs.find(identity)])
     return list(dict.fromkeys(found))
@@ -86,7 +88,8 @@ async def _find(client: CriClient, config: Config, identity: PodIdentity) -> lis
 async def _running(client: CriClient, uid: PodUID) -> list[str]:
     selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
     listed = await client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
-    return [item.id for item in listed.containers if item.state == api_pb2.CONTAINER_RUNNING]
+    own = teardown.of_pod(listed.containers, uid)
+    return [item.id for item in own if item.state == api_pb2.CONTAINER_RUNNING]
 
 
 async def _own(dirs: PodDirs, uid: PodUID, grace: int) -> int:

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs
@@ -23,6 +24,7 @@ from podkeep.kernel.files.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
+_Listed = TypeVar("_Listed", api_pb2.PodSandbox, api_pb2.Container)
 _TIMEOUT_S = 30.0
 """How long the runtime may take to finish a sandbox whose caller has gone."""
 _STEP_S = 0.05
@@ -76,7 +78,7 @@ async def _remove_listed(client: CriClient, uid: str) -> None:
     selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
     problems = []
-    for sandbox in _of_pod(listed.items, uid):
+    for sandbox in of_pod(listed.items, uid):
         stop = client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
         problems += await _attempt(stop)
         remove = client.runtime.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
@@ -85,9 +87,9 @@ async def _remove_listed(client: CriClient, uid: str) -> None:
         raise problems[0]
 
 
-def _of_pod(listed: Iterable[api_pb2.PodSandbox], uid: str) -> list[api_pb2.PodSandbox]:
-    """Return a pod's own sandboxes, also if the runtime did not filter: others must not be removed."""
-    return [sandbox for sandbox in listed if sandbox.labels.get(names.POD_UID) == uid]
+def of_pod(listed: Iterable[_Listed], uid: str) -> list[_Listed]:
+    """Return a pod's own sandboxes or containers, also if the runtime did not filter: others must not be ended."""
+    return [item for item in listed if item.labels.get(names.POD_UID) == uid]
 
 
 async def _attempt(call: Awaitable[object]) -> list[PodkeepError]:
@@ -160,7 +162,7 @@ async def settle(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) 
     """
     selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
     listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
-    for sandbox in _of_pod(listed.items, uid):
+    for sandbox in of_pod(listed.items, uid):
         await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
 
     async with dirs.held():

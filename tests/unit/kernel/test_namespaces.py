@@ -35,7 +35,7 @@ USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, 
 PID, MNT = NamespaceKind.PID, NamespaceKind.MNT
 ALL = frozenset({USER, NET, IPC, UTS})
 _PR_SET_DUMPABLE = 4
-_MAPPED = "0 5000 1000\n"
+_MAPPED = "0 70000 1000\n"
 _LIBC = ctypes.CDLL(None)
 IN_USERNS = {NET: CloneFlag.NEWNET, IPC: CloneFlag.NEWIPC, UTS: CloneFlag.NEWUTS}
 

@@ -83,6 +83,8 @@ _PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
 _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
 """Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
 
+_OF_THE_MACHINE = 65536
+"""IDs below it are those of the machine's own users (KEP-127)."""
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 _prctl = ctypes.CDLL(None, use_errno=True)["prctl"]
@@ -498,8 +500,11 @@ def _become_owner(uid: int) -> None:
 
     What is counted in a user namespace is counted for its owner, too: namespaces, inotify's instances (128 by default,
     /proc/sys/user), messages in queues, pending signals. If that were root, each pod could use up what the machine has
-    of these, and other pods.
+    of these, and other pods. One below 65536 may be that of somebody who logs in, and would have all capabilities over
+    pods: what these take is counted for root.
     """
+    if uid < _OF_THE_MACHINE:
+        return
     if _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == -1:
         raise KernelCallError("prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)", ctypes.get_errno())
     _call(f"setresuid(-1, {uid}, -1)", os.setresuid, -1, uid, -1)

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 
 import msgspec
+import pytest
 
-from podkeep.agent.manager.status_manager import StatusManager
+from podkeep.agent.manager.status_manager import WRITERS, StatusManager
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.api import manifest
 from podkeep.api.status import PodStatus
@@ -81,3 +82,35 @@ def test_a_status_is_not_overtaken_by_a_newer_one(tmp_path: Path) -> None:
         return early, answering.phases
 
     assert asyncio.run(main()) == (["Running"], ["Running", "Succeeded"])
+
+
+def test_statuses_that_cannot_be_written_leave_writers_for_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a runtime makes of a pod's status, and as many pods as there are writers."""
+
+    async def main() -> list[str]:
+        answering = Server()
+        server = await asyncio.start_unix_server(answering.serve, tmp_path / "s")
+        client = Client(Settings(server=f"unix://{tmp_path}/s"))
+        statuses = StatusManager(client, AgentMetrics())
+        running = asyncio.create_task(statuses.run())
+        try:
+            async with asyncio.timeout(60):
+                for number in range(WRITERS + 1):
+                    text = MANIFEST.replace("web", f"web-{number}").replace("u1", f"u{number}")
+                    pod = manifest.parse(text, source="f").pods[0]
+                    statuses.known(pod, {})
+                    phase = "Running" if number == WRITERS else object()
+                    statuses.set(pod, msgspec.structs.replace(PodStatus(), phase=phase))
+                await answering.asked.wait()
+                answering.go.set()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+            server.close()
+        return answering.phases
+
+    assert asyncio.run(main()) == ["Running"]
+    assert "status of pod default/web-0 failed unexpectedly; trying again" in caplog.text

@@ -364,21 +364,24 @@ class _Agent:
             is_wanted=self._manager.knows,
         )
         pods = Reflector(client, PODS, fields=f"spec.nodeName={node.name}")
+        for loop in (
+            self._events.run,
+            self._statuses.run,
+            self.recorder.run,
+            self._mirrors.run,
+            reporter.run,
+            partial(pods.run, self._source),
+            partial(self._images.run, self._manager.ready),
+            partial(self._once_known, orphans.run),
+            partial(self._once_known, self._containers.run),
+            partial(self._wake_for_pressure, reporter),
+        ):
+            tasks.keep(loop)
         for work in (
             service.feed_watchdog(),
-            self._events.run(),
-            self._statuses.run(),
-            self.recorder.run(),
-            self._mirrors.run(),
-            reporter.run(),
-            pods.run(self._source),
             without_api.adopt(node.client, node.dirs, pods.synced, partial(self._manager.kept, api_source.SOURCE)),
-            self._images.run(self._manager.ready),
-            self._once_known(orphans.run),
-            self._once_known(self._containers.run),
             self._once_known(self._eviction.run),
             self._once_known(self._shutdown.run),
-            self._wake_for_pressure(reporter),
             node_cgroups.hold_pods(node.config, self._size.capacity, self._reports.node),
         ):
             tasks.start(work)

@@ -51,8 +51,6 @@ class Orphans:
                 await self.look()
             except (PodkeepError, OSError) as error:
                 log.debug("orphaned pods are not known now: %s", error)
-            except Exception:  # the supervisor of its task: one error must not end it
-                log.exception("the look for orphaned pods failed unexpectedly")
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:

@@ -80,7 +80,7 @@ class RuntimeEvents:
     async def run(self) -> None:
         """Follow the runtime until cancelled."""
         async with Tasks("following the runtime's events") as tasks:
-            tasks.start(self._stream())
+            tasks.keep(self._stream)
             while True:
                 self._relist.clear()
                 await self._look()

@@ -173,6 +173,9 @@ class StatusManager:
         except PodkeepError as error:
             log.debug("status of pod %s/%s: %s; trying again", entry.namespace, entry.name, error)
             return backoff.next()
+        except Exception:  # the supervisor of its work: one pod's status must not take a writer from all others
+            log.exception("status of pod %s/%s failed unexpectedly; trying again", entry.namespace, entry.name)
+            return backoff.next()
         return None
 
     async def _write(self, entry: _Entry) -> None:

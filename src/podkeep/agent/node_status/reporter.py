@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from podkeep.agent.node import Node as ThisNode
@@ -135,8 +136,8 @@ class NodeReporter:
         lease = NodeLease(self._client, self._settings.name, self._settings.lease_s)
         own = Reflector(self._client, NODES, fields=f"metadata.name={self._settings.name}")
         async with Tasks("reporting the node") as tasks:
-            tasks.start(lease.run())
-            tasks.start(own.run(self))
+            tasks.keep(lease.run)
+            tasks.keep(partial(own.run, self))
             while True:
                 self._news.clear()
                 await self._look()

@@ -19,6 +19,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from podkeep.agent.objects import references
@@ -210,7 +211,7 @@ class ApiObjects:
         """Follow RuntimeClasses from now on: they are asked for before a pod is taken on."""
         self._follow(RUNTIME_CLASSES, self._runtime_classes)
         if self._services_file is not None:
-            self._tasks.start(self._keep_services(self._services_file))
+            self._tasks.keep(partial(self._keep_services, self._services_file))
 
     async def _keep_services(self, file: ServicesFile) -> None:
         while True:
@@ -424,7 +425,7 @@ class ApiObjects:
     def _follow(self, resource: Resource, into: _WatchedList) -> None:
         if resource.name not in self._following:
             self._following.add(resource.name)
-            self._tasks.start(Reflector(self._client, resource).run(into))
+            self._tasks.keep(partial(Reflector(self._client, resource).run, into))
 
     # -- the snapshot
 
@@ -492,7 +493,7 @@ def token_of(made: Mapping[str, Any], asked: int, jitter: float, now: float) -> 
 async def _until_settled(reflector: Reflector, one: _WatchedObject[Any]) -> None:
     """Follow an object until it cannot change any more."""
     async with Tasks(f"following {reflector}") as tasks:
-        tasks.start(reflector.run(one))
+        tasks.keep(partial(reflector.run, one))
         await one.settled.wait()
 
 

@@ -16,6 +16,9 @@ from typing import Any, TypeVar
 
 from podkeep.base.concurrency.threads import working_for
 
+AGAIN_S = 5.0
+"""After which what failed unexpectedly is run again."""
+
 log = logging.getLogger(__name__)
 _Result = TypeVar("_Result")
 
@@ -111,6 +114,18 @@ class Tasks:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
+
+    def keep(self, run: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
+        """Have in the background what is to go on: if it fails unexpectedly, that is logged, and it is run again."""
+        return self.start(self._kept(run))
+
+    async def _kept(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        while True:
+            try:
+                return await run()
+            except Exception:  # their supervisor: without one of its loops a daemon would look alive, and not be
+                log.exception("%s failed unexpectedly; it is tried again", self._what)
+            await asyncio.sleep(AGAIN_S)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

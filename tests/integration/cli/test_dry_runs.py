@@ -1,4 +1,4 @@
-"""``--dry-run`` of verbs that change objects, with a real API."""
+"""Verbs that change objects, with a real API: ``--dry-run``, and what ``delete`` waits for."""
 
 from __future__ import annotations
 
@@ -59,6 +59,19 @@ def test_nothing_is_deleted(api: ApiDaemon, tmp_path: Path, options: list[str]) 
 def test_with_none_it_is_done(api: ApiDaemon, file: Path) -> None:
     assert podkeep(api, "apply", "--dry-run=none", "-f", str(file)).stdout == "configmap/new created\n"
     assert podkeep(api, "delete", "--dry-run=none", "-f", str(file)).stdout == "configmap/new deleted\n"
+
+
+def test_delete_says_what_it_waits_for(api: ApiDaemon, tmp_path: Path) -> None:
+    path = tmp_path / "held.json"
+    metadata = {"name": "held", "finalizers": ["example.com/first", "example.com/second"]}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+    assert podkeep(api, "apply", "-f", str(path)).returncode == 0
+    done = podkeep(api, "delete", "configmap", "held", "--timeout=3s")
+    assert done.returncode == 1
+    assert done.stderr.startswith(
+        "configmap/held goes when this is done: example.com/first, example.com/second (--no-wait does not wait)\n"
+        "podkeep: configmap/held is not gone after 3 s\n"
+    )
 
 
 @pytest.mark.parametrize("verb", ["apply", "delete"])

@@ -273,7 +273,7 @@ class Supervisor:
         if missing and took < TELL_ANYWAY_S:
             return
         self._told_manager = text
-        log.info("ready after %.1f s%s%s", took, ", but " if missing else ": ", text)
+        log.info("%s after %.1f s: %s", "not ready" if missing else "ready", took, text)
         service.ready(text)
 
     def _publish(self) -> None:

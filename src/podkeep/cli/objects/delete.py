@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from podkeep.client.resources import Resource
 
 _AT_ONCE = 16
+_TELL_S = 2.0
+"""After which it is said what an object still has to wait for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,8 +218,18 @@ async def _delete(api: Api, target: _Target, options: Options) -> bool:
     # The object if it is still there; else a Status that has the UID of what it was.
     uid = answer.get("metadata", {}).get("uid") or answer.get("details", {}).get("uid", "")
     if options.wait and uid and not options.dry_run:
-        await wait_until_gone(api, target.resource, target.name, target.namespace, uid, options.timeout)
+        telling = asyncio.get_running_loop().call_later(_TELL_S, _tell_finalizers, target, answer)
+        try:
+            await wait_until_gone(api, target.resource, target.name, target.namespace, uid, options.timeout)
+        finally:
+            telling.cancel()
     return True
+
+
+def _tell_finalizers(target: _Target, deleted: Mapping[str, Any]) -> None:
+    """Say what has to be done before the object goes; what controllers do at once is not worth a word."""
+    if finalizers := deleted.get("metadata", {}).get("finalizers"):
+        forms.echo_line(f"{target} goes when this is done: {', '.join(finalizers)} (--no-wait does not wait)", err=True)
 
 
 async def wait_until_gone(

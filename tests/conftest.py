@@ -93,6 +93,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(seconds))
 
 
+def pytest_collection_finish() -> None:
+    """Have searches for cycles look at what tests make, and not at the run itself each time."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what is tried with layers as EROFS images where the kernel cannot mount them."""
     callspec = getattr(item, "callspec", None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ import pytest
 
 from podkeep.agent.eviction.logind import Logind
 from podkeep.base.errors import PodkeepError, Unavailable
+from support.descriptors import open_descriptors
 
 ANNOUNCE = Path(__file__).with_name("programs") / "announce_shutdown.py"
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
@@ -48,9 +48,9 @@ def test_a_bus_without_logind(bus: Path) -> None:
             with pytest.raises(Unavailable, match="refuses Inhibit"):
                 await logind.inhibit()
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     asyncio.run(ask())
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_there_is_no_bus(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from podkeep.images.layers.forms import metadata_digest
 from podkeep.images.store.checking import Damage, Step, Summary
 from podkeep.images.store.maintenance import Maintenance
 from podkeep.images.store.store import ImageStore
+from support.descriptors import open_descriptors
 from support.images import file, layers_layout
 
 
@@ -174,7 +175,7 @@ def test_a_caller_that_leaves_while_layers_are_taken_hold_of_keeps_none(what: st
     async def run() -> None:
         nonlocal descriptors
         await store.load(made.path)
-        descriptors = len(os.listdir("/proc/self/fd"))
+        descriptors = len(open_descriptors())
         with store._catalog.changing:
             caller = asyncio.ensure_future({"verify": verify, "save": save}[what]())
             # A step that no thread has begun would be taken back, which is not what this is about.
@@ -183,7 +184,7 @@ def test_a_caller_that_leaves_while_layers_are_taken_hold_of_keeps_none(what: st
             await asyncio.sleep(0)
         with pytest.raises(asyncio.CancelledError):
             await caller
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(open_descriptors()) == descriptors
 
     asyncio.run(run())
     asyncio.run(maintenance.remove("localhost/one:1"))

@@ -21,6 +21,7 @@ from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.kernel.files.removal import unmount_below
 from podkeep.kernel.mount import mountinfo, mounts
 from support.beside import exchanging
+from support.descriptors import open_descriptors
 from unit.kernel.isolation import in_new_namespaces
 
 SOCKET = "/run/podkeep/podkeep.sock"
@@ -211,12 +212,12 @@ def test_deletion_is_asked_for_in_the_directory(tmp_path: Path) -> None:
 
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
     dirs = PodDirs(tmp_path, SOCKET)
-    before = sorted(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for _ in range(3):
         with dirs.locked():
             os.close(dirs.own(PodUID("u1")))
             dirs.orphans(set())
-    assert sorted(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_what_a_pod_waits_for_is_said_as_long_as_somebody_works_on_it(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mounts
 from support import processes
+from support.descriptors import open_descriptors
 
 
 def in_new_namespaces(flags: CloneFlag = CloneFlag.NEWNS) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -82,7 +83,7 @@ def resources() -> dict[str, object]:
     """Return what a test must leave as it found it: descriptors, children, threads and mounts of this process."""
     own = Path("/proc/self")
     return {
-        "descriptors": sorted(os.listdir(own / "fd"))[:-1],
+        "descriptors": open_descriptors()[:-1],
         "children": processes.children(os.getpid()),
         "threads": threading.active_count(),
         "mounts": len((own / "mountinfo").read_text().splitlines()),

@@ -21,6 +21,7 @@ from podkeep.kernel.namespace.idmap import block
 from podkeep.runtime.bundle import anonymous_volumes, copy_up
 from podkeep.runtime.bundle.anonymous_volumes import wanted
 from podkeep.runtime.bundle.copy_up import copy_directory
+from support.descriptors import open_descriptors
 
 CAPABILITY = bytes.fromhex("0100000200040000000000000000000000000000")
 """security.capability of a file with cap_net_bind_service+ep (vfs_cap_data of version 2)."""
@@ -52,14 +53,14 @@ class After(threading.Event):
 
 def copy(source: Path, target: Path, given_up: threading.Event | None = None) -> None:
     target.mkdir(exist_ok=True)
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     fds = [os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, target)]
     try:
         copy_directory(fds[0], fds[1], given_up or threading.Event())
     finally:
         for fd in fds:
             os.close(fd)
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(open_descriptors()) == descriptors
 
 
 def facts(top: Path) -> dict[str, tuple[object, ...]]:
@@ -257,14 +258,14 @@ def test_volumes_that_are_refused(path: str) -> None:
 
 
 def make(tmp_path: Path, *paths: str) -> dict[str, str]:
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     try:
         volumes = anonymous_volumes.placed(paths, tmp_path / "volumes")
         idmap = block(65536, 65536)
         anonymous_volumes.make(volumes, rootfs=tmp_path / "rootfs", idmap=idmap, given_up=threading.Event())
         return volumes
     finally:
-        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert len(open_descriptors()) == descriptors
 
 
 @pytest.fixture

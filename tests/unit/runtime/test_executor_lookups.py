@@ -20,6 +20,7 @@ from podkeep.runtime.lifecycle.sandbox_executor import namespace_kinds
 from podkeep.runtime.model.records import Device, NamespaceMode, NamespaceOptions
 from podkeep.runtime.oci.confinement import read_profile
 from podkeep.runtime.oci.devices import machine_devices, requested
+from support.descriptors import open_descriptors
 from support.opening import never_opened
 
 NODE, CONTAINER = NamespaceMode.NODE, NamespaceMode.CONTAINER
@@ -41,20 +42,20 @@ def test_namespaces_of_a_sandbox(options: NamespaceOptions, kinds: set[Namespace
 
 
 def test_pid_namespace_of_a_target_is_held() -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     with ExitStack() as held:
         path = _target_namespace(procfs.identify(os.getpid()), "target", held)
         assert os.stat(path).st_ino == os.stat("/proc/self/ns/pid").st_ino
         assert not path.endswith("/ns/pid")
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 def test_target_whose_id_another_process_has_by_now() -> None:
-    mine, descriptors = procfs.identify(os.getpid()), len(os.listdir("/proc/self/fd"))
+    mine, descriptors = procfs.identify(os.getpid()), len(open_descriptors())
     for gone in (ProcessId(pid=mine.pid, start_time=mine.start_time - 1), ProcessId(pid=2**22 + 1, start_time=1), None):
         with ExitStack() as held, pytest.raises(FailedPrecondition, match="target has ended"):
             _target_namespace(gone, "target", held)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 def read(root: Path, name: bytes) -> str:
@@ -78,13 +79,13 @@ def test_a_file_of_an_image_is_looked_for_inside_it(tmp_path: Path) -> None:
     (root / "etc/loop").symlink_to("loop")
     (root / "etc/directory").mkdir()
     os.mkfifo(root / "etc/pipe")
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     assert read(root, b"etc/plain") == "a\N{REPLACEMENT CHARACTER}"
     assert read(root, b"etc/absolute") == "inside"
     assert read(root, b"etc/up") == "not outside"
     for name in (b"etc/proc", b"etc/loop", b"etc/directory", b"etc/pipe", b"etc/missing"):
         assert read(root, name) == ""
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 def test_a_huge_file_of_an_image_is_read_in_part(tmp_path: Path) -> None:

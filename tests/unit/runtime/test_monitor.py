@@ -13,6 +13,7 @@ from podkeep.base.ids import ContainerID
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
+from support.descriptors import open_descriptors
 
 ONE = ContainerID("one")
 TIMEOUT_S = 60.0
@@ -40,10 +41,6 @@ def start() -> subprocess.Popen[bytes]:
 def end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
-
-
-def open_descriptors() -> set[str]:
-    return set(os.listdir("/proc/self/fd"))
 
 
 def run(test: Callable[[Seen, ExitMonitor], Awaitable[None]], selector: selectors.BaseSelector | None = None) -> None:

@@ -54,6 +54,7 @@ from podkeep.runtime.oci.null_device import open_null
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.command_streams import CommandStreams, Size
 from support.cri import wait_for
+from support.descriptors import open_descriptors
 from support.processes import write_script
 from support.timeout import TIMEOUT_S
 
@@ -64,9 +65,9 @@ def nothing_leaks() -> Iterator[None]:
     # The first null device makes the file system of all of them, and the first call of crun its copy.
     os.close(open_null())
     sealed.command("/usr/bin/crun")
-    descriptors = sorted(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     yield
-    assert sorted(os.listdir("/proc/self/fd")) == descriptors
+    assert open_descriptors() == descriptors
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 

@@ -17,6 +17,7 @@ from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.process import keyring, procfs
 from podkeep.runtime.oci import entering
 from support import keys
+from support.descriptors import open_descriptors
 from support.escaped import PROGRAMS
 
 PROGRAM = Path(__file__).with_name("programs") / "killed_while_entering.py"
@@ -69,12 +70,12 @@ def test_a_refusal_ends_it_before_it_ran(tmp_path: Path) -> None:
         pids.append(pid)
         raise FailedPrecondition("no group")
 
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     with pytest.raises(FailedPrecondition):
         entering.popen(["/bin/touch", str(mark)], refuse, stdout=subprocess.PIPE, start_new_session=True)
     assert not mark.exists()
     assert not Path(f"/proc/{pids[0]}").exists()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 @pytest.mark.parametrize("enter", [None, lambda _pid: None])

@@ -48,6 +48,7 @@ from podkeep.runtime.model.records import (
 from podkeep.runtime.model.state import State
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci.confinement import Confinement
+from support.descriptors import open_descriptors
 
 ORPHAN = "d" * 64
 
@@ -354,10 +355,10 @@ def test_nothing_is_removed_below_a_mount_that_cannot_be_unmounted(tmp_path: Pat
 def test_no_namespace_stays_open_when_one_cannot_be_pinned(house: House) -> None:
     with house.executor.helper:
         pod = sandbox(namespaces=NamespaceOptions(), cgroup_parent="/podkeep-unit")
-        before = os.listdir("/proc/self/fd")
+        before = open_descriptors()
         with pytest.raises((PodkeepError, OSError)):
             house.executor._make_namespaces(pod)  # the directory of the pins is missing
-        assert os.listdir("/proc/self/fd") == before
+        assert open_descriptors() == before
 
 
 def test_what_a_container_filled_is_only_moved_aside(house: House) -> None:

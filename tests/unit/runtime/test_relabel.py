@@ -14,6 +14,7 @@ from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.bundle.relabel import ATTRIBUTE, relabel
 from podkeep.runtime.lifecycle.container_executor import relabel_mounts
 from podkeep.runtime.model.records import Mount, VolumeImage
+from support.descriptors import open_descriptors
 
 LABEL = "system_u:object_r:container_file_t:s0:c1,c2"
 
@@ -34,7 +35,7 @@ def volume(tmp_path: Path) -> Path:
 
 
 def test_everything_below_gets_the_label_and_nothing_else(volume: Path) -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     relabel(str(volume), LABEL)
     for path in [volume, *volume.rglob("*")]:
         assert label_of(path) == LABEL, path
@@ -42,7 +43,7 @@ def test_everything_below_gets_the_label_and_nothing_else(volume: Path) -> None:
         assert ATTRIBUTE not in os.listxattr(path)
     relabel(str(volume), LABEL.replace("c2", "c3"))
     assert label_of(volume / "deep/er/file").endswith("c1,c3")
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 def test_a_file(volume: Path) -> None:

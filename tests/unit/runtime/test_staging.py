@@ -21,6 +21,7 @@ from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import Container, Mount, NamespaceOptions, Propagation, Sandbox
 from podkeep.runtime.oci.mounts import StagedMount, bind
 from support.beside import exchanging
+from support.descriptors import open_descriptors
 
 POD = sandbox(namespaces=NamespaceOptions(userns=IDMAP))
 
@@ -151,10 +152,10 @@ def test_a_mount_that_cannot_be_added_leaves_no_descriptor(tmp_path: Path) -> No
     }
     with NamespaceHelper() as helper:
         staging = Staging(layout, helper)
-        before = os.listdir("/proc/self/fd")
+        before = open_descriptors()
         with pytest.raises(FailedPrecondition, match="one of the two is a directory, the other is not"):
             staging.lock(container(), sandbox(namespaces=NamespaceOptions()), config)
-        assert os.listdir("/proc/self/fd") == before
+        assert open_descriptors() == before
         staging.unstage(container())
 
 

@@ -14,6 +14,7 @@ from podkeep.kernel.files import openat
 from podkeep.runtime.model.records import Container
 from podkeep.runtime.stats.layers import TURN_S, Layers
 from podkeep.runtime.stats.targets import ContainerTarget
+from support.descriptors import open_descriptors
 
 FIRST, SECOND = ContainerID("c1"), ContainerID("c2")
 
@@ -107,13 +108,13 @@ def test_a_layer_that_is_gone_has_no_size(tmp_path: Path) -> None:
 
 
 def test_a_walk_ends_when_the_daemon_stops(tmp_path: Path) -> None:
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
     layers = Layers()
     layers.follow([target("c1", tmp_path)])
     layers.stop()
     layers.walk_due()
     assert layers.size(FIRST) is None
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(open_descriptors()) == descriptors
 
 
 def test_a_layer_that_takes_longer_than_a_turn_is_walked_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

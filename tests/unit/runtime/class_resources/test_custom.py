@@ -21,6 +21,7 @@ from podkeep.runtime.class_resources.custom import cgroup_values
 from podkeep.runtime.class_resources.custom import plugin as custom
 from podkeep.runtime.class_resources.model import ClassResource, Level, Target
 from podkeep.runtime.class_resources.registry import ClassResources
+from support.descriptors import open_descriptors
 from support.processes import write_script
 
 CPU = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
@@ -335,9 +336,9 @@ class TestHook:
     def test_leaves_no_descriptor(self, target: Target, script: Script) -> None:
         kind = one_type(self.definition(script("exit 0")))
         kind.apply(target, "gold")
-        count = len(os.listdir("/proc/self/fd"))
+        count = len(open_descriptors())
         kind.apply(target, "gold", previous="gold")
-        assert len(os.listdir("/proc/self/fd")) == count
+        assert len(open_descriptors()) == count
 
     @pytest.mark.requirement("Q2")
     def test_a_type_whose_hook_is_not_there_is_not_offered(self, target: Target, script: Script) -> None:

@@ -23,6 +23,7 @@ from podkeep.runtime.streaming.command_streams import CommandStreams, Size
 from podkeep.runtime.streaming.port_forward import ForwardRequest
 from podkeep.runtime.streaming.remote_command import CommandRequest
 from podkeep.runtime.streaming.server import StreamingServer
+from support.descriptors import open_descriptors
 from support.stream_attack import attack, carry_out
 
 CLIENTS = 250
@@ -87,7 +88,7 @@ def test_no_client_makes_anything_fail_in_the_background(
 ) -> None:
     failures: list[tuple[str, dict[str, Any]]] = []
     os.close(open_null())  # the first one makes what the others use
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = len(open_descriptors())
 
     async def client(server: StreamingServer, echo: int, number: int) -> None:
         rng = random.Random(f"{seed}/{number}")
@@ -131,4 +132,4 @@ def test_no_client_makes_anything_fail_in_the_background(
     gc.collect()
     assert failures == []
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
-    assert len(os.listdir("/proc/self/fd")) <= descriptors
+    assert len(open_descriptors()) <= descriptors

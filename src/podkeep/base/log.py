@@ -6,9 +6,11 @@ RPC; ``asyncio.to_thread`` and new tasks inherit it. The entry point of a proces
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import logging
 import secrets
+import sys
 import time
 from contextvars import ContextVar
 from typing import Literal, TextIO
@@ -72,13 +74,17 @@ def _timestamp(record: logging.LogRecord) -> str:
 def configure(level: str, stream: TextIO, *, style: Literal["plain", "json"] = "plain") -> None:
     """Send the log of the whole process to ``stream``; a later call replaces an earlier one.
 
-    Nothing is buffered between threads: a record is formatted, with its request ID, where it is made.
+    Nothing is buffered between threads: a record is formatted, with its request ID, where it is made. If it is the
+    process's standard error, a crash of the interpreter says there where each thread was, in plain lines.
 
     :param level: one of ``LEVELS``; the lowest that is written.
     :raises InvalidArgument: if ``level`` is not one of them.
     """
     if level not in LEVELS:
         raise InvalidArgument(f"{level!r} is not a log level", hint=f"use one of {', '.join(LEVELS)}")
+    if stream is sys.__stderr__:
+        # Of a process that a signal such as SIGSEGV ends nothing else is left to tell why.
+        faulthandler.enable(stream)
     handler = logging.StreamHandler(stream)
     handler.setFormatter(_Json() if style == "json" else _Plain())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

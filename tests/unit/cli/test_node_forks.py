@@ -46,5 +46,14 @@ def test_the_end_of_a_daemon_is_told_as_that_of_a_program() -> None:
     assert told["killed"] == -signal.SIGKILL
 
 
+def test_a_daemon_that_crashes_tells_where_each_of_its_threads_was() -> None:
+    told = run("crashing_daemon.py")
+    assert told["reason"] == "killed by SIGSEGV"
+    assert told["relayed"][0] == "agent: Fatal Python error: Segmentation fault"
+    frames = [line.rpartition(" in ")[2] for line in told["relayed"] if line.startswith("agent:   File ")]
+    assert "crash" in frames
+    assert "work" in frames
+
+
 def test_after_an_update_a_daemon_is_not_a_copy() -> None:
     assert run("updated_installation.py") == [True, False, False]

@@ -19,6 +19,8 @@ from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+from podkeep.base.concurrency import structs
+
 _owner: ContextVar[Hashable] = ContextVar("podkeep_owner", default=None)
 
 
@@ -33,9 +35,13 @@ def working_for(owner: Hashable) -> Iterator[None]:
 
 
 class SharedThreads(ThreadPoolExecutor):
-    """``threads`` at most, and ``share`` of them for one owner; what has none is one owner, too."""
+    """``threads`` at most, and ``share`` of them for one owner; what has none is one owner, too.
+
+    Made before there are others: from then on threads may decode any class of messages that is there by now.
+    """
 
     def __init__(self, threads: int, *, share: int, name: str) -> None:
+        structs.complete()
         super().__init__(threads, thread_name_prefix=name)
         self._share = share
         self._changing = threading.Lock()

@@ -30,3 +30,6 @@ def agent() -> None:
     """Import what the agent needs: it is not started at once."""
     import podkeep.agent.daemon.daemon
     import podkeep.cli.core.kubelet_pki  # noqa: F401
+    from podkeep.base.concurrency import structs
+
+    structs.complete()

@@ -163,7 +163,7 @@ def test_a_second_node_is_refused_and_pods_outlive_the_first(node: Node, image: 
     socket = node.daemon.base / "api.sock"
     socket.rename(node.daemon.base / "away.sock")
     said = node.podkeep("get", "pods", status=1)
-    assert said.endswith("hint: `podkeep status` says whether this node's API serves\n")
+    assert said.endswith("hint: the node that runs here starts it again by itself; `podkeep status` says how it is\n")
     node.end()
     ends = [line for line in node.log if "supervisor stopping" in line]
     assert [line.split()[-1] for line in ends] == ["agent", "api", "runtime"], "in this order"

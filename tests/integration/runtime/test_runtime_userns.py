@@ -418,6 +418,7 @@ def test_root_file_system_is_an_overlay_of_idmapped_layers(pods: Pods, daemon: D
             found.append((str(path), status.st_uid, status.st_gid, status.st_size * stat.S_ISREG(status.st_mode)))
         return found
 
+    pods.launch(pods.run(pod("first")))  # with its first container it is noted what an image needs to be mounted
     before = data()
     blocks = [(0, 65536 * (number + 1), 65536) for number in range(3)]
     for number, block in enumerate(blocks):

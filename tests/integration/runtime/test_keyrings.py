@@ -23,7 +23,8 @@ def test_no_command_has_the_daemons_session_keyring_nor_anothers(
     own_daemon: Daemon, image: str, user: tuple[int, int, int] | None
 ) -> None:
     """crun gives a command none, so that it would have the one of a login, or of the service manager."""
-    own_daemon.module, own_daemon.environment = "support.keyed", {KEY: "podkeep-test"}
+    own_daemon.module = "support.keyed"
+    own_daemon.environment = {KEY: "podkeep-test", "PYTHONPATH": str(PROGRAMS.parents[1])}
     own_daemon.start()
     find = ("/usr/bin/python3", str(PROGRAMS / "finds_key.py"), "podkeep-test")
     with Pods(own_daemon.socket, image) as pods:

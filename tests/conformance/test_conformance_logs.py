@@ -17,17 +17,21 @@ LINE = re.compile(rb"(\S+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
 
 
 def entries(path: Path) -> list[tuple[str, str, bytes]]:
-    """Return stream, tag and content of every line, whose times must be RFC 3339 and not go back."""
-    found, last = [], ""
+    """Return stream, tag and content of every line, whose times must be RFC 3339 and not go back in a stream.
+
+    containerd takes the time of a line before it is that stream's turn to write.
+    """
+    found, last = [], {"stdout": "", "stderr": ""}
     for line in path.read_bytes().split(b"\n")[:-1]:
         match = LINE.fullmatch(line)
         assert match, line
         stamp = match[1].decode()
         date, fraction, zone = re.fullmatch(r"(.{19})(\.\d{1,9})?(Z|[+-]\d\d:\d\d)", stamp).groups()  # type: ignore[union-attr]
         assert datetime.fromisoformat(f"{date}{(fraction or '.0')[:7].ljust(7, '0')}{zone.replace('Z', '+00:00')}")
-        assert last <= stamp
-        last = stamp
-        found.append((match[2].decode(), match[3].decode(), match[4]))
+        stream = match[2].decode()
+        assert last[stream] <= stamp
+        last[stream] = stamp
+        found.append((stream, match[3].decode(), match[4]))
     return found
 
 

@@ -14,9 +14,9 @@ from support import keys
 
 
 def test_returns_what_the_function_returns_and_raises_what_it_raises() -> None:
-    assert keyring.with_an_empty_one(lambda: 3) == 3
+    assert keyring.in_new_session(lambda: 3) == 3
     with pytest.raises(LookupError, match="none"):
-        keyring.with_an_empty_one(_fails)
+        keyring.in_new_session(_fails)
 
 
 def test_nothing_is_left_in_the_keyring_of_the_caller() -> None:
@@ -26,22 +26,22 @@ def test_nothing_is_left_in_the_keyring_of_the_caller() -> None:
         return before
 
     def twice() -> list[bool]:
-        return [keyring.with_an_empty_one(look), keyring.with_an_empty_one(look), keys.in_session(b"podkeep-test")]
+        return [keyring.in_new_session(look), keyring.in_new_session(look), keys.in_session(b"podkeep-test")]
 
-    assert keyring.with_an_empty_one(twice) == [False, False, False]
+    assert keyring.in_new_session(twice) == [False, False, False]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
 def test_without_keys_the_function_is_called_all_the_same(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(keyring, "_syscall", _refusal(number))
-    assert keyring.with_an_empty_one(lambda: 3) == 3
+    assert keyring.in_new_session(lambda: 3) == 3
 
 
 def test_without_room_for_a_keyring_the_function_is_not_called(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[None] = []
     monkeypatch.setattr(keyring, "_syscall", _refusal(errno.EDQUOT))
     with pytest.raises(KernelCallError, match="EDQUOT") as caught:
-        keyring.with_an_empty_one(lambda: called.append(None))
+        keyring.in_new_session(lambda: called.append(None))
     assert "root_maxkeys" in caught.value.hint
     assert called == []
 

@@ -60,7 +60,7 @@ def test_has_an_empty_session_keyring(enter: entering.Enter | None) -> None:
         return entering.popen(argv, enter, stdout=subprocess.PIPE)
 
     # On a thread with a keyring of its own, so that no key is left to this process.
-    assert keyring.with_an_empty_one(start).communicate()[0] == b"not found\n"
+    assert keyring.in_new_session(start).communicate()[0] == b"not found\n"
 
 
 def test_a_refusal_ends_it_before_it_ran(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag
 from podkeep.kernel.namespace import nshelper
 from podkeep.kernel.namespace.idmap import IdMap, proc_text
+from podkeep.kernel.process import own_thread
 
 Result = TypeVar("Result")
 
@@ -427,7 +428,7 @@ def run_in_netns(fd: int, function: Callable[[], Result]) -> Result:
         libc.setns(fd, CloneFlag.NEWNET)
         return function()
 
-    return _run_on_thread("netns", body)
+    return own_thread.run("netns", body)
 
 
 def run_in_mntns(fd: int | None, function: Callable[[], Result]) -> Result:
@@ -446,26 +447,4 @@ def run_in_mntns(fd: int | None, function: Callable[[], Result]) -> Result:
             libc.setns(fd, CloneFlag.NEWNS)
         return function()
 
-    return _run_on_thread("mntns", body)
-
-
-def _run_on_thread(name: str, body: Callable[[], Result]) -> Result:
-    outcome: list[Result] = []
-    failure: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            outcome.append(body())
-        except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
-            failure.append(error)
-
-    # A new thread each time: one of a pool would be left in a namespace that is not the daemon's.
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    thread.start()
-    thread.join()
-    # join() returns a moment before the kernel has forgotten the thread, and a process that has one can do less.
-    while os.path.exists(f"/proc/self/task/{thread.native_id}"):
-        os.sched_yield()
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    return own_thread.run("mntns", body)

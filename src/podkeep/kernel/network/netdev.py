@@ -7,7 +7,6 @@ enters them one after the other by their pins, some 20 microseconds each.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -15,6 +14,7 @@ import msgspec
 from podkeep.base.errors import Internal, PodkeepError
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
+from podkeep.kernel.process import own_thread
 from podkeep.kernel.tables import lines
 
 _OWN_TABLE = "/proc/thread-self/net/dev"
@@ -86,24 +86,9 @@ def read_all(pins: Sequence[str]) -> list[tuple[Interface, ...] | None]:
 
     One that is gone, or is no network namespace, is None.
     """
-    found: list[tuple[Interface, ...] | None] = []
     if not pins:
-        return found
-    failure: list[BaseException] = []
-
-    def body() -> None:
-        try:
-            found.extend(_read(pin) for pin in pins)
-        except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
-            failure.append(error)
-
-    # It ends in a namespace that is not the daemon's, so it must end.
-    thread = threading.Thread(target=body, name="netdev", daemon=True)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return found
+        return []
+    return own_thread.run("netdev", lambda: [_read(pin) for pin in pins])
 
 
 def _own_table() -> str:

@@ -1,7 +1,7 @@
 """Session keyrings (session-keyring(7)): what a process starts has its keyring, and finds and reads the keys in it.
 
-So what is started for somebody else gets an empty one, in which there is nothing of this process's: of a login, of the
-service manager. Called by ``runtime/oci/entering.py``.
+So what is started for somebody else gets an anonymous one of its own, which is empty: this process's has the keys of a
+login, or of the service manager. Called by ``runtime/oci/entering.py``.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import ctypes
 import errno
 import platform
-import threading
 from collections.abc import Callable
 from typing import TypeVar
 
 from podkeep.base.errors import KernelCallError
+from podkeep.kernel.process import own_thread
 
 Result = TypeVar("Result")
 
@@ -29,34 +29,23 @@ _syscall.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_char_p)
 _syscall.restype = ctypes.c_long
 
 
-def with_an_empty_one(function: Callable[[], Result]) -> Result:
-    """Call ``function`` on a thread that has a new session keyring, as what it starts there; return its result.
+def in_new_session(function: Callable[[], Result]) -> Result:
+    """Return the result of ``function``, called on a thread with a new anonymous session keyring.
 
-    Errors of ``function`` are raised here. The calling thread, which has this process's, is left as it is.
+    What it starts there has that keyring. The calling thread keeps the one of this process.
 
     :raises KernelCallError: if there is no room for a keyring (EDQUOT).
     """
-    outcome: list[Result] = []
-    failure: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            _join_new()
-            outcome.append(function())
-        except BaseException as error:  # noqa: BLE001 - carried to the calling thread and raised there
-            failure.append(error)
+    def body() -> Result:
+        _join_new_session()
+        return function()
 
-    # It must end: a thread of a pool would share the keyring with what was started for somebody.
-    thread = threading.Thread(target=run, name="keyring", daemon=True)
-    thread.start()
-    thread.join()
-    if failure:
-        raise failure[0]
-    return outcome[0]
+    return own_thread.run("keyring", body)
 
 
-def _join_new() -> None:
-    """Give the calling thread a new session keyring, without a name, so that nobody else can join it."""
+def _join_new_session() -> None:
+    """Join a new anonymous session keyring on the calling thread (keyctl_join_session_keyring(3))."""
     number = _NUMBERS.get(platform.machine())
     if number is None or _syscall(number, _JOIN_SESSION_KEYRING, None) >= 0:
         return

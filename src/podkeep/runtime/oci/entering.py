@@ -63,4 +63,4 @@ def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subproces
 
 
 def _popen(argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    return keyring.with_an_empty_one(lambda: subprocess.Popen(argv, **options))
+    return keyring.in_new_session(lambda: subprocess.Popen(argv, **options))

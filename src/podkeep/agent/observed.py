@@ -138,8 +138,7 @@ class Observer:
         listed = await self._client.runtime.ListPodSandbox(
             api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=self._labels))
         )
-        # A runtime that does not filter must not have one pod take another's sandbox for its own.
-        looks = [await self._sandbox(item) for item in listed.items if self._is_own(item.labels)]
+        looks = [await self._sandbox(item) for item in names.with_labels(listed.items, self._labels)]
         views = await self._containers(looks)
         # What the runtime has no more is forgotten: each attempt of a container has another ID.
         self._final = {view.id: view for view in views if view.state is State.EXITED}
@@ -168,11 +167,8 @@ class Observer:
         answer = await self._client.runtime.ListContainers(
             api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=self._labels))
         )
-        views = [await self._container(item) for item in answer.containers if self._is_own(item.labels)]
+        views = [await self._container(item) for item in names.with_labels(answer.containers, self._labels)]
         return [view for view in views if view is not None]
-
-    def _is_own(self, labels: Mapping[str, str]) -> bool:
-        return self._labels.items() <= labels.items()
 
     async def _sandbox(self, item: api_pb2.PodSandbox) -> _SandboxLook:
         ready = item.state == api_pb2.SANDBOX_READY

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument
+from podkeep.cri.v1 import api_pb2
+
+Listed = TypeVar("Listed", api_pb2.PodSandbox, api_pb2.Container)
 
 POD_NAME = "io.kubernetes.pod.name"
 POD_NAMESPACE = "io.kubernetes.pod.namespace"
@@ -32,6 +38,11 @@ def pod_labels(pod: Pod) -> dict[str, str]:
         POD_NAMESPACE: pod.metadata.namespace,
         POD_UID: pod.metadata.uid,
     }
+
+
+def with_labels(listed: Iterable[Listed], selector: Mapping[str, str]) -> list[Listed]:
+    """Return what has these labels of what the runtime lists; it may not filter, and others' must be left alone."""
+    return [item for item in listed if selector.items() <= item.labels.items()]
 
 
 def log_directory(root: str, pod: Pod) -> str:

@@ -93,10 +93,7 @@ class Orphans:
         except FailedPrecondition:
             return False
         try:
-            selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
-            listed = await self.client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
-            own = teardown.of_pod(listed.containers, uid)
-            running = [item.id for item in own if item.state == api_pb2.CONTAINER_RUNNING]
+            running = await teardown.running_containers(self.client, uid)
             # StopPodSandbox gives no grace period: what runs in the sandbox is killed (CRI).
             await teardown.stop_containers(self.client, running, DEFAULT_GRACE_S)
             await teardown.remove_pod_state(self.client, self.dirs, self.config, uid)

@@ -41,7 +41,7 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
         seconds = waiting.read(dirs.directory(uid).path).grace if grace is None else grace
         lock = await _own(dirs, uid, seconds)
         try:
-            await teardown.stop_containers(client, await _running(client, uid), seconds)
+            await teardown.stop_containers(client, await teardown.running_containers(client, uid), seconds)
             await teardown.remove_pod_state(client, dirs, where, uid)
         finally:
             os.close(lock)
@@ -76,20 +76,11 @@ async def _find(client: CriClient, config: Config, identity: PodIdentity) -> lis
     selector = {names.POD_NAMESPACE: identity.namespace, names.POD_NAME: identity.name}
     request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))
     listed = await client.runtime.ListPodSandbox(request)
-    # A sandbox without the label is another client's, who knows what else belongs to it. Other pods', which a runtime
-    # that does not filter lists too, must not be removed.
-    own = [sandbox.labels for sandbox in listed.items if selector.items() <= sandbox.labels.items()]
-    labels = [each.get(names.POD_UID) for each in own]
+    # A sandbox without the label is another client's, who knows what else belongs to it.
+    labels = [sandbox.labels.get(names.POD_UID) for sandbox in names.with_labels(listed.items, selector)]
     found = [parse_pod_uid(label) for label in labels if label]
     found += await asyncio.to_thread(lambda: [uid for _, dirs in places(config) for uid in dirs.find(identity)])
     return list(dict.fromkeys(found))
-
-
-async def _running(client: CriClient, uid: PodUID) -> list[str]:
-    selector = api_pb2.ContainerFilter(label_selector={names.POD_UID: uid})
-    listed = await client.runtime.ListContainers(api_pb2.ListContainersRequest(filter=selector))
-    own = teardown.of_pod(listed.containers, uid)
-    return [item.id for item in own if item.state == api_pb2.CONTAINER_RUNNING]
 
 
 async def _own(dirs: PodDirs, uid: PodUID, grace: int) -> int:

@@ -10,7 +10,6 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 from podkeep.agent.convert import names
 from podkeep.agent.poddirs import PodDirs
@@ -24,10 +23,20 @@ from podkeep.kernel.files.removal import remove_tree
 
 log = logging.getLogger(__name__)
 
-_Listed = TypeVar("_Listed", api_pb2.PodSandbox, api_pb2.Container)
 _TIMEOUT_S = 30.0
 """How long the runtime may take to finish a sandbox whose caller has gone."""
 _STEP_S = 0.05
+
+
+async def running_containers(client: CriClient, uid: str) -> list[str]:
+    """Return the IDs of a pod's containers that run.
+
+    :raises PodkeepError: if the runtime does not answer.
+    """
+    selector = {names.POD_UID: uid}
+    request = api_pb2.ListContainersRequest(filter=api_pb2.ContainerFilter(label_selector=selector))
+    own = names.with_labels((await client.runtime.ListContainers(request)).containers, selector)
+    return [item.id for item in own if item.state == api_pb2.CONTAINER_RUNNING]
 
 
 async def stop_containers(client: CriClient, ids: Iterable[str], grace: int) -> None:
@@ -75,10 +84,8 @@ async def remove_sandboxes(client: CriClient, uid: str) -> None:
 
 
 async def _remove_listed(client: CriClient, uid: str) -> None:
-    selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
-    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
     problems = []
-    for sandbox in of_pod(listed.items, uid):
+    for sandbox in await _sandboxes(client, uid):
         stop = client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
         problems += await _attempt(stop)
         remove = client.runtime.RemovePodSandbox(api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
@@ -87,9 +94,10 @@ async def _remove_listed(client: CriClient, uid: str) -> None:
         raise problems[0]
 
 
-def of_pod(listed: Iterable[_Listed], uid: str) -> list[_Listed]:
-    """Return a pod's own sandboxes or containers, also if the runtime did not filter: others must not be ended."""
-    return [item for item in listed if item.labels.get(names.POD_UID) == uid]
+async def _sandboxes(client: CriClient, uid: str) -> list[api_pb2.PodSandbox]:
+    selector = {names.POD_UID: uid}
+    request = api_pb2.ListPodSandboxRequest(filter=api_pb2.PodSandboxFilter(label_selector=selector))
+    return names.with_labels((await client.runtime.ListPodSandbox(request)).items, selector)
 
 
 async def _attempt(call: Awaitable[object]) -> list[PodkeepError]:
@@ -160,9 +168,7 @@ async def settle(client: CriClient, dirs: PodDirs, config: Config, uid: PodUID) 
 
     :raises PodkeepError: naming what is left.
     """
-    selector = api_pb2.PodSandboxFilter(label_selector={names.POD_UID: uid})
-    listed = await client.runtime.ListPodSandbox(api_pb2.ListPodSandboxRequest(filter=selector))
-    for sandbox in of_pod(listed.items, uid):
+    for sandbox in await _sandboxes(client, uid):
         await client.runtime.StopPodSandbox(api_pb2.StopPodSandboxRequest(pod_sandbox_id=sandbox.id))
 
     async with dirs.held():

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from podkeep.agent.convert.names import CONTAINER_NAME, POD_UID
+from podkeep.agent.convert.names import CONTAINER_NAME, POD_UID, with_labels
 from podkeep.base.errors import NotFound, PodkeepError, ResourceExhausted, Unavailable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -90,7 +90,7 @@ async def running_container(client: CriClient, uid: str, container: str) -> str 
             )
         )
     )
-    return _newest(answer.containers, selector)
+    return _newest(with_labels(answer.containers, selector))
 
 
 async def ready_sandbox(client: CriClient, uid: str) -> str | None:
@@ -103,13 +103,11 @@ async def ready_sandbox(client: CriClient, uid: str) -> str | None:
             )
         )
     )
-    return _newest(answer.items, selector)
+    return _newest(with_labels(answer.items, selector))
 
 
-def _newest(listed: Iterable[api_pb2.PodSandbox | api_pb2.Container], selector: Mapping[str, str]) -> str | None:
-    # A runtime that does not filter must not have who is let into one pod be in another.
-    own = [item for item in listed if selector.items() <= item.labels.items()]
-    newest = max(own, key=lambda item: item.created_at, default=None)
+def _newest(listed: Iterable[api_pb2.PodSandbox | api_pb2.Container]) -> str | None:
+    newest = max(listed, key=lambda item: item.created_at, default=None)
     return None if newest is None else newest.id
 
 

@@ -26,13 +26,12 @@ from typing import NamedTuple, TypeVar
 
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
-from podkeep.kernel import libc
+from podkeep.kernel import libc, own_thread
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag
 from podkeep.kernel.namespace import nshelper
 from podkeep.kernel.namespace.idmap import IdMap, proc_text
-from podkeep.kernel.process import own_thread
 
 Result = TypeVar("Result")
 

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from podkeep.base.errors import Internal, PodkeepError
-from podkeep.kernel import libc
+from podkeep.kernel import libc, own_thread
 from podkeep.kernel.libc import CloneFlag
-from podkeep.kernel.process import own_thread
 from podkeep.kernel.tables import lines
 
 _OWN_TABLE = "/proc/thread-self/net/dev"

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from podkeep.base.errors import KernelCallError
-from podkeep.kernel.process import own_thread
+from podkeep.kernel import own_thread
 
 Result = TypeVar("Result")
 

@@ -352,7 +352,7 @@ class _Agent:
             port = (await stack.enter_async_context(server)).port
             if agent.server_tls_bootstrap and not agent.tls_cert_file:
                 wanted = serving_certificate(node.name, (node.name,), node.host_ips)
-                tasks.start(CertificateManager(serving_store(agent), wanted, server.look).run(client))
+                tasks.keep(partial(CertificateManager(serving_store(agent), wanted, server.look).run, client))
         reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
         self._reporter = reporter
         self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
@@ -387,7 +387,7 @@ class _Agent:
             tasks.start(work)
         if bootstrap.is_renewed_here(node.config, client.settings):
             kind = client_certificate(node.name)
-            tasks.start(CertificateManager(bootstrap.store(node.config), kind, client.renew).run(client))
+            tasks.keep(partial(CertificateManager(bootstrap.store(node.config), kind, client.renew).run, client))
         if agent.static_pod_path:
             path = Path(agent.static_pod_path)
             files = StaticFiles(
@@ -397,7 +397,7 @@ class _Agent:
                 take=self._take_static,
                 refused=self._note_left_out,
             )
-            tasks.start(files.run())
+            tasks.keep(files.run)
         return reporter.registered
 
     def say_ready(self, words: str) -> None:

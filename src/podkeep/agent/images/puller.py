@@ -377,7 +377,7 @@ class Images:
 
 @contextmanager
 def _kept_if_it_fails() -> Iterator[None]:
-    # Who may use an image is then known too well: an error of the disk is no reason to collect no images any more.
+    # With a record too many a pod may have to ask the registry: no reason to collect no images any more.
     try:
         yield
     except OSError as error:

@@ -164,7 +164,7 @@ class KubeletServer:
                 hint="end the kubelet that has the port, or choose another one with agent.port",
             ) from error
         self._server.start([self._socket], self._tls)
-        self._tasks.start(self._renew())
+        self._tasks.keep(self._renew)
         log.info("serving the kubelet's endpoints on https://%s:%d", agent.address, self.port)
         return self
 

@@ -1,10 +1,19 @@
-"""When a log is looked at again."""
+"""When a log is looked at again, and that the loop which looks goes on."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
 
-from podkeep.agent.logs.node_logs import pause
+from podkeep.agent.logs import node_logs
+from podkeep.agent.logs.node_logs import NodeLogs, pause
+from podkeep.base.concurrency import tasks
+from podkeep.base.config import AgentConfig
+from podkeep.cri.client import CriClient
+from unit.cri.cri_endpoint import run
 
 MI = 1 << 20
 
@@ -26,3 +35,30 @@ MI = 1 << 20
 )
 def test_pause(size: int, rate: float, before: float, expected: float) -> None:
     assert pause(size, rate, before=before, max_size=10 * MI, interval=10.0) == pytest.approx(expected)
+
+
+def test_the_loop_goes_on_after_an_unexpected_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked, faults = asyncio.Event(), [RuntimeError("a fault")]
+
+    def fail_once(paths: Iterable[Path]) -> list[int]:
+        if faults:
+            raise faults.pop()
+        loop.call_soon_threadsafe(looked.set)
+        return [0 for _ in paths]
+
+    monkeypatch.setattr(node_logs, "_sizes", fail_once)
+    monkeypatch.setattr(tasks, "AGAIN_S", 0.01)
+
+    async def work() -> None:
+        nonlocal loop
+        loop = asyncio.get_running_loop()
+        logs = NodeLogs(CriClient("/nowhere"), AgentConfig())
+        logs.watch("pod", [("1", tmp_path / "0.log")])
+        await looked.wait()
+        await logs.close()
+
+    loop: asyncio.AbstractEventLoop
+    run(work())
+    assert "looking at logs failed unexpectedly; it is tried again" in caplog.text

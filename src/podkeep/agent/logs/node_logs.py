@@ -77,7 +77,7 @@ class NodeLogs:
         known.logs = after
         self._news.set()
         if self._loop is None:
-            self._loop = self._tasks.start(self._run())
+            self._loop = self._tasks.keep(self._run)
 
     async def forget(self, pod: str) -> None:
         """Look after a pod no more, and return when nothing of it is being rotated or compressed."""
@@ -94,21 +94,19 @@ class NodeLogs:
         await self._tasks.close()
 
     async def _run(self) -> None:
-        try:
-            while any(pod.logs for pod in self._pods.values()):
-                await self._wait()
-                now = asyncio.get_running_loop().time()
-                due = [
-                    (pod, container, log)
-                    for pod in self._pods.values()
-                    for container, log in pod.logs.items()
-                    if log.due <= now + _TOGETHER_S and not log.rotating
-                ]
-                sizes = await asyncio.to_thread(_sizes, [log.path for _, _, log in due])
-                for (pod, container, log), size in zip(due, sizes, strict=True):
-                    self._looked(pod, container, log, size, now)
-        finally:
-            self._loop = None
+        while any(pod.logs for pod in self._pods.values()):
+            await self._wait()
+            now = asyncio.get_running_loop().time()
+            due = [
+                (pod, container, log)
+                for pod in self._pods.values()
+                for container, log in pod.logs.items()
+                if log.due <= now + _TOGETHER_S and not log.rotating
+            ]
+            sizes = await asyncio.to_thread(_sizes, [log.path for _, _, log in due])
+            for (pod, container, log), size in zip(due, sizes, strict=True):
+                self._looked(pod, container, log, size, now)
+        self._loop = None
 
     async def _wait(self) -> None:
         """Wait until a log is due, or there are others."""

@@ -197,8 +197,6 @@ class PodProbes:
         outcome = await self._outcome(probe.spec, target)
         # Nothing is awaited from here on: a run that is over must not count as armed any more.
         probe.task = None
-        self._report(probe, outcome)
-        self._count(probe, outcome.verdict, time.monotonic() - begun)
         before = self.results()
         probe.progress = progress.after(probe.progress, probe.kind, probe.spec, outcome.verdict)
         if not probe.progress.held:
@@ -208,10 +206,17 @@ class PodProbes:
         if self.results() != before:
             self._startup_proven(probe)
             self._on_change()
+        # Last: the next run and the result do not hang on whether this one can be told.
+        self._report(probe, outcome)
+        self._count(probe, outcome.verdict, time.monotonic() - begun)
 
     async def _outcome(self, spec: Probe, target: Target) -> Outcome:
         for _ in range(_TRIES):
-            outcome = await self._shared.checks.run(spec, target)
+            try:
+                outcome = await self._shared.checks.run(spec, target)
+            except Exception as error:  # it is probed again all the same, as a kubelet does after a panic
+                log.exception("a probe of %s failed unexpectedly", self._pod.metadata.name)
+                return Outcome(verdict=Verdict.UNKNOWN, text=f"{type(error).__name__}: {error}")
             if outcome.verdict is not Verdict.UNKNOWN:
                 break
         return outcome

@@ -100,7 +100,7 @@ class Runner:
             if told:
                 watching.append(tasks.start(self._feed(await self._begin(resource, told), told)))
         for controller, queue in queues.items():
-            tasks.start(self._work(controller, queue))
+            tasks.keep(partial(self._work, controller, queue))
         await asyncio.wait(watching, return_when=asyncio.FIRST_COMPLETED)
 
     async def _until_clock_is_set(self) -> None:

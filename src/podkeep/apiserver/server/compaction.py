@@ -30,9 +30,10 @@ async def compact_regularly(store: Store, seconds: float, most_bytes: int = MOST
 
     :param most_bytes: of what objects were; beyond them newer states are given up, too.
     """
-    await asyncio.gather(
-        _regularly(store, store.compact, seconds), _short_lived(store, seconds), _bounded(store, seconds, most_bytes)
-    )
+    async with asyncio.TaskGroup() as group:  # if one fails, the others end as well: whoever runs this runs all again
+        group.create_task(_regularly(store, store.compact, seconds))
+        group.create_task(_short_lived(store, seconds))
+        group.create_task(_bounded(store, seconds, most_bytes))
 
 
 async def _bounded(store: Store, seconds: float, most_bytes: int) -> None:

@@ -86,7 +86,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         stack.callback(sockets.close)
         store = await stack.enter_async_context(Store(Path(config.api.root) / backup.DATABASE))
         tasks = await stack.enter_async_context(Tasks("the API server"))
-        tasks.start(compact_regularly(store, config.api.history, config.api.history_bytes()))
+        tasks.keep(partial(compact_regularly, store, config.api.history, config.api.history_bytes()))
         lister = StoreLister(store, read_once=[EVENTS])
         kubelets = _kubelets(config, files, lister)
         other_authority = asyncio.Event()
@@ -95,7 +95,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
             other_authority.set()
             stop.set()
 
-        tasks.start(_renew(config, files, sockets, kubelets, renewal, begin_anew))
+        tasks.keep(partial(_renew, config, files, sockets, kubelets, renewal, begin_anew))
         access = Access.of(lister, files.key(certificates.ACCOUNTS).read_bytes(), config.api.token_auth_file)
         admission = plugins.admission(config, store, lister, access, gates)
         registry = Registry(store, admission, gates, namespace_bytes=config.api.namespace_bytes())

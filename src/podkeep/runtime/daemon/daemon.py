@@ -351,7 +351,7 @@ class _Daemon:
         background.start(self._networks.check_all())
         background.start(asyncio.to_thread(self._leftovers.remove_all))
         if limit := self._config.runtime.log_limit():
-            background.start(LogLimit(containers.running_logs, containers.reopen_log, limit).run())
+            background.keep(LogLimit(containers.running_logs, containers.reopen_log, limit).run)
         return background
 
     async def _stop(self, serving: _Serving) -> None:

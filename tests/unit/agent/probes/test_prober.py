@@ -15,8 +15,10 @@ import pytest
 from podkeep.agent.events import Event
 from podkeep.agent.metrics import PROBE_DURATION, PROBE_TOTAL
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
-from podkeep.agent.probes.model import ProbeResult
+from podkeep.agent.probes.checks import Checks
+from podkeep.agent.probes.model import Outcome, ProbeResult, Target
 from podkeep.agent.probes.prober import PodProbes, Probes
+from podkeep.api.containers import Probe
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base.metrics import Metrics
@@ -249,3 +251,31 @@ def test_a_hanging_probe_delays_no_other() -> None:
                 assert not any(watched.result(item.id).ready for item in views)
 
     run(work())
+
+
+def test_a_probe_that_fails_unexpectedly_is_run_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A fault of ours in one run is an error of that run: the probe goes on, as a kubelet's does after a panic."""
+    real, faults = Checks.run, [RuntimeError("a fault")]
+
+    async def fail_once(checks: Checks, spec: Probe, target: Target) -> Outcome:
+        if faults:
+            raise faults.pop()
+        return await real(checks, spec, target)
+
+    monkeypatch.setattr(Checks, "run", fail_once)
+
+    async def work() -> None:
+        async with server() as (port, times):
+            wanted = pod(container(readinessProbe=tcp(port)))
+            watched = Watched(wanted)
+            async with watched.probes as probes:
+                probes.observe(wanted, observed(view()))
+                await watched.until(lambda: watched.result().ready)
+            assert len(times) == 1
+            message = "Readiness probe errored and resulted in unknown state: RuntimeError: a fault"
+            assert [event.message for event in watched.events] == [message]
+
+    run(work())
+    assert "a probe of web failed unexpectedly" in caplog.text

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import json
 import os
 import resource
 import select
 import signal
 import socket
+from array import array
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,7 @@ from podkeep.kernel.mount.mounts import MountAttr
 from podkeep.kernel.namespace import namespaces, nshelper
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
+from podkeep.kernel.process import confine
 from support import unanswering
 from support.cri import wait_for
 from support.timeout import TIMEOUT_S
@@ -36,7 +40,9 @@ PID, MNT = NamespaceKind.PID, NamespaceKind.MNT
 ALL = frozenset({USER, NET, IPC, UTS})
 _PR_SET_DUMPABLE = 4
 _MAPPED = "0 70000 1000\n"
+OWNER = (1 << 31) + 70000
 _LIBC = ctypes.CDLL(None)
+_NS_GET_OWNER_UID = 0xB704
 IN_USERNS = {NET: CloneFlag.NEWNET, IPC: CloneFlag.NEWIPC, UTS: CloneFlag.NEWUTS}
 
 
@@ -112,12 +118,39 @@ def test_without_a_user_namespace_the_host_owns_them(helper: NamespaceHelper) ->
 
 def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> None:
     """Instances of inotify and namespaces are counted for the owners of user namespaces as well (namespaces(7))."""
-    machine = helper.user_namespace(block(1_000_000, 100_000))  # it stands for one, so that the real one is left alone
+    # It stands for one, so that the real one is left alone. It has the owner of the pod's user namespace, too.
+    uids = (*block(1_000_000, 100_000).uids, IdMapping(container_id=OWNER, host_id=1_200_000, length=1))
+    machine = helper.user_namespace(IdMap(uids=uids, gids=block(1_000_000, 100_000).gids))
     try:
         found = as_root_of(machine, _pod_and_root_take)
     finally:
         os.close(machine)
     assert found == {"pod": [20, 20], "root": [2, 2]}
+
+
+@pytest.mark.parametrize("first", [1000, 65536])
+def test_nobody_that_a_pod_can_run_as_owns_a_user_namespace(helper: NamespaceHelper, first: int) -> None:
+    """Its owner has all capabilities in it: it is neither root nor one of the pod's users (user_namespaces(7))."""
+
+    with created(helper, pod(idmap=block(first, 65536))) as fds:
+        found = array("I", [0])
+        fcntl.ioctl(fds[USER], _NS_GET_OWNER_UID, found)
+        assert found[0] == (1 << 31) + first
+        for uid in (0, first, first + 1000):
+            assert in_child(partial(_join_without_capabilities, fds[USER], uid)) is False
+        assert in_child(partial(_join_without_capabilities, fds[USER], found[0])) is True
+
+
+def _join_without_capabilities(userns: int, uid: int) -> bool:
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+    if uid == 0:  # the others have lost them with it (capabilities(7))
+        confine.drop_privileges(())
+    try:
+        libc.setns(userns, CloneFlag.NEWUSER)
+    except KernelCallError as error:
+        return error.errno != errno.EPERM
+    return True
 
 
 def _pod_and_root_take() -> dict[str, list[int]]:

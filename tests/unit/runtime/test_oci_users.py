@@ -17,6 +17,7 @@ PASSWD = """root:x:0:0:root:/root:/bin/sh
 daemon:x:1:1::/usr/sbin:/usr/sbin/nologin
 app:x:1000:1001:An app:/home/app:/bin/sh
 nohome:x:1002:1002:::/bin/sh
+owner:x:2147549184:1002::/:/bin/sh
 """
 GROUP = """root:x:0:
 daemon:x:1:
@@ -81,7 +82,8 @@ def test_strict_leaves_the_images_memberships_out() -> None:
         ({}, "app:ghosts", "ghosts"),
         ({"run_as_group": 5}, "", "run_as_group"),
         ({}, "-1", "-1"),
-        ({}, "4294967295", "4294967295"),
+        ({}, "2147483648", "2147483648"),
+        ({}, "owner", "owner"),
         ({}, "0x10", "0x10"),
         ({}, "١", "١"),
         ({}, "root:-1", "-1"),
@@ -136,12 +138,12 @@ def test_no_image_makes_it_fail_otherwise_than_with_a_refusal(user: str, passwd:
         found = resolve(Security(), user, passwd=passwd, group=group)
     except InvalidArgument:
         return
-    assert 0 <= found.uid < 2**32 - 1
+    assert 0 <= found.uid < 2**31
     assert found.groups[0] == found.gid
     assert len(set(found.groups)) == len(found.groups)
 
 
-@pytest.mark.parametrize("text", ["99999999999", "4294967295", "0000000000000", "9" * 5000])
+@pytest.mark.parametrize("text", ["99999999999", "2147483648", "0000000000000", "9" * 5000])
 @pytest.mark.parametrize("wanted", ["{}", "app:{}"])
 def test_a_number_that_is_no_id_is_refused_also_if_an_account_has_that_name(text: str, wanted: str) -> None:
     """ImageStatus would tell another ID than the account's, and a kubelet would believe that it is not root."""

@@ -396,7 +396,7 @@ def test_a_container_in_full(tmp_path: Path) -> None:
     security.capabilities.drop_capabilities.append("ALL")
     security.capabilities.add_ambient_capabilities.append("NET_ADMIN")
     security.run_as_user.value = 0
-    security.run_as_group.value = 2**32 - 2
+    security.run_as_group.value = 2**31 - 1
     security.supplemental_groups.append(5)
     security.supplemental_groups_policy = api.Strict
     security.masked_paths.append("/proc/x")
@@ -437,7 +437,7 @@ def test_a_container_in_full(tmp_path: Path) -> None:
             drop_capabilities=("ALL",),
             ambient_capabilities=("NET_ADMIN",),
             run_as_user=0,
-            run_as_group=2**32 - 2,
+            run_as_group=2**31 - 1,
             supplemental_groups=(5,),
             groups_policy=GroupsPolicy.STRICT,
             readonly_rootfs=True,
@@ -528,7 +528,7 @@ CONTAINER_REFUSALS: list[tuple[Change, type[PodkeepError], str]] = [
     *(
         (set_field(f"linux.security_context.{field}.value", value), InvalidArgument, field)
         for field in ("run_as_user", "run_as_group")
-        for value in (-1, 2**32 - 1, 2**40)
+        for value in (-1, 2**31, 2**40)
     ),
     (set_field("linux.security_context.supplemental_groups", [5, -1]), InvalidArgument, "supplemental_groups"),
     (

@@ -83,8 +83,10 @@ _PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
 _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
 """Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
 
-_OF_THE_MACHINE = 65536
-"""IDs below it are those of the machine's own users (KEP-127)."""
+_OWNERS = 1 << 31
+"""From here on are owners of pods' user namespaces. No ``runAsUser`` reaches it (``apis/core/validation``), and no user
+of a machine should be there (systemd, "Users, Groups, UIDs and GIDs on systemd Systems").
+"""
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 _prctl = ctypes.CDLL(None, use_errno=True)["prctl"]
@@ -473,7 +475,7 @@ def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
 
 def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> None:
     if "USER" in kinds:
-        _become_owner(int(request["uids"].split(maxsplit=2)[1]))
+        _become_owner(owner_of(int(request["uids"].split(maxsplit=2)[1])))
         hint = "sysctl user.max_user_namespaces limits their number; a kernel without CONFIG_USER_NS has none"
         libc.unshare(CloneFlag.NEWUSER, hint)
         helper.send(b"{}")
@@ -495,16 +497,21 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         write_sysctl(path, value)
 
 
-def _become_owner(uid: int) -> None:
-    """Become a user of the machine, in name only: all capabilities are kept.
+def owner_of(first: int) -> int:
+    """Return whose a user namespace is, as a host ID.
 
     What is counted in a user namespace is counted for its owner, too: namespaces, inotify's instances (128 by default,
     /proc/sys/user), messages in queues, pending signals. If that were root, each pod could use up what the machine has
-    of these, and other pods. One below 65536 may be that of somebody who logs in, and would have all capabilities over
-    pods: what these take is counted for root.
+    of these, and other pods. And a process in the machine's user namespace that is the owner has all capabilities over
+    the pod (user_namespaces(7)), so it is nobody that a pod can be told to run as: not one of the pod's own IDs either.
+
+    :param first: the host ID of what the pod's mapping has first.
     """
-    if uid < _OF_THE_MACHINE:
-        return
+    return first | _OWNERS
+
+
+def _become_owner(uid: int) -> None:
+    """Become a user of the machine, in name only: all capabilities are kept."""
     if _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == -1:
         raise KernelCallError("prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)", ctypes.get_errno())
     _call(f"setresuid(-1, {uid}, -1)", os.setresuid, -1, uid, -1)

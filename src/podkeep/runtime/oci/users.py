@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.kernel.namespace.idmap import MAX_USER
 from podkeep.runtime.model.records import GroupsPolicy, Security
 
 MAX_GROUPS = 65_536
@@ -77,7 +78,7 @@ def number_of(text: str) -> int | None:
     if not text.isascii() or not text.isdigit():
         return None
     if not _is_id(text):
-        raise InvalidArgument(f"{text[:40]!r} is a number, but no ID of a user or group", hint="0 to 4294967294 are")
+        raise InvalidArgument(f"{text[:40]!r} is a number, but no ID of a user or group", hint=f"0 to {MAX_USER} are")
     return int(text)
 
 
@@ -133,4 +134,4 @@ def _memberships(group: str, user: str) -> list[int]:
 
 def _is_id(text: str) -> bool:
     # The length comes first: int() refuses texts of thousands of digits.
-    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**32 - 1
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_USER

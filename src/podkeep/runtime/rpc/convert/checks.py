@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.text import printable
+from podkeep.kernel.namespace.idmap import MAX_USER
 
 MAX_NAME_LENGTH = 1024
 """Characters of a name; Kubernetes allows 253."""
@@ -44,9 +45,8 @@ def enum_value(field: str, kind: type[_Enum], number: int) -> _Enum:
 
 
 def identifier(field: str, value: int) -> int:
-    # The largest number means "leave it as it is" to chown(2) and setresuid(2).
-    if not 0 <= value < 2**32 - 1:
-        raise InvalidArgument(f"security_context.{field}: {value} is no ID")
+    if not 0 <= value <= MAX_USER:
+        raise InvalidArgument(f"security_context.{field}: {value} is no ID", hint=f"0 to {MAX_USER} are")
     return value
 
 

@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
+from podkeep.kernel.mount import mounts
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, file
 from support.registry import Registry
+from support.running_node import own_base
 from support.timeout import TIMEOUT_S
 
 SCRIPT = "echo one; echo two; echo oops >&2; echo three; until [ -e /tmp/done ]; do sleep 0.05; done; echo last"
@@ -239,6 +241,23 @@ def test_doctor_knows_the_runtime(daemon: Daemon) -> None:
     assert daemon.socket in found["runtime"]["detail"]
     assert found["handler crun"]["level"] == "ok"
     assert "user_namespaces: yes" in found["handler crun"]["detail"]
+
+
+def test_doctor_says_why_a_handler_has_no_user_namespaces(open_directory: Path) -> None:
+    """Below what covers a part of /proc, as in many containers, no user namespace can have a /proc of its own."""
+    covered = "/proc/sys/kernel/random/boot_id"
+    mounts.bind("/dev/null", covered)
+    try:
+        with Daemon(own_base(open_directory)) as daemon:
+            done = daemon.run("doctor", "-o", "json")
+    finally:
+        mounts.unmount(covered)
+    found = {item["name"]: item for item in json.loads(done.stdout)}
+    for name in ("handler crun", "handler (default)"):
+        assert found[name]["level"] == "warning"
+        assert "user_namespaces: no" in found[name]["detail"]
+        assert "proc" in found[name]["detail"]
+        assert found[name]["fix"] == f"unmount what is mounted below /proc before the runtime starts: '{covered}'"
 
 
 @pytest.mark.usefixtures("runner")

@@ -148,7 +148,13 @@ def test_only_the_default_handler_is_required(tmp_path: Path) -> None:
 def test_handlers() -> None:
     features = api_pb2.RuntimeHandlerFeatures(user_namespaces=True)
     assert daemon.of_handler(api_pb2.RuntimeHandler(name="", features=features)).level is Level.OK
-    assert daemon.of_handler(api_pb2.RuntimeHandler(name="runc")).level is Level.WARNING
+    other = daemon.of_handler(api_pb2.RuntimeHandler(name="runc"))
+    assert (other.level, other.fix) == (Level.WARNING, "use a handler whose OCI runtime maps mounts, such as crun")
+    known = daemon.of_handler(api_pb2.RuntimeHandler(name="crun"), "it may not; hint: let it")
+    assert known.detail == "user_namespaces: no, recursive_read_only_mounts: no: it may not"
+    assert known.fix == "let it"
+    for text in ("", "{", "[]", '{"crun": {"why_not": 5}}'):  # of another runtime
+        assert daemon._reasons(text) == {}
     broken = api_pb2.RuntimeCondition(type="NetworkReady", reason="NoBridge", message="it broke")
     network = daemon.of_condition(broken)
     assert network.level is Level.MISSING

@@ -25,7 +25,7 @@ def examine(invocation: Invocation) -> list[Finding]:
         from podkeep.cri.v1 import api_pb2
 
         version = await client.runtime.Version(api_pb2.VersionRequest())
-        return version, await client.runtime.Status(api_pb2.StatusRequest())
+        return version, await client.runtime.Status(api_pb2.StatusRequest(verbose=True))
 
     try:
         version, status = connection.run(invocation, ask)
@@ -35,7 +35,25 @@ def examine(invocation: Invocation) -> list[Finding]:
         ]
     answers = f"{version.runtime_name} {version.runtime_version} answers on {invocation.config.runtime.socket}"
     conditions, handlers = status.status.conditions, status.runtime_handlers
-    return [finding.ok("runtime", answers), *map(of_condition, conditions), *map(of_handler, handlers)]
+    reasons = _reasons(status.info.get("handlers", ""))
+    return [
+        finding.ok("runtime", answers),
+        *map(of_condition, conditions),
+        *(of_handler(handler, reasons.get(handler.name, "")) for handler in handlers),
+    ]
+
+
+def _reasons(text: str) -> dict[str, str]:
+    """Return by handler why it gives no user namespaces, as podkeep's runtime says it; another one does not."""
+    import msgspec
+
+    class Features(msgspec.Struct):
+        why_not: str = ""
+
+    try:
+        return {name: found.why_not for name, found in msgspec.json.decode(text, type=dict[str, Features]).items()}
+    except msgspec.DecodeError:
+        return {}
 
 
 def _start(invocation: Invocation) -> str:
@@ -59,8 +77,11 @@ def of_condition(condition: api_pb2.RuntimeCondition) -> Finding:
     return finding.warning(condition.type, said, why="the runtime reports that not everything works", fix=fix)
 
 
-def of_handler(handler: api_pb2.RuntimeHandler) -> Finding:
-    """Judge a handler by the features it reports; the nameless one is the default."""
+def of_handler(handler: api_pb2.RuntimeHandler, reason: str = "") -> Finding:
+    """Judge a handler by the features it reports; the nameless one is the default.
+
+    :param reason: why it gives no user namespaces, if that is known.
+    """
     name = f"handler {handler.name or '(default)'}"
     features = {
         "user_namespaces": handler.features.user_namespaces,
@@ -70,4 +91,8 @@ def of_handler(handler: api_pb2.RuntimeHandler) -> Finding:
     if features["user_namespaces"]:
         return finding.ok(name, detail)
     why = "pods with hostUsers: false are refused with this handler"
-    return finding.warning(name, detail, why=why, fix="use a handler whose OCI runtime maps mounts, such as crun")
+    if not reason:
+        return finding.warning(name, detail, why=why, fix="use a handler whose OCI runtime maps mounts, such as crun")
+    message, _, hint = reason.partition("; hint: ")
+    fix = hint or "end what keeps it from that, and start the runtime again; or use another handler"
+    return finding.warning(name, f"{detail}: {message}", why=why, fix=fix)

@@ -8,6 +8,7 @@ word: it counts as one with user namespaces, since the machine does what they ar
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import os
@@ -24,7 +25,7 @@ from podkeep.base.text.printable import quoted
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.removal import remove_tree
-from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.idmap import block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
@@ -40,6 +41,7 @@ log = logging.getLogger(__name__)
 # The first IDs that are nobody's of the machine.
 _PROBE_HOST_ID = 65536
 _PROBE_IDMAP = block(_PROBE_HOST_ID, 65536)
+_SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,8 +163,8 @@ class HandlerTable:
                     probe.check_idmap(driver)
             except (PodkeepError, OSError) as error:
                 # Noted and not raised: pods that do not ask for it run with this handler all the same.
-                why_not = str(error)
-                log.warning("handler %s cannot run pods in user namespaces: %s", name, error)
+                why_not = _with_hint(str(error))
+                log.warning("handler %s cannot run pods in user namespaces: %s", name, why_not)
             try:
                 probe.check_recursive_read_only(driver)
             except (PodkeepError, OSError) as error:
@@ -174,6 +176,21 @@ class HandlerTable:
                 why_not=why_not,
                 why_writable=why_writable,
             )
+
+
+def _with_hint(reason: str) -> str:
+    """Return why a handler cannot make a container in a user namespace, with what to do if it cannot mount /proc there.
+
+    The kernel lets a user namespace mount it only if the mounts below the one that is here hide nothing of it
+    (mount_namespaces(7), ``mount_too_revealing`` in fs/namespace.c); its error says nothing of that.
+    """
+    if "proc" not in reason or os.strerror(errno.EPERM).lower() not in reason.lower():
+        return reason
+    below = [quoted(entry.mount_point) for entry in mountinfo.under("/proc") if entry.mount_point != "/proc"]
+    if not below:
+        return reason
+    points = ", ".join(below[:_SHOWN])
+    return f"{reason}; hint: unmount what is mounted below /proc before the runtime starts: {points}"
 
 
 def _require_passage(directory: Path) -> None:

@@ -73,11 +73,15 @@ class RuntimeRpc:
         ]
         if self._namespaces.hides:
             conditions.append(_in_sync(apart))
+        # CRI (RuntimeHandler.name): an empty name stands for the default handler.
+        default = HandlerName("")
+        handlers = {default: self._handlers.features_of(default), **self._handlers.features}
         info = {}
         if request.verbose:
             described = await asyncio.to_thread(self._classes.catalog.describe)
             info["classResources"] = msgspec.json.encode(described).decode()
             info["classResourceUsers"] = msgspec.json.encode(self._classes.users()).decode()
+            info["handlers"] = msgspec.json.encode(handlers).decode()
             info["config"] = msgspec.json.encode(self._config()).decode()
             info["mountNamespace"] = msgspec.json.encode(self._namespaces.describe(apart)).decode()
             info["network"] = msgspec.json.encode(self._networks.describe()).decode()
@@ -86,11 +90,7 @@ class RuntimeRpc:
         answer = api.StatusResponse(
             status=api.RuntimeStatus(conditions=conditions),
             info=info,
-            runtime_handlers=[
-                # CRI (RuntimeHandler.name): an empty name stands for the default handler.
-                _handler(HandlerName(""), self._handlers.features_of(HandlerName(""))),
-                *(_handler(name, features) for name, features in self._handlers.features.items()),
-            ],
+            runtime_handlers=[_handler(name, features) for name, features in handlers.items()],
             features=api.RuntimeFeatures(supplemental_groups_policy=True),
         )
         self._discovery.add_to(answer)

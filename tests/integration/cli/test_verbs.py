@@ -245,7 +245,7 @@ def test_doctor_knows_the_runtime(daemon: Daemon) -> None:
 
 def test_doctor_says_why_a_handler_has_no_user_namespaces(open_directory: Path) -> None:
     """Below what covers a part of /proc, as in many containers, no user namespace can have a /proc of its own."""
-    covered = "/proc/sys/kernel/random/boot_id"
+    covered = "/proc/version"
     mounts.bind("/dev/null", covered)
     try:
         with Daemon(own_base(open_directory)) as daemon:

@@ -40,7 +40,7 @@ PID, MNT = NamespaceKind.PID, NamespaceKind.MNT
 ALL = frozenset({USER, NET, IPC, UTS})
 _PR_SET_DUMPABLE = 4
 _MAPPED = "0 70000 1000\n"
-OWNER = (1 << 31) + 70000
+OWNERS = range(1 << 31, (1 << 32) - 2)
 _LIBC = ctypes.CDLL(None)
 _NS_GET_OWNER_UID = 0xB704
 IN_USERNS = {NET: CloneFlag.NEWNET, IPC: CloneFlag.NEWIPC, UTS: CloneFlag.NEWUTS}
@@ -118,8 +118,9 @@ def test_without_a_user_namespace_the_host_owns_them(helper: NamespaceHelper) ->
 
 def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> None:
     """Instances of inotify and namespaces are counted for the owners of user namespaces as well (namespaces(7))."""
-    # It stands for one, so that the real one is left alone. It has the owner of the pod's user namespace, too.
-    uids = (*block(1_000_000, 100_000).uids, IdMapping(container_id=OWNER, host_id=1_200_000, length=1))
+    # It stands for one, so that the real one is left alone. It has owners of pods' user namespaces, too.
+    owners = IdMapping(container_id=OWNERS.start, host_id=OWNERS.start, length=len(OWNERS))
+    uids = (*block(1_000_000, 100_000).uids, owners)
     machine = helper.user_namespace(IdMap(uids=uids, gids=block(1_000_000, 100_000).gids))
     try:
         found = as_root_of(machine, _pod_and_root_take)
@@ -133,12 +134,19 @@ def test_nobody_that_a_pod_can_run_as_owns_a_user_namespace(helper: NamespaceHel
     """Its owner has all capabilities in it: it is neither root nor one of the pod's users (user_namespaces(7))."""
 
     with created(helper, pod(idmap=block(first, 65536))) as fds:
-        found = array("I", [0])
-        fcntl.ioctl(fds[USER], _NS_GET_OWNER_UID, found)
-        assert found[0] == (1 << 31) + first
-        for uid in (0, first, first + 1000):
+        owner = _owner_uid(fds[USER])
+        assert owner in OWNERS
+        for uid in (0, first, first + 1000, OWNERS.start + first):
             assert in_child(partial(_join_without_capabilities, fds[USER], uid)) is False
-        assert in_child(partial(_join_without_capabilities, fds[USER], found[0])) is True
+        assert in_child(partial(_join_without_capabilities, fds[USER], owner)) is True
+    with created(helper, pod(idmap=block(first, 65536))) as fds:
+        assert _owner_uid(fds[USER]) != owner  # which a file of an image could have
+
+
+def _owner_uid(userns: int) -> int:
+    found = array("I", [0])
+    fcntl.ioctl(userns, _NS_GET_OWNER_UID, found)
+    return found[0]
 
 
 def _join_without_capabilities(userns: int, uid: int) -> bool:

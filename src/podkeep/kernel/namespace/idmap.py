@@ -17,7 +17,7 @@ MAX_ID = 2**32 - 2
 """The largest ID; 2^32-1 means "no ID" to the kernel."""
 MAX_USER = 2**31 - 1
 """The largest user or group that a container may be told to run as, by a request or by its image (Kubernetes'
-validation of ``runAsUser``). Owners of user namespaces come after it (``nshelper.py``): nothing must run as these.
+validation of ``runAsUser``). Owners of user namespaces come after it (``nshelper.py``): nothing may run as these.
 """
 MAX_EXTENTS = 340
 """UID_GID_MAP_MAX_EXTENTS of the kernel (since Linux 4.15)."""

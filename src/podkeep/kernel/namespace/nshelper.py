@@ -83,9 +83,9 @@ _PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
 _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
 """Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
 
-_OWNERS = 1 << 31
-"""From here on are owners of pods' user namespaces. No ``runAsUser`` reaches it (``apis/core/validation``), and no user
-of a machine should be there (systemd, "Users, Groups, UIDs and GIDs on systemd Systems").
+_OWNERS = range(1 << 31, (1 << 32) - 2)
+"""Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``), and no
+user of a machine should be there (systemd, "Users, Groups, UIDs and GIDs on systemd Systems"); the last two are taken.
 """
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
@@ -475,7 +475,7 @@ def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
 
 def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> None:
     if "USER" in kinds:
-        _become_owner(owner_of(int(request["uids"].split(maxsplit=2)[1])))
+        _become_owner(_draw_owner())
         hint = "sysctl user.max_user_namespaces limits their number; a kernel without CONFIG_USER_NS has none"
         libc.unshare(CloneFlag.NEWUSER, hint)
         helper.send(b"{}")
@@ -497,17 +497,17 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         write_sysctl(path, value)
 
 
-def owner_of(first: int) -> int:
-    """Return whose a user namespace is, as a host ID.
+def _draw_owner() -> int:
+    """Return whose a user namespace is to be, as an ID of the machine.
 
     What is counted in a user namespace is counted for its owner, too: namespaces, inotify's instances (128 by default,
     /proc/sys/user), messages in queues, pending signals. If that were root, each pod could use up what the machine has
     of these, and other pods. And a process in the machine's user namespace that is the owner has all capabilities over
-    the pod (user_namespaces(7)), so it is nobody that a pod can be told to run as: not one of the pod's own IDs either.
-
-    :param first: the host ID of what the pod's mapping has first.
+    the pod (user_namespaces(7)): it can join it with a descriptor of any of its processes, as a unix socket that both
+    have gives one (SO_PEERPIDFD). So the owner is nobody that a pod can be told to run as, one of the pod's own IDs
+    neither, and is not known beforehand: an image may have a file with any owner and the set-user-ID bit.
     """
-    return first | _OWNERS
+    return _OWNERS[int.from_bytes(os.urandom(8), "little") % len(_OWNERS)]
 
 
 def _become_owner(uid: int) -> None:

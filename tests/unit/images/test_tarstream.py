@@ -113,6 +113,14 @@ def test_gnu_numbers_beyond_octal() -> None:
     assert (entry.uid, entry.mtime) == (4_000_000_000, -5_000_000_000)
 
 
+@pytest.mark.parametrize(("uid", "mode"), [(2**31 - 1, 0o6755), (2**31, 0o2755), (0xFFFF0000, 0o2755)])
+def test_no_file_makes_who_runs_it_the_owner_of_a_user_namespace(uid: int, mode: int) -> None:
+    info = tarfile.TarInfo("f")
+    info.uid, info.mode = uid, 0o6755
+    entry, _ = read(info.tobuf(tarfile.GNU_FORMAT) + bytes(1024))[0]
+    assert (entry.uid, entry.mode) == (uid, mode)
+
+
 @pytest.mark.parametrize("options", [["--format=gnu"], ["--format=pax", "--sparse-version=0.1"], ["--format=pax"]])
 @pytest.mark.slow
 def test_sparse_files_of_gnu_tar(options: list[str], tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import resource
 import select
 import signal
@@ -40,7 +41,7 @@ PID, MNT = NamespaceKind.PID, NamespaceKind.MNT
 ALL = frozenset({USER, NET, IPC, UTS})
 _PR_SET_DUMPABLE = 4
 _MAPPED = "0 70000 1000\n"
-OWNERS = range(1 << 31, (1 << 32) - 2)
+OWNERS = range(0xFFFF0000, 0xFFFFFFFE)
 _LIBC = ctypes.CDLL(None)
 _NS_GET_OWNER_UID = 0xB704
 IN_USERNS = {NET: CloneFlag.NEWNET, IPC: CloneFlag.NEWIPC, UTS: CloneFlag.NEWUTS}
@@ -117,7 +118,10 @@ def test_without_a_user_namespace_the_host_owns_them(helper: NamespaceHelper) ->
 
 
 def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> None:
-    """Instances of inotify and namespaces are counted for the owners of user namespaces as well (namespaces(7))."""
+    """Instances of inotify and namespaces are counted for the owners of user namespaces as well (namespaces(7)).
+
+    And nobody on the machine who has an ID of the pod can stop the child that makes them: all pods would wait for it.
+    """
     # It stands for one, so that the real one is left alone. It has owners of pods' user namespaces, too.
     owners = IdMapping(container_id=OWNERS.start, host_id=OWNERS.start, length=len(OWNERS))
     uids = (*block(1_000_000, 100_000).uids, owners)
@@ -126,7 +130,7 @@ def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> No
         found = as_root_of(machine, _pod_and_root_take)
     finally:
         os.close(machine)
-    assert found == {"pod": [20, 20], "root": [2, 2]}
+    assert found == {"pod": [20, 20], "root": [2, 2], "may be stopped": False}
 
 
 @pytest.mark.parametrize("first", [1000, 65536])
@@ -136,11 +140,9 @@ def test_nobody_that_a_pod_can_run_as_owns_a_user_namespace(helper: NamespaceHel
     with created(helper, pod(idmap=block(first, 65536))) as fds:
         owner = _owner_uid(fds[USER])
         assert owner in OWNERS
-        for uid in (0, first, first + 1000, OWNERS.start + first):
+        for uid in (0, first, first + 1000, (1 << 31) + first):
             assert in_child(partial(_join_without_capabilities, fds[USER], uid)) is False
         assert in_child(partial(_join_without_capabilities, fds[USER], owner)) is True
-    with created(helper, pod(idmap=block(first, 65536))) as fds:
-        assert _owner_uid(fds[USER]) != owner  # which a file of an image could have
 
 
 def _owner_uid(userns: int) -> int:
@@ -178,10 +180,49 @@ def _pod_and_root_take() -> dict[str, list[int]]:
     ours.send(b"{}")
     pod_ = json.loads(ours.recv(100))
     # The pod keeps what it has until root has had its turn.
-    found = {"pod": pod_, "root": in_child(lambda: _taken(2))}
+    found = {
+        "pod": pod_,
+        "root": in_child(lambda: _taken(2)),
+        "may be stopped": in_child(lambda: _may_signal(pid, 70000)),
+    }
     ours.close()
     os.waitpid(pid, 0)
     return found
+
+
+def test_who_works_for_a_pod_cannot_be_stopped_by_its_user_on_the_machine(helper: NamespaceHelper) -> None:
+    """All pods would wait for the child that locks a pod's mounts. What it sends is counted for the owner."""
+    with created(helper, pod(idmap=block(65536, 65536))) as fds:
+        owner = _owner_uid(fds[USER])
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            with suppress(BaseException):
+                nshelper._enter_as_root(fds[USER])
+                theirs.send(b"in")
+                ours.close()
+                theirs.recv(1)
+            os._exit(0)
+        theirs.close()
+        try:
+            assert ours.recv(2) == b"in"
+            status = Path(f"/proc/{pid}/status").read_text()
+            uids = re.findall(r"^Uid:\s(\d+)\s(\d+)\s(\d+)", status, re.MULTILINE)
+            assert uids == [(str(owner), "65536", str(owner))]
+            assert in_child(partial(_may_signal, pid, 65536)) is False
+        finally:
+            ours.close()
+            os.waitpid(pid, 0)
+
+
+def _may_signal(pid: int, uid: int) -> bool:
+    """Say whether who is on the machine what the pod's root is may send a signal to the child of the helper."""
+    os.setresuid(uid, uid, uid)
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return False
+    return True
 
 
 def _take_as_pod(channel: socket.socket) -> None:
@@ -619,7 +660,7 @@ def test_what_cannot_be_locked_leaves_nothing_and_the_helper_goes_on(helper: Nam
         with pytest.raises(KernelCallError, match=r"move_mount.*EINVAL"):
             helper.lock_mounts(userns, [tree, not_a_mount.fileno()])
         tree_again = detached(tmp_path)
-        with pytest.raises(KernelCallError, match="setns"):
+        with pytest.raises(KernelCallError, match="NS_GET_OWNER_UID"):
             helper.lock_mounts(not_a_mount.fileno(), [tree_again])
     os.close(tree_again)
     tree_again = detached(tmp_path)

@@ -14,11 +14,14 @@ Sources: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Header Block"; GN
 
 from __future__ import annotations
 
+import stat
 import struct
 import zlib
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import lru_cache
+
+from podkeep.kernel.namespace.idmap import MAX_USER
 
 BLOCK = 512
 _MAX_HEADER_BYTES = 1 << 20
@@ -263,6 +266,8 @@ class TarReader:
         entry.link = _one_name(pax.get("linkpath", b""), link, fields[8].partition(b"\0")[0])
         entry.mode = _number(fields[1], "mode") & 0o7777
         entry.uid = _identity(fields[2], pax, "uid")
+        if entry.uid > MAX_USER:
+            entry.mode &= ~stat.S_ISUID  # who runs it could become the owner of a pod's user namespace
         entry.gid = _identity(fields[3], pax, "gid")
         size = _decimal(pax["size"], "size") if "size" in pax else _number(fields[4], "size")
         entry.mtime = _nanoseconds(pax["mtime"]) if "mtime" in pax else _number(fields[5], "mtime") * 1_000_000_000

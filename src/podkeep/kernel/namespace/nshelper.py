@@ -83,10 +83,11 @@ _PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
 _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
 """Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
 
-_OWNERS = range(1 << 31, (1 << 32) - 2)
-"""Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``), and no
-user of a machine should be there (systemd, "Users, Groups, UIDs and GIDs on systemd Systems"); the last two are taken.
+_OWNERS = range(0xFFFF0000, 0xFFFFFFFE)
+"""Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``), and who
+gives away IDs from 2^31 on, as FreeIPA does for subordinate ones, leaves these out; the two after them are nobody's.
 """
+_NS_GET_OWNER_UID = 0xB704
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 _prctl = ctypes.CDLL(None, use_errno=True)["prctl"]
@@ -152,7 +153,13 @@ def main(fd: int) -> None:
 
 def _wait_for_ends() -> None:
     while _ending:
-        os.waitpid(_ending.pop(), 0)
+        _end_now(_ending.pop())
+
+
+def _end_now(pid: int) -> None:
+    """End a child that has nothing more to do, also one that somebody has stopped, and wait for it."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
 
 
 def _close_all(fds: Iterable[int]) -> None:
@@ -213,7 +220,7 @@ def _create(request: Message, kinds: list[str]) -> list[int]:
         return _open_namespaces(pid, kinds)
     finally:
         ours.close()
-        os.waitpid(pid, 0)
+        _end_now(pid)
 
 
 def _receive(peer: socket.socket, pid: int) -> Message:
@@ -339,9 +346,7 @@ def _locked_copies(given: Sequence[int]) -> list[int]:
     names = [_mount_point(number, tree) for number, tree in enumerate(trees)]
     for name, tree in zip(names, trees, strict=True):
         mounts.attach(tree, name)
-    libc.setns(userns, CloneFlag.NEWUSER)
-    # As the pod's root: the kernel counts the descriptors that are sent by user, and any pod may use up root's.
-    _become_root()
+    _enter_as_root(userns)
     # This copy into a less privileged namespace is what locks the flags of the mounts.
     libc.unshare(CloneFlag.NEWNS, "sysctl user.max_mnt_namespaces limits their number")
     return [mounts.open_tree(name, clone=True, recursive=True) for name in names]
@@ -349,8 +354,7 @@ def _locked_copies(given: Sequence[int]) -> list[int]:
 
 def _made(userns: int, directory: int, name: str, *, is_directory: bool) -> list[int]:
     """Make an empty directory or file as the root of a user namespace; who else had the same idea was first."""
-    libc.setns(userns, CloneFlag.NEWUSER)
-    _become_root()
+    _enter_as_root(userns)
     make_empty(directory, name, is_directory=is_directory)
     return []
 
@@ -378,7 +382,7 @@ def _rehearse() -> None:
     tree = mounts.open_tree(".", clone=True)
     name = _mount_point(MAX_FDS, tree)
     mounts.attach(tree, name)
-    _become_root()
+    _act_as_root()
     _close_all([tree, mounts.open_tree(name, clone=True, recursive=True)])
 
 
@@ -482,7 +486,7 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         # The helper is gone or gave up; without a mapping nothing further would work.
         if not helper.recv(MAX_PACKET_BYTES):
             os._exit(1)
-        _become_root()
+        _act_as_root()
     others = CloneFlag(0)
     for kind in kinds:
         if kind != "USER":
@@ -504,24 +508,46 @@ def _draw_owner() -> int:
     /proc/sys/user), messages in queues, pending signals. If that were root, each pod could use up what the machine has
     of these, and other pods. And a process in the machine's user namespace that is the owner has all capabilities over
     the pod (user_namespaces(7)): it can join it with a descriptor of any of its processes, as a unix socket that both
-    have gives one (SO_PEERPIDFD). So the owner is nobody that a pod can be told to run as, one of the pod's own IDs
-    neither, and is not known beforehand: an image may have a file with any owner and the set-user-ID bit.
+    have gives one (SO_PEERPIDFD). So the owner is nobody that a pod can be told to run as, and one of the pod's own IDs
+    neither; nobody has a file of that owner with the set-user-ID bit (``layers/tarstream.py``).
     """
     return _OWNERS[int.from_bytes(os.urandom(8), "little") % len(_OWNERS)]
 
 
-def _become_owner(uid: int) -> None:
-    """Become a user of the machine, in name only: all capabilities are kept."""
+def _become_owner(uid: int, *, wholly: bool = False) -> None:
+    """Become a user of the machine: all capabilities are kept.
+
+    :param wholly: not in effect only. The real user is whom processes are counted for (RLIMIT_NPROC).
+    """
     if _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == -1:
         raise KernelCallError("prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)", ctypes.get_errno())
-    _call(f"setresuid(-1, {uid}, -1)", os.setresuid, -1, uid, -1)
+    other = uid if wholly else -1
+    _call(f"setresuid({other}, {uid}, {other})", os.setresuid, other, uid, other)
 
 
-def _become_root() -> None:
-    """Become the root of the user namespace that this process is in."""
+def _enter_as_root(userns: int) -> None:
+    """Enter a user namespace and act as its root, as whose owner the kernel counts the descriptors that are sent.
+
+    Any pod may use up those of root, and a pod that is told to run as one of this pod's users those of that.
+    """
+    try:
+        owner = int.from_bytes(fcntl.ioctl(userns, _NS_GET_OWNER_UID, bytes(4)), sys.byteorder)
+    except OSError as error:
+        raise KernelCallError(f"ioctl(fd={userns}, NS_GET_OWNER_UID)", error.errno or 0) from error
+    _become_owner(owner, wholly=True)
+    libc.setns(userns, CloneFlag.NEWUSER)
+    _act_as_root()
+
+
+def _act_as_root() -> None:
+    """Act as the root of the user namespace that this process is in.
+
+    In effect only: a process that is on the machine what this root is there may not send it a signal then (kill(2)),
+    and all pods would wait for a child that is stopped.
+    """
     _call("setgroups([])", os.setgroups, [])
     _call("setresgid(0, 0, 0)", os.setresgid, 0, 0, 0)
-    _call("setresuid(0, 0, 0)", os.setresuid, 0, 0, 0)
+    _call("setresuid(-1, 0, -1)", os.setresuid, -1, 0, -1)
 
 
 def _call(call: str, function: Any, *arguments: Any) -> None:

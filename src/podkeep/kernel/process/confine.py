@@ -29,6 +29,7 @@ class Capability(IntEnum):
 
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
 _PR_CAPBSET_DROP = 24
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_CAP_AMBIENT = 47
@@ -88,6 +89,8 @@ def enter_root(directory: str) -> None:
 def drop_privileges(keep: Iterable[Capability]) -> None:
     """Keep only the capabilities named, without a way to gain others again (bounding set, no_new_privs).
 
+    Another process that has no more than these may not trace it (ptrace(2)), as a container's root might.
+
     :raises KernelCallError: if the kernel refuses.
     """
     kept = frozenset(keep)
@@ -107,6 +110,7 @@ def drop_privileges(keep: Iterable[Capability]) -> None:
     if _capset(ctypes.byref(header), ctypes.byref((_CapData * 2)(low, high))) == -1:
         raise KernelCallError(f"capset({sorted(kept)})", ctypes.get_errno())
     _call_prctl("PR_SET_NO_NEW_PRIVS, 1", _PR_SET_NO_NEW_PRIVS, 1)
+    _call_prctl("PR_SET_DUMPABLE, 0", _PR_SET_DUMPABLE, 0)
 
 
 def _call_prctl(text: str, option: int, argument: int) -> None:

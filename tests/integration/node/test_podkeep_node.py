@@ -533,6 +533,26 @@ def test_rm_deletes_pods_of_the_node(node: Node, image: str) -> None:
     assert "not found" in node.podkeep("get", "pod", "web", status=1)
 
 
+def test_rm_says_how_static_pods_end(node: Node, image: str) -> None:
+    """What the API has of one would be made anew, and it would run on."""
+    manifests = node.daemon.base / "manifests"
+    manifests.mkdir()
+    (manifests / "web.yaml").write_text(manifest("web", image, "exec sleep 1000"))
+    config = node.daemon.config.read_text()
+    node.daemon.config.write_text(config.replace("[agent]\n", f'[agent]\nstatic_pod_path = "{manifests}"\n'))
+    node.start()
+    node.podkeep("apply", "-f", "-", stdin=manifest("other", image, "exec sleep 1000"))
+    name = node.until(lambda: re.search(r"web-\S+", node.podkeep("get", "pods", status=None)), "its mirror").group()
+    node.podkeep("wait", "pod/other", f"pod/{name}", "--for=condition=Ready", "--timeout", "1m")
+
+    said = node.podkeep("rm", "--all", status=1)
+
+    assert "removed default/other\n" in said
+    assert f"pod default/{name} is a static pod: it runs for as long as its file is there" in said
+    assert f"hint: remove its file from {manifests}" in said
+    assert "1/1" in node.podkeep("get", "pod", name)
+
+
 def test_pods_are_ended_with_the_node_if_told(node: Node, image: str) -> None:
     node.start("--stop-pods")
     node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))

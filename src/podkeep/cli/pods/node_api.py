@@ -9,8 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
 from podkeep.cli.core import following, node_report
-from podkeep.cli.pods.verdicts import verdict
+from podkeep.cli.pods.verdicts import is_mirror, verdict
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import PODS
@@ -25,6 +26,7 @@ class NodeApi:
 
     def __init__(self, config: Config | None) -> None:
         self._client: Client | None = None
+        self._static_pods = "" if config is None else config.agent.static_pod_path
         told = None if config is None else node_report.of(config)
         if config is not None and told is not None and told.embedded and config.api.unix_socket:
             self._client = Client(Settings(server=f"unix://{config.api.unix_socket}"))
@@ -84,11 +86,18 @@ class NodeApi:
     async def delete(self, name: str, namespace: str, grace: int | None) -> bool:
         """Delete a pod and wait until it is gone; return whether there was one.
 
+        :raises FailedPrecondition: if it is a static pod: what the API has of it would be made anew.
         :raises ApiError: if the API refuses.
         :raises Unavailable: if it does not answer.
         """
-        if self._client is None:
+        pod = await self._pod(name, namespace)
+        if self._client is None or pod is None:
             return False
+        if is_mirror(pod):
+            raise FailedPrecondition(
+                f"pod {namespace}/{name} is a static pod: it runs for as long as its file is there",
+                hint=f"remove its file from {self._static_pods or 'agent.static_pod_path'}",
+            )
         try:
             uid = (await self._client.delete(PODS, name, namespace, grace=grace))["metadata"].get("uid")
         except ApiError as error:

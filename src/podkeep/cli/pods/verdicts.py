@@ -14,6 +14,11 @@ _BENIGN = ("ContainerCreating", "PodInitializing")
 """Reasons for waiting that are no problem yet."""
 
 
+def is_mirror(pod: Mapping[str, Any]) -> bool:
+    """Say whether an object stands for a static pod, which its node runs whatever becomes of the object."""
+    return _MIRROR in ((pod.get("metadata") or {}).get("annotations") or {})
+
+
 def uid_of_events(pod: Mapping[str, Any]) -> str:
     """Return the UID by which events name a pod: of a static one that which its node gave it, not its mirror's."""
     metadata = pod.get("metadata") or {}

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from agent.manifests import FOREVER, pod, shell
 from node.test_user_namespace_gate import container_of, mapping_of, runs
 
 from support.cri import Pods
@@ -55,3 +56,23 @@ def test_a_user_of_a_pod_is_no_user_of_the_machine_nor_of_another_pod(node: Runn
     assert starts["real-a"] == starts["real-b"] == 0
     assert len({0, starts["a"], starts["b"]}) == 3
     assert {name: owner(pid) for name, pid in pids.items()} == {name: start + 1000 for name, start in starts.items()}
+
+
+@pytest.mark.parametrize("offset", [None, 0, 1000], ids=["root", "its root", "its user"])
+def test_who_may_run_as_any_user_of_the_machine_has_no_power_over_a_pod(
+    node: RunningNode, image: str, offset: int | None
+) -> None:
+    """A pod that sees the machine's processes, has no capability, and runs as root, or as a user of the other pod."""
+    node.apply(runs(image, "victim", hostUsers=False))
+    victim, start = node.host_pid("victim"), int(mapping_of(node, image, "victim")[1])
+    uid = 0 if offset is None else start + offset
+    security = {"runAsUser": uid, "runAsGroup": uid, "capabilities": {"drop": ["ALL"]}}
+    attacker = pod(shell(image, FOREVER, securityContext=security), name="attacker", hostPID=True)
+    node.apply(attacker)
+    with Pods(node.daemon.socket, image) as client:
+        container = container_of(node, "attacker")[0].rpartition("/")[2]
+        assert client.read(container, f"id -u; test -e /proc/{victim}/status") == str(uid)
+        for looks in (f"cat /proc/{victim}/ns/user", f"ls /proc/{victim}/root/", f"cat /proc/{victim}/environ"):
+            answer = client.exec(container, "sh", "-c", looks)
+            assert answer.exit_code != 0
+            assert "Permission denied" in answer.stderr.decode()

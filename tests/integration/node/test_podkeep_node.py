@@ -525,6 +525,28 @@ def test_a_conflict_of_an_apply_says_how_to_go_on(node: Node) -> None:
     )
 
 
+def test_port_forward_knows_the_names_of_ports(node: Node, image: str) -> None:
+    node.start()
+    pod = json.loads(manifest("web", image, "while true; do echo hello | nc -l -p 7000; done"))
+    pod["spec"]["containers"][0]["ports"] = [{"name": "http", "containerPort": 7000}]
+    node.podkeep("apply", "-f", "-", stdin=json.dumps(pod))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    assert node.podkeep("port-forward", "web", ":metrics", status=1) == (
+        "podkeep: pod web has no port that is named 'metrics'\nhint: give its number\n"
+    )
+    argv = node.daemon.command("port-forward", "web", ":http")
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            said = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> 7000\n", process.stdout.readline())
+            assert said is not None
+            address = ("127.0.0.1", int(said.group(1)))
+            node.until(lambda: socket.create_connection(address).makefile().read() == "hello\n", "the pod's word")
+        finally:
+            process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_S) == 130
+
+
 def test_rm_deletes_pods_of_the_node(node: Node, image: str) -> None:
     node.start()
     node.podkeep("apply", "-f", "-", stdin=manifest("web", image, "exec sleep 1000"))

@@ -89,10 +89,14 @@ def test_named(word: str, path: str) -> None:
     assert kinds.named(KINDS, word).path("x") == path
 
 
-@pytest.mark.parametrize("word", ["bogus", "pods.apps", "", "pods.v2"])
-def test_no_such_kind(word: str) -> None:
-    with pytest.raises(NotFound, match="the server doesn't have a resource type"):
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [("bogus", "types are"), ("pods.apps", "did you mean pods?"), ("", "types are"), ("podz", "did you mean pod?")],
+)
+def test_no_such_kind(word: str, hint: str) -> None:
+    with pytest.raises(NotFound, match="the server doesn't have a resource type") as caught:
         kinds.named(KINDS, word)
+    assert caught.value.hint.startswith(hint)
 
 
 def test_what_words_mean() -> None:
@@ -439,6 +443,14 @@ def test_a_long_reason_is_seen_to_be_cut() -> None:
 def test_the_first_line_of_a_description_says_why() -> None:
     lines = list(described(pod("Pending", **_container(**WAITS)), [], "pod", 0))
     assert lines[0] == "pod/web in default: ImagePullBackOff: container main: Back-off pulling image"
+
+
+def test_a_description_has_as_much_of_a_long_message_as_people_read() -> None:
+    ended = {"state": {"terminated": {"reason": "Error", "exitCode": 3, "message": "so\n" * 1365}}}
+    text = "\n".join(described(pod("Running", **_container(**ended)), [], "pod", 0))
+    assert "exit status 3: so so so" in text
+    assert "so s…" in text
+    assert len(text) < 2000
 
 
 def test_the_first_line_of_a_description_says_that_an_object_is_being_deleted() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from podkeep.base.errors import NotFound
+from podkeep.base.text.printable import shortened
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.objects import completion, events, kinds
@@ -18,6 +19,8 @@ from podkeep.cli.pods import verdicts
 
 Object = dict[str, Any]
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_MOST = 1000
+"""Characters of what is said of a container's state; `podkeep get -o yaml` has all of them."""
 
 
 @click.command(name="describe")
@@ -200,14 +203,19 @@ def _state(state: Object, now: float) -> str:
         return f"running for {events.ago(str(state['running'].get('startedAt', '')), now)}"
     if "terminated" in state:
         ended = state["terminated"]
-        message = f": {' '.join(str(ended['message']).split())}" if ended.get("message") else ""
+        message = _message(ended)
         when = events.ago(str(ended.get("finishedAt", "")), now)
         return f"ended {when} ago, {ended.get('reason', 'Error')}, exit status {ended.get('exitCode', 0)}{message}"
     if "waiting" in state:
         waits = state["waiting"]
-        message = f": {' '.join(str(waits['message']).split())}" if waits.get("message") else ""
-        return f"waiting, {waits.get('reason', '')}{message}"
+        return f"waiting, {waits.get('reason', '')}{_message(waits)}"
     return ""
+
+
+def _message(state: Object) -> str:
+    """Return in one line what is said of a state; a container may have written 4096 bytes of it."""
+    words = " ".join(str(state.get("message") or "").split())
+    return f": {shortened(words, _MOST)}" if words else ""
 
 
 def _source(value: Any) -> str:

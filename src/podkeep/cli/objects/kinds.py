@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.text.similar import similar
 from podkeep.client.resources import Resource
 
 
@@ -66,7 +67,9 @@ def named(kinds: Sequence[Kind], text: str) -> Resource:
         group, version = kind.resource.group, kind.resource.version
         if not rest or rest in {group, f"{version}.{group}", group or version}:
             return kind.resource
-    raise NotFound(f'the server doesn\'t have a resource type "{text}"', hint="`podkeep get --help` shows the form")
+    near = similar(name, [word for kind in kinds for word in (kind.resource.name, kind.singular) if word])
+    hint = f"did you mean {near[0]}?" if near else "types are for example pods, services, configmaps, events and nodes"
+    raise NotFound(f'the server doesn\'t have a resource type "{text}"', hint=hint)
 
 
 def several(kinds: Sequence[Kind], text: str) -> list[Resource]:

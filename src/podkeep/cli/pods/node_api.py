@@ -73,6 +73,17 @@ class NodeApi:
         found = verdict(pod)
         return f'pod "{name}" does not run: {found.why or found.state}'
 
+    async def named_port(self, name: str, namespace: str, port: str) -> int | None:
+        """Return the number of a pod's port that has this name; None if it has none, or there is no such pod.
+
+        :raises ApiError: if the API refuses.
+        :raises Unavailable: if it does not answer.
+        """
+        spec = (await self._pod(name, namespace) or {}).get("spec") or {}
+        containers = (*spec.get("containers", ()), *spec.get("initContainers", ()))
+        ports = (item for container in containers for item in container.get("ports", ()))
+        return next((int(item["containerPort"]) for item in ports if item.get("name") == port), None)
+
     async def _pod(self, name: str, namespace: str) -> Mapping[str, Any] | None:
         if self._client is None:
             return None

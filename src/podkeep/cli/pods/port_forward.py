@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.pods.node_api import NodeApi
 from podkeep.cli.pods.targets import find_pod, namespace_option
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.transport import abort
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
 
 LOCAL = "127.0.0.1"
+_NAMED = re.compile(r"(?P<local>[0-9]*:|)(?P<name>(?=.*[a-z])[a-z0-9-]{1,15})")
+"""A pair whose REMOTE is the name of a port (IANA_SVC_NAME)."""
 _READ_BYTES = 64 * 1024
 
 
@@ -44,11 +48,17 @@ def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace:
     """Let ports of this machine's loopback lead to ports inside a pod, until interrupted. Connections that come after
     the pod was made anew lead into the new one.
 
-    PORT alone is the same on both sides; :PORT takes any local port that is free, and says which.
+    REMOTE alone is the same on both sides; :REMOTE takes any local port that is free, and says which. REMOTE is a
+    number, or for a pod of this machine's node the name of a port.
     """
-    pairs = [parse_pair(text) for text in ports]
+    for text in ports:
+        if not _NAMED.fullmatch(text):
+            parse_pair(text)
 
     async def forward(client: CriClient) -> None:
+        async with NodeApi(invocation.config) as api:
+            pairs = [parse_pair(await _numbered(api, pod, namespace, text)) for text in ports]
+
         async def sandbox() -> str:
             # For each connection anew: a pod that was made again, or whose sandbox was, has another one.
             found = await find_pod(client, invocation.config, pod, namespace)
@@ -60,6 +70,20 @@ def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace:
         await _Forwarding(client, sandbox, invocation.config.streaming.tls_cert).run(pairs)
 
     connection.run(invocation, forward)
+
+
+async def _numbered(api: NodeApi, pod: str, namespace: str, text: str) -> str:
+    """Return a pair with the number of its remote port.
+
+    :raises NotFound: if the pod has no port of this name, or there is no node who would know it.
+    """
+    named = _NAMED.fullmatch(text)
+    if named is None:
+        return text
+    number = await api.named_port(pod, namespace, named["name"])
+    if number is None:
+        raise NotFound(f"pod {pod} has no port that is named {named['name']!r}", hint="give its number")
+    return f"{named['local']}{number}"
 
 
 def parse_pair(text: str) -> PortPair:

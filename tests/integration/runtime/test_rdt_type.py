@@ -687,10 +687,11 @@ def test_what_comes_from_another_control_group_is_counted_as_well(node: Node, st
 
 def test_a_command_that_ended_enters_nothing(node: Node, start: Callable[..., Target]) -> None:
     rdt, target = node.active(), start()
+    assert target.process is not None
     node.cgroups.kill(target.cgroup)
+    os.waitid(os.P_PID, target.process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is still there
     enter = rdt.entering(target, "gold")
     assert enter is not None
-    assert target.process is not None
 
     enter(target.process.pid)
 

@@ -19,7 +19,9 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallE
 from podkeep.kernel.cgroup import cgroups
 from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import procfs
 from support import cgroup2
+from support.escaped import PROGRAMS
 
 
 @pytest.fixture
@@ -73,6 +75,27 @@ def test_kill_gets_every_process_of_a_family(tree: tuple[Cgroups, str]) -> None:
     groups.kill(path)
     assert process.wait(10) == -signal.SIGKILL
     assert groups.processes(path, recursive=True) == []
+
+
+def test_kill_gets_a_process_whose_first_thread_has_ended(tree: tuple[Cgroups, str]) -> None:
+    """It is shown as a zombie, and goes on with its other threads."""
+    groups, path = tree
+    groups.create(path)
+    command = [sys.executable, PROGRAMS / "leaderless.py"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        groups.add(path, process.pid)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(file=process.stdin, flush=True)
+        assert process.stdout.readline() == "ready\n"
+        identity = procfs.identify(process.pid)
+        assert procfs.alive(identity)
+        assert identity in procfs.find_family([process.pid], ())
+
+        groups.kill(path)
+
+        assert not procfs.alive(identity)
+        assert process.wait(10) == -signal.SIGKILL
 
 
 def test_threads_are_those_of_the_cgroup_and_below(tree: tuple[Cgroups, str]) -> None:

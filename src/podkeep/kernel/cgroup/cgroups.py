@@ -396,7 +396,7 @@ class Cgroups:
             self._thaw(path)
         # Listed anew each time: a process may fork between the list and its SIGKILL. A zombie needs its parent to go
         # away.
-        while pids := [pid for pid in self.processes(path, recursive=True) if not _is_zombie(pid)]:
+        while pids := [pid for pid in self.processes(path, recursive=True) if not procfs.has_ended(pid)]:
             if time.monotonic() > deadline:
                 raise KernelCallError(
                     f"kill({pids}, SIGKILL)", errno.EBUSY, hint=f"processes in cgroup {path} wait for the kernel"
@@ -566,13 +566,6 @@ def _read_ids(cgroup: _Found, name: str) -> list[int]:
         if error.errno in GONE:
             return []
         raise KernelCallError(f"read({cgroup.path}/{name})", error.errno or 0) from error
-
-
-def _is_zombie(pid: int) -> bool:
-    try:
-        return read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()[0] in {"Z", "X"}
-    except (FileNotFoundError, ProcessLookupError):
-        return True
 
 
 def _write(file: str | Path, text: str, *, dir_fd: int | None = None) -> None:

@@ -11,7 +11,7 @@ import os
 import select
 import signal
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +28,8 @@ _OWN_NAMESPACES = ("pid", "user", "mnt")
 MAX_DESCRIPTORS = 1024
 _MAX_PASSES = 100
 """How often it is looked for processes that others start while they are stopped."""
-_STATE, _PARENT, _SESSION, _START_TIME = 0, 1, 3, 19
-"""Positions in /proc/<pid>/stat after the command name: fields 3 to 6 and 22 of proc_pid_stat(5)."""
+_STATE, _PARENT, _SESSION, _THREADS, _START_TIME = 0, 1, 3, 17, 19
+"""Positions in /proc/<pid>/stat after the command name: fields 3, 4, 6, 20 and 22 of proc_pid_stat(5)."""
 
 CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
@@ -73,7 +73,20 @@ def alive(process: ProcessId) -> bool:
         fields = _stat(process.pid)
     except NotFound:
         return False
-    return int(fields[_START_TIME]) == process.start_time and fields[_STATE] not in {"Z", "X"}
+    return int(fields[_START_TIME]) == process.start_time and not _has_ended(fields)
+
+
+def has_ended(pid: int) -> bool:
+    """Say whether nothing of the process that has ``pid`` runs any more: there is none, or it is a zombie."""
+    try:
+        return _has_ended(_stat(pid))
+    except NotFound:
+        return True
+
+
+def _has_ended(fields: Sequence[str]) -> bool:
+    # A process whose first thread has ended is shown as a zombie, and goes on for as long as it has another thread.
+    return fields[_STATE] in {"Z", "X"} and int(fields[_THREADS]) <= 1
 
 
 def pidfd_open(process: ProcessId) -> int:
@@ -254,7 +267,7 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
             continue  # it ended while we looked
         pid = int(entry)
         parents[pid] = int(fields[_PARENT])
-        if fields[_STATE] in {"Z", "X"}:
+        if _has_ended(fields):
             continue
         living[pid] = ProcessId(pid=pid, start_time=int(fields[_START_TIME]))
         if pid in roots or int(fields[_SESSION]) in sessions:

@@ -59,10 +59,7 @@ ALLOWED = {
         "runtime/streaming/attach.py",
         "runtime/streaming/sessions.py",
     ),
-    "Logs, in whose directory a pod with a hostPath volume may exchange everything: what is there is not opened by its"
-    " path. What is made, renamed or removed is called like the log, wherever a link above it leads.": (
-        "agent/logs/reader.py",
-        "agent/logs/node_logs.py",
+    "What is in a directory of logs that is open, and a file that is: no path leads there.": (
         "agent/logs/rotation.py",
         "agent/server/system_logs.py",
     ),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podkeep.agent.logs import files as log_files
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.core import following
@@ -262,7 +263,7 @@ class _Run:
             # Attempts that began and ended between two states of the pod have left logs, too.
             for attempt in range(pod.logs.get(name, -1) + 1, newest + 1):
                 path = self._log(pod, name, attempt)
-                if path.exists():
+                if log_files.exists(path):
                     pod.output.started(name, attempt, path)
                     pod.logs[name] = attempt
         waiting = state.get("waiting") or {}

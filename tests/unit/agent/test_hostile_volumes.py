@@ -28,6 +28,7 @@ from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
 from support.beside import exchanging, leased
+from support.exchanged import ExchangedLog
 from unit.kernel.isolation import in_new_namespaces
 
 OLD = {"a": File(data=b"old", mode=0o644), "d/e": File(data=b"old", mode=0o644)}
@@ -266,6 +267,16 @@ def test_last_words_are_read_from_a_file_only(tmp_path: Path, victim: Path, kind
         path.mkdir()
     assert termination_message(path, tmp_path / "none", fall_back=False) == ""
     assert termination_message(tmp_path / "none", path, fall_back=True) == ""
+
+
+@pytest.mark.parametrize("what", ["container", "pod"])
+def test_last_words_are_read_from_the_log_of_the_container_only(tmp_path: Path, what: str) -> None:
+    log = ExchangedLog(tmp_path)
+    log.exchange(what)
+    message = termination_message(tmp_path / "none", log.path, fall_back=True)
+    assert message.startswith("Error on reading termination message from logs: ")
+    assert message.endswith("Too many levels of symbolic links")
+    assert termination_message(tmp_path / "none", log.path, fall_back=False) == ""
 
 
 def test_a_lease_keeps_nobody_waiting(tmp_path: Path) -> None:

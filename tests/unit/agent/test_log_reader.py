@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podkeep.agent.logs import files as log_files
 from podkeep.agent.logs import reader as log_reader
-from podkeep.base.errors import DataLoss, NotFound
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound
 from podkeep.cli.pods.crilog import Printer
 from podkeep.cli.pods.logs import previous_attempt
+from support.exchanged import ExchangedLog
 
 TIME = b"2026-01-02T03:04:05.000000006Z"
 
@@ -194,3 +196,38 @@ def test_previous_attempt() -> None:
     for path in ("/logs/c/0.log", "/logs/c/named.log"):
         with pytest.raises(NotFound):
             previous_attempt(Path(path))
+
+
+@pytest.mark.parametrize("what", ["container", "pod"])
+def test_a_link_on_the_way_to_a_log_is_not_followed(tmp_path: Path, what: str) -> None:
+    """A pod with a hostPath there exchanges a directory for it."""
+    log = ExchangedLog(tmp_path)
+    log.path.write_bytes(line(b"own"))
+    reader = log_reader.LogReader(log.path)
+    assert [record.text for record in reader.read()] == [b"own\n"]
+    log.exchange(what)
+    with pytest.raises(FailedPrecondition, match="cannot be entered"):
+        list(reader.read())
+    reader.close()
+    for rotated in (False, True):
+        with pytest.raises(FailedPrecondition, match="cannot be entered"):
+            log_reader.LogReader(log.path, rotated=rotated)
+    assert log_files.exists(log.path), "who waits for the log is told by opening it"
+
+
+def test_links_of_the_machine_are_followed_and_a_directory_that_is_made_anew_is_found(tmp_path: Path) -> None:
+    log = ExchangedLog(tmp_path)
+    log.path.write_bytes(line(b"old"))
+    (tmp_path / "machine").symlink_to(tmp_path / "logs")
+    path = tmp_path / "machine" / log.path.relative_to(tmp_path / "logs")
+    reader = log_reader.LogReader(path)
+    assert [record.text for record in reader.read()] == [b"old\n"]
+    log.path.parent.rename(tmp_path / "removed")
+    assert not log_files.exists(path)
+    assert list(reader.read()) == []
+    with pytest.raises(NotFound):
+        log_reader.LogReader(path)
+    log.path.parent.mkdir()
+    log.path.write_bytes(line(b"new"))
+    assert [record.text for record in reader.read()] == [b"new\n"]
+    reader.close()

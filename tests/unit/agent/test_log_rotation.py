@@ -13,10 +13,11 @@ import pytest
 
 from podkeep.agent.logs import rotation as rotation_module
 from podkeep.agent.logs.reader import MAX_RECORD, LogReader
-from podkeep.agent.logs.rotation import LogRotation, next_name, rotated
+from podkeep.agent.logs.rotation import LogRotation, next_name, remove, rotated
 from podkeep.base.errors import FailedPrecondition
 from support import unanswering
 from support.beside import leased
+from support.exchanged import ExchangedLog
 from support.timeout import TIMEOUT_S
 from unit.kernel.isolation import in_new_namespaces
 
@@ -321,3 +322,37 @@ def test_links_are_not_followed(log: Log, rotation: LogRotation, tmp_path: Path)
     asyncio.run(rotate(rotation, log))
     assert target.read_bytes() == b"x" * 200
     assert [path.name for path in tmp_path.glob("*.gz")] == []
+
+
+@pytest.mark.parametrize("step", ["size", "rename", "put back", "compress", "remove", "excess"])
+@pytest.mark.parametrize("what", ["container", "pod"])
+def test_nothing_is_done_behind_a_link_on_the_way(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str, step: str
+) -> None:
+    """A pod with a hostPath there exchanges a directory for it, before a step of a rotation."""
+    log = ExchangedLog(tmp_path)
+    log.path.write_bytes(b"x" * 200)
+
+    async def reopen(_container: str) -> None:
+        if step == "put back":
+            log.exchange(what)
+
+    async def work() -> None:
+        rotation = LogRotation(reopen, max_size=100, max_files=2)
+        if step != "put back":
+            log.exchange(what)
+        if step in {"size", "put back"}:
+            await rotation.look("id", log.path)
+        elif step == "compress":
+            await rotation._compress_beside(log.path)
+        elif step == "remove":
+            await remove(log.path)
+        else:
+            with pytest.raises(FailedPrecondition):
+                await rotation._rotate("id", log.path) if step == "rename" else rotation._remove_excess(log.path)
+        await rotation.close()
+
+    asyncio.run(work())
+    assert log.is_other_untouched()
+    assert len(caplog.records) == (step not in {"rename", "excess"})
+    assert all("cannot be entered" in record.getMessage() for record in caplog.records)

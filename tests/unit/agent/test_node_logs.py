@@ -12,7 +12,9 @@ from podkeep.agent.logs import node_logs
 from podkeep.agent.logs.node_logs import NodeLogs, pause
 from podkeep.base.concurrency import tasks
 from podkeep.base.config import AgentConfig
+from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.client import CriClient
+from support.exchanged import ExchangedLog
 from unit.cri.cri_endpoint import run
 
 MI = 1 << 20
@@ -42,7 +44,7 @@ def test_the_loop_goes_on_after_an_unexpected_failure(
 ) -> None:
     looked, faults = asyncio.Event(), [RuntimeError("a fault")]
 
-    def fail_once(paths: Iterable[Path]) -> list[int]:
+    def fail_once(paths: Iterable[Path]) -> list[int | FailedPrecondition]:
         if faults:
             raise faults.pop()
         loop.call_soon_threadsafe(looked.set)
@@ -62,3 +64,39 @@ def test_the_loop_goes_on_after_an_unexpected_failure(
     loop: asyncio.AbstractEventLoop
     run(work())
     assert "looking at logs failed unexpectedly; it is tried again" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["container", "pod"])
+def test_a_link_on_the_way_to_a_log_is_told_once_and_others_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str
+) -> None:
+    log = ExchangedLog(tmp_path, large=200)
+    log.exchange(what)
+    (tmp_path / "small.log").write_bytes(b"x" * 50)
+    looked: list[int | FailedPrecondition] = []
+    sizes = node_logs._sizes
+
+    def looks(paths: Iterable[Path]) -> list[int | FailedPrecondition]:
+        found = sizes(paths)
+        looked.extend(found)
+        if 50 in looked and sum(size != 50 for size in looked) > 2:
+            loop.call_soon_threadsafe(enough.set)
+        return found
+
+    monkeypatch.setattr(node_logs, "_sizes", looks)
+    monkeypatch.setattr(node_logs, "_FIRST_S", 0.001)
+
+    async def work() -> None:
+        nonlocal loop, enough
+        loop, enough = asyncio.get_running_loop(), asyncio.Event()
+        logs = NodeLogs(CriClient("/nowhere"), AgentConfig(container_log_max_size="100"))
+        logs.watch("pod", [("1", log.path), ("2", tmp_path / "small.log")])
+        await enough.wait()
+        await logs.close()
+
+    loop: asyncio.AbstractEventLoop
+    enough: asyncio.Event
+    run(work())
+    assert len(caplog.records) == 1
+    assert "the log of container 1 is not rotated" in caplog.text
+    assert log.is_other_untouched()

@@ -188,6 +188,26 @@ def test_only_regular_files_are_opened(root: int, tmp_path: Path, kind: str) -> 
     assert openat.open_beside(path) is None
 
 
+def test_below_a_directory_of_the_machine_no_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "machine").symlink_to("real")
+    above = tmp_path / "machine"
+    with pytest.raises(FileNotFoundError):
+        openat.open_below(above, ["a", "b"])
+    with openat.closing(openat.open_below(above, ["a", "b"], make=True)) as fd:
+        assert os.path.samestat(os.fstat(fd), (tmp_path / "real/a/b").stat())
+    with openat.closing(openat.open_below(above, [])) as fd:
+        assert os.path.samestat(os.fstat(fd), (tmp_path / "real").stat())
+    (tmp_path / "real/link").symlink_to("a")
+    (tmp_path / "real/file").touch()
+    within = len(os.listdir("/proc/self/fd"))
+    for names in (["link"], ["link", "b"], ["a", "..", "a"], ["file"], ["file", "b"]):
+        for make in (False, True):
+            with pytest.raises(FailedPrecondition, match="cannot be entered"):
+                openat.open_below(above, names, make=make)
+    assert len(os.listdir("/proc/self/fd")) == within
+
+
 def test_a_regular_file_is_read_as_far_as_told(root: int, tmp_path: Path) -> None:
     (tmp_path / "tree/x").write_bytes(b"abcdef")
     (tmp_path / "tree/absolute").symlink_to("/x")

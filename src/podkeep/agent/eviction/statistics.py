@@ -22,6 +22,7 @@ from pathlib import Path
 from podkeep.agent.convert import names
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.usage import ContainerUse, DiskUse, PodUse, is_local
+from podkeep.agent.logs import files as log_files
 from podkeep.agent.poddirs import PodDir, PodDirs
 from podkeep.agent.resources import cgroup_names
 from podkeep.agent.resources import thresholds as signals
@@ -215,7 +216,7 @@ class Statistics:
             containers[name] = ContainerUse(
                 memory=item.memory.working_set_bytes.value if item.HasField("memory") else None,
                 layer=layer,
-                logs=DiskUse() if counting is None else counting.tree(logs / name),
+                logs=DiskUse() if counting is None else counting.logs(logs / name),
             )
         volumes = {} if counting is None else self._volumes(pod, counting)
         local = {volume.name for volume in pod.spec.volumes if is_local(volume)}
@@ -275,8 +276,13 @@ class _Counting:
     def other(self, directory: PodDir) -> DiskUse:
         return _use(directory.size_beside_volumes(self.stop))
 
-    def tree(self, path: Path) -> DiskUse:
-        found = tree_size.measure(str(path), stop=self.stop, partly=True)
+    def logs(self, directory: Path) -> DiskUse:
+        try:
+            fd = log_files.open_directory(directory)
+        except (OSError, FailedPrecondition):
+            return DiskUse()
+        with openat.closing(fd):
+            found = tree_size.count(fd, stop=self.stop, partly=True)
         return DiskUse() if found is None else _use(found)
 
 

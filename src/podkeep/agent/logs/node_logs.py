@@ -8,16 +8,21 @@ A log that grows is looked at again before it can double its size; one that does
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from podkeep.agent.logs import files
 from podkeep.agent.logs.rotation import LogRotation
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import AgentConfig
+from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+
+_logger = logging.getLogger(__name__)
 
 _FIRST_S = 0.25
 """After which a new log is looked at first; then after twice as long each time, as long as it does not grow."""
@@ -34,6 +39,8 @@ class _Log:
     looked: float
     due: float
     rotating: bool = False
+    refused: bool = False
+    """Whether it was told that there is a link on the way to it."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -105,7 +112,10 @@ class NodeLogs:
             ]
             sizes = await asyncio.to_thread(_sizes, [log.path for _, _, log in due])
             for (pod, container, log), size in zip(due, sizes, strict=True):
-                self._looked(pod, container, log, size, now)
+                if isinstance(size, FailedPrecondition) and not log.refused:
+                    log.refused = True
+                    _logger.warning("the log of container %s is not rotated: %s", container, size)
+                self._looked(pod, container, log, size if isinstance(size, int) else 0, now)
         self._loop = None
 
     async def _wait(self) -> None:
@@ -151,11 +161,14 @@ def pause(size: int, rate: float, *, before: float, max_size: int, interval: flo
     return min(max((max_size - size) / rate / 2, _LEAST_S), interval)
 
 
-def _sizes(paths: Iterable[Path]) -> list[int]:
-    found = []
+def _sizes(paths: Iterable[Path]) -> list[int | FailedPrecondition]:
+    """Return the sizes of logs in bytes, or why one is not looked at: there is a link on the way."""
+    found: list[int | FailedPrecondition] = []
     for path in paths:
         try:
-            found.append(path.stat(follow_symlinks=False).st_size)
+            found.append(files.size(path))
+        except FailedPrecondition as error:
+            found.append(error)
         except OSError:
             found.append(0)
     return found

@@ -1,8 +1,9 @@
 """The log files of containers: reading, and following across rotation.
 
 The form is the CRI logging format (kubelet: ``<time> <stdout|stderr> <tags> <text>``, a line each, tag ``P`` for a
-record that the next one continues). Does not own: where a log is (``ContainerStatus.log_path``), or rotating it
-(``rotation.py``). Called by the verbs that show logs, and by the kubelet's endpoint for them.
+record that the next one continues). Does not own: where a log is (``ContainerStatus.log_path``), the way to it
+(``files.py``), or rotating it (``rotation.py``). Called by the verbs that show logs, and by the kubelet's endpoint for
+them.
 
 What a container wrote is read in bounded pieces, whatever it wrote: many lines, or one without an end.
 """
@@ -18,10 +19,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from podkeep.agent.logs import files as log_files
 from podkeep.agent.logs.rotation import RotatedLog
 from podkeep.agent.logs.rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
-from podkeep.kernel.files import openat
 
 _BLOCK = 64 * 1024
 READ_BYTES = 256 * 1024
@@ -121,6 +122,7 @@ class LogReader:
         one is only if somebody else has a hand in it.
     :param rotated: begin with the oldest file that is there, not with the current one.
     :raises NotFound: if there is no such file.
+    :raises FailedPrecondition: if there is a link on the way to its directory.
     """
 
     def __init__(self, path: Path, *, tail: int | None = None, rotated: bool = False) -> None:
@@ -155,6 +157,7 @@ class LogReader:
 
         One that is longer than a record should ever be comes in pieces, all but the last as partial.
 
+        :raises FailedPrecondition: if a link was put on the way to its directory.
         :raises OSError: if the log cannot be read.
         """
         self.behind = False
@@ -201,12 +204,8 @@ class LogReader:
             return []
 
     def _is_rotated(self) -> bool:
-        try:
-            now = self._path.lstat()
-        except FileNotFoundError:
-            return False
-        own = os.fstat(self._file.fileno())
-        return (now.st_dev, now.st_ino) != (own.st_dev, own.st_ino)
+        now = log_files.status(self._path)
+        return now is not None and not os.path.samestat(now, os.fstat(self._file.fileno()))
 
     def _advance(self) -> bool:
         """Go on in the file that follows the one that was read to its end; return whether there is one."""
@@ -255,7 +254,7 @@ def _open_newest(path: Path) -> io.BufferedReader | gzip.GzipFile:
 
 
 def _open(path: Path, *, compressed: bool = False) -> io.BufferedReader | gzip.GzipFile:
-    fd = openat.open_beside(path)
+    fd = log_files.open_log(path)
     if fd is None:
         raise NotFound(f"no log at {path}", hint="the container has not started, or its log was removed")
     if not compressed:

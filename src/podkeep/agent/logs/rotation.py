@@ -1,8 +1,8 @@
 """Logs of containers within bounds, as a kubelet keeps them: rotated by size, compressed, the oldest removed.
 
 Owns: which file is rotated, compressed (``0.log.20260131-080000.gz``) and removed when. Does not own: when a log is
-looked at (``node_logs.py``), the names of rotated files (``base.log_names``), what writes a log (the runtime, told by
-CRI's ReopenContainerLog), or reading one (``cli``).
+looked at (``node_logs.py``), the way to it (``files.py``), the names of rotated files (``base.log_names``), what writes
+a log (the runtime, told by CRI's ReopenContainerLog), or reading one (``cli``).
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from podkeep.agent.logs import files as log_files
 from podkeep.base.concurrency.tasks import Tasks, acquired, finished, on_thread
 from podkeep.base.errors import PodkeepError
 from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
-from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)
 
@@ -58,13 +58,20 @@ def rotated(path: Path) -> list[RotatedLog]:
 
     Of very many, only some: they are there again when these have been removed.
 
+    :raises FailedPrecondition: if there is a link on the way to the directory.
     :raises OSError: if the directory cannot be read; one that is gone has none.
     """
+    with suppress(FileNotFoundError), log_files.directory_of(path) as directory:
+        return _rotated(directory, path.name)
+    return []
+
+
+def _rotated(directory: int, name: str) -> list[RotatedLog]:
     found: dict[str, RotatedLog] = {}
-    with suppress(FileNotFoundError), os.scandir(path.parent) as entries:
+    with os.scandir(directory) as entries:
         for entry in entries:
             stem = entry.name.removesuffix(_COMPRESSED)
-            if not is_rotated(stem, path.name):
+            if not is_rotated(stem, name):
                 continue
             compressed = stem != entry.name
             if compressed and stem in found:
@@ -89,20 +96,26 @@ async def remove(path: Path) -> None:
     """Remove the log ``path`` of a container that is removed next, and its rotated files; what stays is logged."""
 
     def all_files() -> None:
-        _remove_all(path, rotated(path))
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError), log_files.directory_of(path) as directory:
+            _remove_all(directory, _rotated(directory, path.name))
+            _unlink(directory, path.name)
 
     # Before the container: its name is the only thing that leads to the files.
     try:
         await asyncio.to_thread(all_files)
-    except OSError as error:
+    except (OSError, PodkeepError) as error:
         log.warning("the log %s of a container that is removed stays: %s", path, error)
 
 
-def _remove_all(path: Path, files: Iterable[RotatedLog]) -> None:
+def _remove_all(directory: int, files: Iterable[RotatedLog]) -> None:
     for file in files:
         for name in (file.stem, f"{file.stem}{_COMPRESSED}"):
-            path.with_name(name).unlink(missing_ok=True)
+            _unlink(directory, name)
+
+
+def _unlink(directory: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
 
 
 def next_name(path: Path, others: Iterable[RotatedLog], now: datetime) -> str:
@@ -139,11 +152,11 @@ class LogRotation:
     async def look(self, container: str, path: Path) -> None:
         """Rotate the log of one container if it is large. A failure is logged: the container goes on."""
         try:
-            if await asyncio.to_thread(_size, path) < self._max_size:
+            if await asyncio.to_thread(log_files.size, path) < self._max_size:
                 return
             await self._rotate(container, path)
             await asyncio.to_thread(self._remove_excess, path)
-        except OSError as error:
+        except (OSError, PodkeepError) as error:
             log.warning("the log of container %s cannot be rotated: %s", container, error)
             return
         if path not in self._compressing:
@@ -165,7 +178,8 @@ class LogRotation:
 
     def _remove_excess(self, path: Path) -> None:
         """Remove the oldest files, as many as there are too many beside the one that is written."""
-        _remove_all(path, rotated(path)[: 1 - self._max_files])
+        with log_files.directory_of(path) as directory:
+            _remove_all(directory, _rotated(directory, path.name)[: 1 - self._max_files])
 
     async def _compress_beside(self, path: Path) -> None:
         work = asyncio.ensure_future(asyncio.to_thread(self._compress, path))
@@ -178,23 +192,25 @@ class LogRotation:
     def _compress(self, path: Path) -> None:
         """Compress what was rotated, but for the newest file, which a reader may still be at (kubelet)."""
         try:
-            for file in rotated(path)[:-1]:
-                if not file.compressed and not self._ending.is_set():
-                    self._compress_one(path.with_name(file.stem))
-        except OSError as error:
+            with log_files.directory_of(path) as directory:
+                for file in _rotated(directory, path.name)[:-1]:
+                    if not file.compressed and not self._ending.is_set():
+                        self._compress_one(directory, file.stem)
+        except (OSError, PodkeepError) as error:
             log.warning("logs beside %s cannot be compressed: %s", path, error)
 
-    def _compress_one(self, path: Path) -> None:
-        unfinished = path.with_name(f"{path.name}{_UNFINISHED}")
-        unfinished.unlink(missing_ok=True)
-        opened = openat.open_beside(path)
+    def _compress_one(self, directory: int, name: str) -> None:
+        unfinished = f"{name}{_UNFINISHED}"
+        _unlink(directory, unfinished)
+        opened = log_files.open_in(directory, name)
         if opened is None:
             return
         with os.fdopen(opened, "rb") as source:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             info = os.fstat(source.fileno())
             try:
-                with os.fdopen(os.open(unfinished, flags, info.st_mode & 0o777), "wb") as plain:
+                made = os.open(unfinished, flags, info.st_mode & 0o777, dir_fd=directory)
+                with os.fdopen(made, "wb") as plain:
                     with gzip.GzipFile(fileobj=plain, mode="wb", filename="", compresslevel=1) as target:
                         while block := source.read(_BLOCK):
                             # Without a name it was removed meanwhile (_remove_excess): what is compressed of it would
@@ -208,26 +224,27 @@ class LogRotation:
                 # First the compressed file, then the plain one goes: a reader that lists them finds one of the two at
                 # any moment.
                 if os.fstat(source.fileno()).st_nlink:
-                    os.rename(unfinished, f"{path}{_COMPRESSED}")
-                    path.unlink(missing_ok=True)
+                    _rename(directory, unfinished, f"{name}{_COMPRESSED}")
+                    _unlink(directory, name)
             finally:
-                unfinished.unlink(missing_ok=True)
+                _unlink(directory, unfinished)
 
 
-def _move_aside(path: Path) -> Path:
+def _move_aside(path: Path) -> str:
     """Rename a log to the next name of a rotated one, and return that."""
-    renamed = path.with_name(next_name(path, rotated(path), datetime.now(UTC)))
-    os.rename(path, renamed)
+    with log_files.directory_of(path) as directory:
+        renamed = next_name(path, _rotated(directory, path.name), datetime.now(UTC))
+        _rename(directory, path.name, renamed)
     return renamed
 
 
-def _move_back(path: Path, renamed: Path) -> None:
-    if not path.exists():
-        os.rename(renamed, path)
+def _move_back(path: Path, renamed: str) -> None:
+    with log_files.directory_of(path) as directory:
+        try:
+            os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+        except FileNotFoundError:
+            _rename(directory, renamed, path.name)
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat(follow_symlinks=False).st_size
-    except FileNotFoundError:
-        return 0
+def _rename(directory: int, name: str, to: str) -> None:
+    os.rename(name, to, src_dir_fd=directory, dst_dir_fd=directory)

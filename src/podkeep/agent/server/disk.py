@@ -14,12 +14,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from podkeep.agent.convert.names import log_directory
+from podkeep.agent.logs import files as log_files
 from podkeep.agent.poddirs import PodDir, PodDirs
 from podkeep.agent.server.collector import file_system_of
 from podkeep.agent.server.stats import PodDisk, Size, VolumeUsage
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.ids import PodUID
 from podkeep.kernel.files import openat, tree_size
 
@@ -54,8 +55,8 @@ def measure(dirs: PodDirs, pod_logs: str, pod: Pod, ending: threading.Event) -> 
 
 def _files(directory: Path) -> Size | None:
     try:
-        fd = openat.open_directory(directory)
-    except OSError:
+        fd = log_files.open_directory(directory)
+    except (OSError, FailedPrecondition):
         return None
     blocks = inodes = 0
     with openat.closing(fd), os.scandir(fd) as entries:

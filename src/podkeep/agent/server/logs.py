@@ -20,7 +20,7 @@ from podkeep.agent.logs.reader import LogReader, Record
 from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.concurrency.threads import working_for
-from podkeep.base.errors import DataLoss, NotFound, PodkeepError
+from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError
 from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -280,6 +280,8 @@ async def open_log(client: CriClient, identity: str, options: LogOptions, *, sha
             return await asyncio.to_thread(LogReader, path, tail=options.tail)
     except DataLoss as error:
         raise Refused(400, f'failed to tail {options.tail} lines of log file "{path}": {error.message}') from error
+    except FailedPrecondition as error:
+        raise Refused(400, f'failed to open log file "{path}": {error}') from error
     except (NotFound, OSError) as error:
         raise Refused(400, f'failed to open log file "{path}"') from error
 

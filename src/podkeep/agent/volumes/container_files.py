@@ -14,6 +14,7 @@ from pathlib import Path
 from podkeep.agent import sub_path
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
 from podkeep.agent.environment.variables import expand_known
+from podkeep.agent.logs import files as log_files
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import projection
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
@@ -21,7 +22,7 @@ from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.validation.volumes import descending_path
 from podkeep.base import atomicfile
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.files import openat
 
 HOSTS = "/etc/hosts"
@@ -205,16 +206,18 @@ def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
     :param log: its output in CRI log format, whose end is used when there is no message and ``fall_back`` is set:
         at most 80 lines and 2048 bytes.
     """
-    text = _end(path, _MAX_MESSAGE)[0]
+    # The container chose what is at the path: only a regular file is opened, and no lease is waited for.
+    text = _end(openat.open_beside(path), _MAX_MESSAGE)[0]
     if text or not fall_back:
         return text.decode(errors="replace")
-    return _log_tail(log).decode(errors="replace")
+    try:
+        return _log_tail(log).decode(errors="replace")
+    except FailedPrecondition as error:
+        return f"Error on reading termination message from logs: {error.message}"  # in a kubelet's words
 
 
-def _end(path: Path, limit: int) -> tuple[bytes, bool]:
-    """Return the last ``limit`` bytes of a file that a container wrote, and whether there are more before them."""
-    # The container chose what is at the path: only a regular file is opened, and no lease is waited for.
-    fd = openat.open_beside(path)
+def _end(fd: int | None, limit: int) -> tuple[bytes, bool]:
+    """Return the last ``limit`` bytes of a file, if there is one, and whether there are more before them; close it."""
     if fd is None:
         return b"", False
     with openat.closing(fd):
@@ -225,7 +228,7 @@ def _end(path: Path, limit: int) -> tuple[bytes, bool]:
 
 def _log_tail(log: Path) -> bytes:
     """Return the end of what a container wrote."""
-    data, is_cut = _end(log, _MAX_LOG_READ)
+    data, is_cut = _end(log_files.open_log(log), _MAX_LOG_READ)
     # A read from the middle begins inside a line, whose head is missing.
     pieces = data.split(b"\n")[1 if is_cut else 0 :]
     lines: list[bytes] = [b""]

@@ -326,7 +326,9 @@ def previous_attempt(path: Path) -> Path:
 
 async def _wait_for_log(ends: _Ends, identity: str, path: Path) -> None:
     """Return when there is a log, or when there will be none."""
-    while not (path.exists() or await ends.has_ended(identity)):  # noqa: ASYNC110 - another process writes it
+    from podkeep.agent.logs import files
+
+    while not (files.exists(path) or await ends.has_ended(identity)):  # noqa: ASYNC110 - another process writes it
         await asyncio.sleep(_POLL_LOG)
 
 

@@ -24,7 +24,7 @@ import ctypes
 import errno
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from enum import IntFlag
 from pathlib import Path
@@ -228,6 +228,35 @@ def make_directories(path: Path, *, mode: int) -> None:
             fd = below
     finally:
         os.close(fd)
+
+
+def open_below(above: Path, names: Iterable[str], *, make: bool = False) -> int:
+    """Open (``O_PATH``) a directory by the names that lead to it from ``above`` on; the caller closes it.
+
+    Links in ``above`` are followed, which is the machine's, and none from there on: whoever writes there may exchange a
+    directory for one at any time.
+
+    :param make: make what is missing, but for ``above``.
+    :raises FailedPrecondition: naming what is in the way: a link, or something else than a directory.
+    :raises OSError: if one is missing, or the kernel refuses.
+    """
+    target, fd = above, os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    for name in names:
+        target /= name
+        with closing(fd):
+            if make:
+                with suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=fd)
+            try:
+                fd = openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, CONFINED)
+            except KernelCallError as error:
+                if error.errno not in NOT_THERE or error.errno == errno.ENOENT:
+                    raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+                raise FailedPrecondition(
+                    f"{target} cannot be entered: {os.strerror(error.errno)}",
+                    hint="a directory has to be there, and no link",
+                ) from error
+    return fd
 
 
 def reopen(fd: int, flags: int) -> int:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base.concurrency.tasks import acquired, on_thread
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountAttr
@@ -54,27 +54,12 @@ class LogFile:
 
         :param make: make what is missing of it.
         :raises FailedPrecondition: if there is a link, or something else than a directory, on the way.
-        :raises OSError: if it is missing, or cannot be made.
+        :raises OSError: if it is missing, or cannot be made or opened.
         """
         above = self.directory.parent
         if make:
             above.mkdir(mode=0o755, parents=True, exist_ok=True)
-        fd = os.open(above, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-        for name in filter(None, (self.directory.name, *self.path.parent.parts)):
-            with openat.closing(fd):
-                if make:
-                    with suppress(FileExistsError):
-                        os.mkdir(name, 0o755, dir_fd=fd)
-                try:
-                    # Name by name, by descriptors: a pod with a hostPath there may exchange a directory for a link at
-                    # any time.
-                    fd = openat.openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, openat.CONFINED)
-                except KernelCallError as error:
-                    raise FailedPrecondition(
-                        f"{name!r} on the way to the log {self} cannot be entered: {os.strerror(error.errno)}",
-                        hint="a directory has to be there, and no link",
-                    ) from error
-        return fd
+        return openat.open_below(above, filter(None, (self.directory.name, *self.path.parent.parts)), make=make)
 
 
 def log_file(sandbox: Sandbox, config: ContainerConfig) -> LogFile | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,21 +12,23 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent.eviction import ranking
+from podkeep.agent.eviction import ranking, statistics
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.eviction.local_storage import LocalStorage
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.ranking import Filesystems
 from podkeep.agent.eviction.statistics import Statistics
-from podkeep.agent.eviction.usage import PodUse
+from podkeep.agent.eviction.usage import DiskUse, PodUse
 from podkeep.agent.metrics import AgentMetrics
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources import thresholds as signals
+from podkeep.agent.server import disk
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
+from support.exchanged import ExchangedLog
 from support.pods import container
 from support.pods import pod as pods_of
 from unit.cri.cri_endpoint import run, talking
@@ -224,6 +227,18 @@ def test_a_volume_in_memory_takes_nothing_of_a_disk(tmp_path: Path) -> None:
     assert ranking.violation(memory, uses["memory"], Filesystems()) is None
     order = ranking.rank("nodefs.available", pods, lambda item: uses.get(item.metadata.uid), Filesystems())
     assert [item.metadata.uid for item in order] == ["small", "memory"]
+
+
+def test_what_a_link_on_the_way_to_logs_leads_to_is_not_counted(tmp_path: Path) -> None:
+    log, meta = ExchangedLog(tmp_path), {"name": "web", "uid": "uid"}
+    config, asked = configuration(tmp_path), pods_of(container(), name="web", metadata=meta)
+    before = disk.measure(PodDirs.of(config), config.agent.pod_logs, asked, threading.Event())
+    assert before.logs["main"].inodes == 1
+    log.exchange("pod")
+    after = disk.measure(PodDirs.of(config), config.agent.pod_logs, asked, threading.Event())
+    assert after.logs == {}
+    counting = statistics._Counting.of(threading.Event(), None)
+    assert counting.logs(log.path.parent) == DiskUse()
 
 
 class Ended:

@@ -183,7 +183,8 @@ def test_many_pods_together_are_counted_for_a_bounded_share_of_the_time(tmp_path
             took = time.monotonic() - began
             statistics.close()
             await storage.close()
-            return sum(use.seconds for use in counted) / took
+            # What was counted last has not rested yet, however long a busy machine kept it.
+            return sum(use.seconds for use in counted[: -len(pods)]) / took
 
     assert run(work()) < 0.2
 

@@ -24,8 +24,12 @@ from support.registry import Registry
 
 
 @pytest.fixture(scope="session", autouse=True)
-def scratch_machine() -> None:
-    """Leave the machine's mount and network namespaces; what is started from now on is in the new ones."""
+def scratch_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Leave the machine's mount and network namespaces; what is started from now on is in the new ones.
+
+    And it has another home: kubectl keeps a cache there, and podkeep looks for a kubeconfig.
+    """
+    os.environ["HOME"] = str(tmp_path_factory.mktemp("home"))
     scratch.enter()
     if container_mounts.of_run() is ContainerMounts.SHOWN:
         scratch.detach_unified()

@@ -405,7 +405,7 @@ def _receive(sock: socket.socket) -> bytes:
     return found
 
 
-@pytest.mark.parametrize("text", ["x", "1:2:3", "0", "80:", "70000", ":0"])
+@pytest.mark.parametrize("text", ["X", "x:80", "1:2:3", "0", "80:", "70000", ":0"])
 def test_port_forward_refuses_what_is_no_pair(daemon: Daemon, text: str) -> None:
     done = daemon.run("port-forward", "web", text)
     assert done.returncode == 1

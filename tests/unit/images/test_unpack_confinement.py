@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gzip
 import json
@@ -22,11 +23,13 @@ from podkeep.images.layers import messages
 from podkeep.images.layers.forms import form_of
 from podkeep.images.worker.layers import decode_report
 from podkeep.kernel.mount import mountinfo
+from podkeep.kernel.process import confine
 from podkeep.kernel.process.confine import Capability
 from support.images import file, tar
 from support.unpacking import REQUEST
 
 MAKES = form_of(REQUEST.driver).makes
+_PTRACE_SEIZE = 0x4206
 PROGRAM = Path(__file__).with_name("programs") / "try_to_leave.py"
 
 
@@ -129,3 +132,26 @@ def test_a_process_that_refuses_a_layer_ends_in_peace(tmp_path: Path) -> None:
         assert isinstance(report, messages.Refused)
         assert "holds '..'" in report.error
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_nobody_with_the_same_capabilities_traces_a_confined_process() -> None:
+    """As a container's root, who sees the machine's processes, might: it would choose what other pods run."""
+    reading, writing = os.pipe()
+    confined = os.fork()
+    if confined == 0:
+        confine.drop_privileges(Capability)
+        os.write(writing, b"x")
+        signal.pause()
+    try:
+        assert os.read(reading, 1) == b"x"
+        tracer = os.fork()
+        if tracer == 0:
+            confine.drop_privileges(Capability)
+            refused = ctypes.CDLL(None, use_errno=True)["ptrace"](_PTRACE_SEIZE, confined, None, None) == -1
+            os._exit(ctypes.get_errno() if refused else 0)
+        assert os.waitstatus_to_exitcode(os.waitpid(tracer, 0)[1]) == errno.EPERM
+    finally:
+        os.close(reading)
+        os.close(writing)
+        os.kill(confined, signal.SIGKILL)
+        os.waitpid(confined, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
@@ -17,8 +18,11 @@ from podkeep.base.errors import NotFound
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from support import processes, setuid
+from support.cri import wait_for
+from support.timeout import TIMEOUT_S
 
 PROGRAMS = Path(__file__).with_name("programs")
+_PTRACE_SEIZE, _WALL = 0x4206, 0x40000000
 
 
 @pytest.fixture
@@ -28,6 +32,24 @@ def sleeper(nothing_leaks: None) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
+
+
+def test_a_process_has_ended_though_somebody_traces_a_thread_of_it() -> None:
+    """The thread stays, as a zombie, until its tracer has looked."""
+    script = "import threading; threading.Thread(target=threading.Event().wait).start(); print(flush=True); input()"
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        identity = procfs.identify(process.pid)
+        thread = max(map(int, os.listdir(f"/proc/{process.pid}/task")))
+        ptrace = ctypes.CDLL(None, use_errno=True)["ptrace"]
+        assert ptrace(_PTRACE_SEIZE, thread, None, None) == 0, os.strerror(ctypes.get_errno())
+        process.kill()
+        wait_for(lambda: not procfs.alive(identity), "its end")
+        assert process.poll() is None, "it would be no zombie any more"
+        os.waitpid(thread, _WALL)
+        assert process.wait(TIMEOUT_S) == -signal.SIGKILL
 
 
 def test_a_process_is_alive_until_it_is_dead_not_until_it_is_reaped(sleeper: subprocess.Popen[bytes]) -> None:

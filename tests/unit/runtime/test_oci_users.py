@@ -83,7 +83,7 @@ def test_strict_leaves_the_images_memberships_out() -> None:
         ({"run_as_group": 5}, "", "run_as_group"),
         ({}, "-1", "-1"),
         ({}, "2147483648", "2147483648"),
-        ({}, "owner", "owner"),
+        ({}, "owner", "2147549184"),
         ({}, "0x10", "0x10"),
         ({}, "١", "١"),
         ({}, "root:-1", "-1"),

@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, KernelCallError
 from podkeep.kernel.files import openat
+
+_UNDERSCORES = 2
+"""In the name of a pod's directory: ``<namespace>_<name>_<uid>``, none of which has one (kubelet)."""
 
 
 def open_directory(directory: Path) -> int:
@@ -23,9 +26,16 @@ def open_directory(directory: Path) -> int:
     :raises FailedPrecondition: if it or that of the pod is a link, or something else than a directory.
     :raises OSError: if it is missing, or cannot be opened.
     """
-    above = directory.parent.parent
-    with openat.closing(openat.open_below(above, directory.relative_to(above).parts)) as found:
-        return openat.reopen(found, os.O_RDONLY | os.O_DIRECTORY)
+    pod = directory.parent
+    if pod.name.count("_") < _UNDERSCORES:
+        return openat.open_directory(directory)  # of a container that no agent has made
+    above = os.open(pod.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    with openat.closing(above):
+        try:
+            below = os.fsencode(f"{pod.name}/{directory.name}")
+            return openat.openat2(above, below, os.O_RDONLY | os.O_DIRECTORY, openat.CONFINED)
+        except KernelCallError as error:
+            raise openat.way_barred(directory, error) from error
 
 
 @contextmanager

@@ -40,7 +40,7 @@ class _Log:
     due: float
     rotating: bool = False
     refused: bool = False
-    """Whether it was told that there is a link on the way to it."""
+    """Whether there was a link on the way to it when it was looked at last, which was told."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -113,8 +113,8 @@ class NodeLogs:
             sizes = await asyncio.to_thread(_sizes, [log.path for _, _, log in due])
             for (pod, container, log), size in zip(due, sizes, strict=True):
                 if isinstance(size, FailedPrecondition) and not log.refused:
-                    log.refused = True
                     _logger.warning("the log of container %s is not rotated: %s", container, size)
+                log.refused = isinstance(size, FailedPrecondition)
                 self._looked(pod, container, log, size if isinstance(size, int) else 0, now)
         self._loop = None
 

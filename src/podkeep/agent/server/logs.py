@@ -7,6 +7,7 @@ Options, texts of refusals and the choice of the attempt are kubelet's (``getCon
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,8 @@ from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.messages import Refused
+
+log = logging.getLogger(__name__)
 
 _POLL_S = 0.1
 _STATUS_S = 1.0
@@ -322,6 +325,10 @@ async def read_log(
                 with suppress(TimeoutError):
                     async with asyncio.timeout(share.look):
                         await stopping.wait()
+    except FailedPrecondition as error:
+        # The answer has begun: its client sees it end, and not why.
+        log.warning("the log of container %s is not followed any more: %s", identity, error)
+        raise
     finally:
         reader.close()
 

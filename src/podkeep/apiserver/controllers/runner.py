@@ -218,7 +218,7 @@ class Runner:
 
 
 def _end_turn(queue: WorkQueue, item: Item, turn: asyncio.Task[None]) -> None:
-    if not turn.cancelled() and turn.exception() is not None:
+    if turn.cancelled() or turn.exception() is not None:
         queue.failed(item)
     # After failed(): until then an item that is to be tried again counts as taken, and two turns never have it.
     queue.finish(item)

@@ -161,14 +161,27 @@ def command(invocation: Invocation, chosen: _Chosen, wanted: _Wanted) -> None:
             sources = await _several(client, invocation.config, chosen)
         prefixed = len(sources) > 1
         ends = _Ends(client)
-        work = [_show(ends, source, wanted, prefixed=prefixed) for source in sources]
-        if wanted.follow and not wanted.previous:
-            await asyncio.gather(*work)
-            return
-        for each in work:
-            await each
 
+        async def each(source: _Source) -> None:
+            try:
+                await _show(ends, source, wanted, prefixed=prefixed)
+            except PodkeepError as error:
+                if not prefixed:
+                    raise
+                # The others are shown all the same.
+                echo_line(f"podkeep: {source.pod}/{source.container}: {error}", err=True)
+                failed.append(source)
+
+        if wanted.follow and not wanted.previous:
+            await asyncio.gather(*map(each, sources))
+            return
+        for source in sources:
+            await each(source)
+
+    failed: list[_Source] = []
     connection.run(invocation, show)
+    if failed:
+        click.get_current_context().exit(1)
 
 
 async def _several(client: CriClient, config: Config, chosen: _Chosen) -> list[_Source]:

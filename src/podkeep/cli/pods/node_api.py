@@ -45,6 +45,11 @@ class NodeApi:
         """Return namespace and name of each pod."""
         return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in await self.objects()]
 
+    async def static_pods(self) -> list[tuple[str, str]]:
+        """Return namespace and name of each static pod."""
+        found = filter(is_mirror, await self.objects())
+        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found]
+
     async def why_not_here(self, name: str, namespace: str) -> str:
         """Return how a pod is that the runtime does not have, in one line; empty if the API does not know it, either.
 
@@ -73,16 +78,18 @@ class NodeApi:
         found = verdict(pod)
         return f'pod "{name}" does not run: {found.why or found.state}'
 
-    async def named_port(self, name: str, namespace: str, port: str) -> int | None:
-        """Return the number of a pod's port that has this name; None if it has none, or there is no such pod.
+    async def named_ports(self, name: str, namespace: str) -> dict[str, int] | None:
+        """Return the numbers of a pod's ports by their names; None if there is no such pod, or no node.
 
         :raises ApiError: if the API refuses.
         :raises Unavailable: if it does not answer.
         """
-        spec = (await self._pod(name, namespace) or {}).get("spec") or {}
-        containers = (*spec.get("containers", ()), *spec.get("initContainers", ()))
-        ports = (item for container in containers for item in container.get("ports", ()))
-        return next((int(item["containerPort"]) for item in ports if item.get("name") == port), None)
+        pod = await self._pod(name, namespace)
+        if pod is None:
+            return None
+        containers = (*pod["spec"].get("initContainers", ()), *pod["spec"].get("containers", ()))
+        ports = [item for container in containers for item in container.get("ports", ())]
+        return {item["name"]: int(item["containerPort"]) for item in ports if item.get("name")}
 
     async def _pod(self, name: str, namespace: str) -> Mapping[str, Any] | None:
         if self._client is None:

@@ -75,15 +75,20 @@ def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace:
 async def _numbered(api: NodeApi, pod: str, namespace: str, text: str) -> str:
     """Return a pair with the number of its remote port.
 
-    :raises NotFound: if the pod has no port of this name, or there is no node who would know it.
+    :raises NotFound: if the pod has no port of this name.
+    :raises FailedPrecondition: if there is no node that has the pod and would know.
     """
     named = _NAMED.fullmatch(text)
     if named is None:
         return text
-    number = await api.named_port(pod, namespace, named["name"])
-    if number is None:
-        raise NotFound(f"pod {pod} has no port that is named {named['name']!r}", hint="give its number")
-    return f"{named['local']}{number}"
+    hint = "give its number"
+    ports = await api.named_ports(pod, namespace)
+    if ports is None:
+        raise FailedPrecondition(f"no node of this machine has pod {pod}, and knows what ports are called", hint=hint)
+    if named["name"] not in ports:
+        hint = f"{hint}, or one of {', '.join(sorted(ports))}" if ports else hint
+        raise NotFound(f"pod {pod} has no port that is named {named['name']!r}", hint=hint)
+    return f"{named['local']}{ports[named['name']]}"
 
 
 def parse_pair(text: str) -> PortPair:
@@ -97,7 +102,7 @@ def parse_pair(text: str) -> PortPair:
     except ValueError:
         pair = PortPair(-1, -1)
     if not (0 <= pair.local < 1 << 16 and 0 < pair.remote < 1 << 16):
-        raise InvalidArgument(f"{text!r} is no pair of ports", hint="write LOCAL:REMOTE, as 8080:80")
+        raise InvalidArgument(f"{text!r} is no pair of ports", hint="write LOCAL:REMOTE, as 8080:80 or 8080:http")
     return pair
 
 

@@ -250,13 +250,17 @@ def open_below(above: Path, names: Iterable[str], *, make: bool = False) -> int:
             try:
                 fd = openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, CONFINED)
             except KernelCallError as error:
-                if error.errno not in NOT_THERE or error.errno == errno.ENOENT:
-                    raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
-                raise FailedPrecondition(
-                    f"{target} cannot be entered: {os.strerror(error.errno)}",
-                    hint="a directory has to be there, and no link",
-                ) from error
+                raise way_barred(target, error) from error
     return fd
+
+
+def way_barred(directory: Path, error: KernelCallError) -> OSError | FailedPrecondition:
+    """Return what to raise for a directory that cannot be opened without following links."""
+    if error.errno not in NOT_THERE or error.errno == errno.ENOENT:
+        return OSError(error.errno, os.strerror(error.errno), str(directory))
+    return FailedPrecondition(
+        f"{directory} cannot be entered: {os.strerror(error.errno)}", hint="a directory has to be there, and no link"
+    )
 
 
 def reopen(fd: int, flags: int) -> int:

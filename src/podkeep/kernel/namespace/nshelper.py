@@ -32,16 +32,16 @@ has no descriptor of any pod, and ends with its one request.
 
     helper                          child
       | fork ------------------------> |
-      |                                | become the user that the pod's root is on the machine
+      |                                | become the owner, a user of the machine that is drawn
       |                                | unshare(NEWUSER)
       | <----------------- "unshared"  |
       | write uid_map, gid_map         |
-      | "mapped" --------------------> | become root of the user namespace
+      | "mapped" --------------------> | act as root of the user namespace
       |                                | unshare(the others): owned by the user namespace (KEP-127)
       |                                | hostname, lo up, sysctls
       | <--------------------- result  |
       | open /proc/<child>/ns/*        |
-      | close -----------------------> | exit
+      | SIGKILL ---------------------> |
 """
 
 from __future__ import annotations
@@ -87,7 +87,6 @@ _OWNERS = range(0xFFFF0000, 0xFFFFFFFE)
 """Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``), and who
 gives away IDs from 2^31 on, as FreeIPA does for subordinate ones, leaves these out; the two after them are nobody's.
 """
-_NS_GET_OWNER_UID = 0xB704
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
 _prctl = ctypes.CDLL(None, use_errno=True)["prctl"]
@@ -158,7 +157,8 @@ def _wait_for_ends() -> None:
 
 def _end_now(pid: int) -> None:
     """End a child that has nothing more to do, also one that somebody has stopped, and wait for it."""
-    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(PermissionError):  # without CAP_KILL; it ends by itself
+        os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 
 
@@ -522,19 +522,19 @@ def _become_owner(uid: int, *, wholly: bool = False) -> None:
     if _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == -1:
         raise KernelCallError("prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)", ctypes.get_errno())
     other = uid if wholly else -1
-    _call(f"setresuid({other}, {uid}, {other})", os.setresuid, other, uid, other)
+    try:
+        os.setresuid(other, uid, other)
+    except OSError as error:
+        hint = f"podkeep's own user namespace has to have the IDs {_OWNERS.start} to {_OWNERS.stop - 1}"
+        raise KernelCallError(f"setresuid({other}, {uid}, {other})", error.errno or 0, hint=hint) from error
 
 
 def _enter_as_root(userns: int) -> None:
-    """Enter a user namespace and act as its root, as whose owner the kernel counts the descriptors that are sent.
+    """Enter a user namespace and act as its root, as somebody for whom the kernel counts descriptors that are sent.
 
     Any pod may use up those of root, and a pod that is told to run as one of this pod's users those of that.
     """
-    try:
-        owner = int.from_bytes(fcntl.ioctl(userns, _NS_GET_OWNER_UID, bytes(4)), sys.byteorder)
-    except OSError as error:
-        raise KernelCallError(f"ioctl(fd={userns}, NS_GET_OWNER_UID)", error.errno or 0) from error
-    _become_owner(owner, wholly=True)
+    _become_owner(_draw_owner(), wholly=True)
     libc.setns(userns, CloneFlag.NEWUSER)
     _act_as_root()
 

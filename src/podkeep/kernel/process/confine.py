@@ -103,6 +103,7 @@ def drop_privileges(keep: Iterable[Capability]) -> None:
                 break  # past the last capability this kernel knows
             raise KernelCallError(f"prctl(PR_CAPBSET_DROP, {number})", ctypes.get_errno())
     _call_prctl("PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    _call_prctl("PR_SET_DUMPABLE, 0", _PR_SET_DUMPABLE, 0)  # before there is anything less than its tracer may have
     mask = sum(1 << number for number in kept)
     low = _CapData(effective=mask & 0xFFFFFFFF, permitted=mask & 0xFFFFFFFF, inheritable=0)
     high = _CapData(effective=mask >> 32, permitted=mask >> 32, inheritable=0)
@@ -110,7 +111,6 @@ def drop_privileges(keep: Iterable[Capability]) -> None:
     if _capset(ctypes.byref(header), ctypes.byref((_CapData * 2)(low, high))) == -1:
         raise KernelCallError(f"capset({sorted(kept)})", ctypes.get_errno())
     _call_prctl("PR_SET_NO_NEW_PRIVS, 1", _PR_SET_NO_NEW_PRIVS, 1)
-    _call_prctl("PR_SET_DUMPABLE, 0", _PR_SET_DUMPABLE, 0)
 
 
 def _call_prctl(text: str, option: int, argument: int) -> None:

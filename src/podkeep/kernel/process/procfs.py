@@ -31,6 +31,9 @@ _MAX_PASSES = 100
 _STATE, _PARENT, _SESSION, _THREADS, _START_TIME = 0, 1, 3, 17, 19
 """Positions in /proc/<pid>/stat after the command name: fields 3, 4, 6, 20 and 22 of proc_pid_stat(5)."""
 
+_ENDED = frozenset({"Z", "X"})
+"""States of what does not run any more: zombies, and what is just being removed."""
+
 CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
     *("CAP_SETUID", "CAP_SETPCAP", "CAP_LINUX_IMMUTABLE", "CAP_NET_BIND_SERVICE", "CAP_NET_BROADCAST", "CAP_NET_ADMIN"),
@@ -73,20 +76,36 @@ def alive(process: ProcessId) -> bool:
         fields = _stat(process.pid)
     except NotFound:
         return False
-    return int(fields[_START_TIME]) == process.start_time and not _has_ended(fields)
+    return int(fields[_START_TIME]) == process.start_time and not _has_ended(process.pid, fields)
 
 
 def has_ended(pid: int) -> bool:
     """Say whether nothing of the process that has ``pid`` runs any more: there is none, or it is a zombie."""
     try:
-        return _has_ended(_stat(pid))
+        return _has_ended(pid, _stat(pid))
     except NotFound:
         return True
 
 
-def _has_ended(fields: Sequence[str]) -> bool:
+def _has_ended(pid: int, fields: Sequence[str]) -> bool:
+    if fields[_STATE] not in _ENDED:
+        return False
     # A process whose first thread has ended is shown as a zombie, and goes on for as long as it has another thread.
-    return fields[_STATE] in {"Z", "X"} and int(fields[_THREADS]) <= 1
+    return int(fields[_THREADS]) <= 1 or all(map(_thread_has_ended, _threads(pid)))
+
+
+def _threads(pid: int) -> list[Path]:
+    with suppress(FileNotFoundError, ProcessLookupError):
+        return list((_PROC / str(pid) / "task").iterdir())
+    return []
+
+
+def _thread_has_ended(thread: Path) -> bool:
+    """Say whether a thread has ended; one that is traced stays, as a zombie, until its tracer has looked."""
+    try:
+        return read_text(thread / "stat").rpartition(")")[2].split()[_STATE] in _ENDED
+    except (FileNotFoundError, ProcessLookupError):
+        return True
 
 
 def pidfd_open(process: ProcessId) -> int:
@@ -267,7 +286,7 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
             continue  # it ended while we looked
         pid = int(entry)
         parents[pid] = int(fields[_PARENT])
-        if _has_ended(fields):
+        if _has_ended(pid, fields):
             continue
         living[pid] = ProcessId(pid=pid, start_time=int(fields[_START_TIME]))
         if pid in roots or int(fields[_SESSION]) in sessions:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument
-from podkeep.kernel.namespace.idmap import MAX_USER
+from podkeep.kernel.namespace.idmap import MAX_ID, MAX_USER
 from podkeep.runtime.model.records import GroupsPolicy, Security
 
 MAX_GROUPS = 65_536
@@ -54,6 +54,11 @@ def resolve(security: Security, image_user: str, *, passwd: str, group: str) -> 
                 hint="name a user of the image, or a number",
             )
         account = _Account(name="", uid=uid, gid=0, home="/")
+    if account.uid > MAX_USER:
+        raise InvalidArgument(
+            f"user {wanted[:_SHOWN]!r} of the image has the ID {account.uid}, and no container runs as it",
+            hint=f"0 to {MAX_USER} are IDs of users",
+        )
     gid = account.gid if wanted_group == "" else _find_group(group, wanted_group)
     groups = [gid, *security.supplemental_groups]
     if security.groups_policy is GroupsPolicy.MERGE and account.name:
@@ -77,7 +82,7 @@ def number_of(text: str) -> int | None:
     """
     if not text.isascii() or not text.isdigit():
         return None
-    if not _is_id(text):
+    if not _is_id(text) or int(text) > MAX_USER:
         raise InvalidArgument(f"{text[:40]!r} is a number, but no ID of a user or group", hint=f"0 to {MAX_USER} are")
     return int(text)
 
@@ -134,4 +139,4 @@ def _memberships(group: str, user: str) -> list[int]:
 
 def _is_id(text: str) -> bool:
     # The length comes first: int() refuses texts of thousands of digits.
-    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_USER
+    return text.isascii() and text.isdigit() and len(text) <= 10 and int(text) <= MAX_ID

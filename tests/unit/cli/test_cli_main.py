@@ -130,7 +130,7 @@ def test_a_daemon_whose_configuration_is_refused_ends_with_a_status_of_its_own(
     """By it systemd knows that starting the daemon again is of no use."""
     places = [
         part
-        for key in ("node.run", "runtime.run", "runtime.root", "agent.root", "api.root")
+        for key in ("node.run", "runtime.run", "runtime.root", "runtime.socket", "agent.root", "api.root")
         for part in ("--set", f"{key}={tmp_path / key}")
     ]
     done = podkeep("--set", "mountns.enabled=false", *places, "--set", setting, verb)

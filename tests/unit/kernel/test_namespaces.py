@@ -239,8 +239,8 @@ def _may_signal(pid: int, uid: int) -> bool:
 def _take_as_pod(channel: socket.socket) -> None:
     become_owner = nshelper._become_owner
 
-    def become_owner_and_dumpable(uid: int) -> None:
-        become_owner(uid)
+    def become_owner_and_dumpable() -> None:
+        become_owner()
         _LIBC.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
 
     # Otherwise its files in /proc are the real root's alone.

@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.kernel import libc
 from podkeep.kernel.files import openat
 
 _UNDERSCORES = 2
@@ -29,13 +30,7 @@ def open_directory(directory: Path) -> int:
     pod = directory.parent
     if pod.name.count("_") < _UNDERSCORES:
         return openat.open_directory(directory)  # of a container that no agent has made
-    above = os.open(pod.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    with openat.closing(above):
-        try:
-            below = os.fsencode(f"{pod.name}/{directory.name}")
-            return openat.openat2(above, below, os.O_RDONLY | os.O_DIRECTORY, openat.CONFINED)
-        except KernelCallError as error:
-            raise openat.way_barred(directory, error) from error
+    return openat.open_below(pod.parent, (pod.name, directory.name), flags=os.O_RDONLY)
 
 
 @contextmanager
@@ -49,24 +44,14 @@ def directory_of(log: Path) -> Iterator[int]:
         yield directory
 
 
-def open_in(directory: int, name: str) -> int | None:
-    """Open a regular file for reading; the caller closes it. None: there is none, or a process has a lease on it.
-
-    :raises OSError: if it cannot be read.
-    """
-    with suppress(BlockingIOError):
-        return openat.open_regular(directory, name)
-    return None
-
-
 def open_log(log: Path) -> int | None:
-    """Open a log, or what was one, as :func:`open_in` does.
+    """Open a log, or what was one, as :func:`openat.open_in` does.
 
     :raises FailedPrecondition: as :func:`open_directory`.
     :raises OSError: if it cannot be read.
     """
     with suppress(FileNotFoundError), directory_of(log) as directory:
-        return open_in(directory, log.name)
+        return openat.open_in(directory, log.name)
     return None
 
 
@@ -77,8 +62,21 @@ def status(log: Path) -> os.stat_result | None:
     :raises OSError: if it cannot be asked.
     """
     with suppress(FileNotFoundError), directory_of(log) as directory:
-        return os.stat(log.name, dir_fd=directory, follow_symlinks=False)
+        return status_in(directory, log.name)
     return None
+
+
+def status_in(directory: int, name: str) -> os.stat_result:
+    """Return what has a name in the directory of a log, a link itself.
+
+    The kernel alone is asked: the server of a file system that a pod has mounted there need not answer.
+
+    :raises OSError: if it cannot be asked, FileNotFoundError if nothing has the name.
+    """
+    try:
+        return libc.look(directory, os.fsencode(name)).status
+    except KernelCallError as error:
+        raise OSError(error.errno, os.strerror(error.errno), name) from error
 
 
 def exists(log: Path) -> bool:

@@ -24,6 +24,7 @@ from podkeep.agent.logs import files as log_files
 from podkeep.base.concurrency.tasks import Tasks, acquired, finished, on_thread
 from podkeep.base.errors import PodkeepError
 from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
+from podkeep.kernel.files import openat
 
 log = logging.getLogger(__name__)
 
@@ -202,7 +203,7 @@ class LogRotation:
     def _compress_one(self, directory: int, name: str) -> None:
         unfinished = f"{name}{_UNFINISHED}"
         _unlink(directory, unfinished)
-        opened = log_files.open_in(directory, name)
+        opened = openat.open_in(directory, name)
         if opened is None:
             return
         with os.fdopen(opened, "rb") as source:
@@ -241,7 +242,7 @@ def _move_aside(path: Path) -> str:
 def _move_back(path: Path, renamed: str) -> None:
     with log_files.directory_of(path) as directory:
         try:
-            os.stat(path.name, dir_fd=directory, follow_symlinks=False)
+            log_files.status_in(directory, path.name)
         except FileNotFoundError:
             _rename(directory, renamed, path.name)
 

@@ -41,14 +41,12 @@ class NodeApi:
             return []
         return list((await self._client.list(PODS)).get("items") or ())
 
-    async def pods(self) -> list[tuple[str, str]]:
-        """Return namespace and name of each pod."""
-        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in await self.objects()]
-
-    async def static_pods(self) -> list[tuple[str, str]]:
-        """Return namespace and name of each static pod."""
-        found = filter(is_mirror, await self.objects())
-        return [(item["metadata"]["namespace"], item["metadata"]["name"]) for item in found]
+    async def pods(self) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+        """Return namespace and name of each pod, the static ones apart."""
+        found: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
+        for item in await self.objects():
+            found[is_mirror(item)].append((item["metadata"]["namespace"], item["metadata"]["name"]))
+        return found
 
     async def why_not_here(self, name: str, namespace: str) -> str:
         """Return how a pod is that the runtime does not have, in one line; empty if the API does not know it, either.

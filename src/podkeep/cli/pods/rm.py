@@ -79,9 +79,9 @@ def command(
         async with NodeApi(None if local else invocation.config) as api:
             wanted = [(namespace, pod) for pod in pods]
             if all_:
-                left = await api.static_pods()
-                wanted = [*await api.pods(), *await list_pods(client, invocation.config)]
-                wanted = [pod for pod in wanted if pod not in left]
+                of_api, left = await api.pods()
+                here = await list_pods(client, invocation.config)
+                wanted = [pod for pod in (*of_api, *here) if pod not in left]
                 for where, pod in left:
                     click.echo(f"podkeep: static pod {where}/{pod} runs for as long as its file is there", err=True)
             outcomes = await asyncio.gather(*(one(where, pod) for where, pod in dict.fromkeys(wanted)))

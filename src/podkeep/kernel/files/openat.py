@@ -230,8 +230,8 @@ def make_directories(path: Path, *, mode: int) -> None:
         os.close(fd)
 
 
-def open_below(above: Path, names: Iterable[str], *, make: bool = False) -> int:
-    """Open (``O_PATH``) a directory by the names that lead to it from ``above`` on; the caller closes it.
+def open_below(above: Path, names: Iterable[str], *, flags: int = os.O_PATH, make: bool = False) -> int:
+    """Open a directory by the names that lead to it from ``above`` on; the caller closes it.
 
     Links in ``above`` are followed, which is the machine's, and none from there on: whoever writes there may exchange a
     directory for one at any time.
@@ -248,19 +248,15 @@ def open_below(above: Path, names: Iterable[str], *, make: bool = False) -> int:
                 with suppress(FileExistsError):
                     os.mkdir(name, 0o755, dir_fd=fd)
             try:
-                fd = openat2(fd, os.fsencode(name), os.O_PATH | os.O_DIRECTORY, CONFINED)
+                fd = openat2(fd, os.fsencode(name), flags | os.O_DIRECTORY, CONFINED)
             except KernelCallError as error:
-                raise way_barred(target, error) from error
+                if error.errno not in NOT_THERE or error.errno == errno.ENOENT:
+                    raise OSError(error.errno, os.strerror(error.errno), str(target)) from error
+                raise FailedPrecondition(
+                    f"{target} cannot be entered: {os.strerror(error.errno)}",
+                    hint="a directory has to be there, and no link",
+                ) from error
     return fd
-
-
-def way_barred(directory: Path, error: KernelCallError) -> OSError | FailedPrecondition:
-    """Return what to raise for a directory that cannot be opened without following links."""
-    if error.errno not in NOT_THERE or error.errno == errno.ENOENT:
-        return OSError(error.errno, os.strerror(error.errno), str(directory))
-    return FailedPrecondition(
-        f"{directory} cannot be entered: {os.strerror(error.errno)}", hint="a directory has to be there, and no link"
-    )
 
 
 def reopen(fd: int, flags: int) -> int:
@@ -321,8 +317,17 @@ def open_beside(path: Path | str) -> int | None:
         above = os.open(os.path.dirname(path) or ".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    with closing(above), suppress(BlockingIOError):
-        return open_regular(above, os.path.basename(path))
+    with closing(above):
+        return open_in(above, os.path.basename(path))
+
+
+def open_in(dirfd: int, name: str) -> int | None:
+    """Open a regular file of a directory for reading; the caller closes it. None: as :func:`open_beside`.
+
+    :raises OSError: if it cannot be read.
+    """
+    with suppress(BlockingIOError):
+        return open_regular(dirfd, name)
     return None
 
 

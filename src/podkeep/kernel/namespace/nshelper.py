@@ -479,7 +479,7 @@ def _child(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
 
 def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: list[tuple[str, str]]) -> None:
     if "USER" in kinds:
-        _become_owner(_draw_owner())
+        _become_owner()
         hint = "sysctl user.max_user_namespaces limits their number; a kernel without CONFIG_USER_NS has none"
         libc.unshare(CloneFlag.NEWUSER, hint)
         helper.send(b"{}")
@@ -501,8 +501,8 @@ def _enter(helper: socket.socket, request: Message, kinds: list[str], sysctls: l
         write_sysctl(path, value)
 
 
-def _draw_owner() -> int:
-    """Return whose a user namespace is to be, as an ID of the machine.
+def _become_owner(*, wholly: bool = False) -> None:
+    """Become a user of the machine, whose a user namespace is to be; all capabilities are kept.
 
     What is counted in a user namespace is counted for its owner, too: namespaces, inotify's instances (128 by default,
     /proc/sys/user), messages in queues, pending signals. If that were root, each pod could use up what the machine has
@@ -510,23 +510,15 @@ def _draw_owner() -> int:
     the pod (user_namespaces(7)): it can join it with a descriptor of any of its processes, as a unix socket that both
     have gives one (SO_PEERPIDFD). So the owner is nobody that a pod can be told to run as, and one of the pod's own IDs
     neither; nobody has a file of that owner with the set-user-ID bit (``layers/tarstream.py``).
-    """
-    return _OWNERS[int.from_bytes(os.urandom(8), "little") % len(_OWNERS)]
-
-
-def _become_owner(uid: int, *, wholly: bool = False) -> None:
-    """Become a user of the machine: all capabilities are kept.
 
     :param wholly: not in effect only. The real user is whom processes are counted for (RLIMIT_NPROC).
     """
     if _prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == -1:
         raise KernelCallError("prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP)", ctypes.get_errno())
+    uid = _OWNERS[int.from_bytes(os.urandom(8), "little") % len(_OWNERS)]
     other = uid if wholly else -1
-    try:
-        os.setresuid(other, uid, other)
-    except OSError as error:
-        hint = f"podkeep's own user namespace has to have the IDs {_OWNERS.start} to {_OWNERS.stop - 1}"
-        raise KernelCallError(f"setresuid({other}, {uid}, {other})", error.errno or 0, hint=hint) from error
+    hint = f"podkeep's own user namespace has to have the IDs {_OWNERS.start} to {_OWNERS.stop - 1}"
+    _call(f"setresuid({other}, {uid}, {other})", os.setresuid, other, uid, other, hint=hint)
 
 
 def _enter_as_root(userns: int) -> None:
@@ -534,7 +526,7 @@ def _enter_as_root(userns: int) -> None:
 
     Any pod may use up those of root, and a pod that is told to run as one of this pod's users those of that.
     """
-    _become_owner(_draw_owner(), wholly=True)
+    _become_owner(wholly=True)
     libc.setns(userns, CloneFlag.NEWUSER)
     _act_as_root()
 
@@ -550,11 +542,11 @@ def _act_as_root() -> None:
     _call("setresuid(-1, 0, -1)", os.setresuid, -1, 0, -1)
 
 
-def _call(call: str, function: Any, *arguments: Any) -> None:
+def _call(call: str, function: Any, *arguments: Any, hint: str = "") -> None:
     try:
         function(*arguments)
     except OSError as error:
-        raise KernelCallError(call, error.errno or 0) from error
+        raise KernelCallError(call, error.errno or 0, hint=hint) from error
 
 
 def _loopback_up() -> None:

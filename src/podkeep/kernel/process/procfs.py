@@ -91,20 +91,22 @@ def _has_ended(pid: int, fields: Sequence[str]) -> bool:
     if fields[_STATE] not in _ENDED:
         return False
     # A process whose first thread has ended is shown as a zombie, and goes on for as long as it has another thread.
-    return int(fields[_THREADS]) <= 1 or all(map(_thread_has_ended, _threads(pid)))
+    return int(fields[_THREADS]) <= 1 or all(map(thread_has_ended, threads(pid)))
 
 
-def _threads(pid: int) -> list[Path]:
-    with suppress(FileNotFoundError, ProcessLookupError):
-        return list((_PROC / str(pid) / "task").iterdir())
-    return []
+def threads(pid: int) -> frozenset[int]:
+    """Return the IDs of the threads of a process; none if it has ended."""
+    try:
+        return frozenset(map(int, os.listdir(_PROC / str(pid) / "task")))
+    except OSError:
+        return frozenset()
 
 
-def _thread_has_ended(thread: Path) -> bool:
+def thread_has_ended(thread: int) -> bool:
     """Say whether a thread has ended; one that is traced stays, as a zombie, until its tracer has looked."""
     try:
-        return read_text(thread / "stat").rpartition(")")[2].split()[_STATE] in _ENDED
-    except (FileNotFoundError, ProcessLookupError):
+        return _stat(thread)[_STATE] in _ENDED
+    except NotFound:
         return True
 
 

@@ -8,10 +8,9 @@ children along, but what they start later is where they are.
 from __future__ import annotations
 
 import errno
-import os
+import itertools
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -19,7 +18,6 @@ from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 
-_PROC = Path("/proc")
 TIMEOUT_S = 5.0
 """How long moving goes after a container that starts threads all the time."""
 
@@ -41,10 +39,7 @@ def threads_of(cgroups: Cgroups, cgroup: str, process: ProcessId | None) -> froz
 
 def threads_of_process(pid: int) -> frozenset[int]:
     """Return the IDs of the threads of a process; none if it has ended."""
-    try:
-        return frozenset(map(int, os.listdir(_PROC / str(pid) / "task")))
-    except OSError:
-        return frozenset()
+    return procfs.threads(pid)
 
 
 def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:
@@ -63,7 +58,7 @@ def _look(resctrl: Resctrl, group: Group, threads: Threads) -> tuple[list[int], 
     if not listed:
         return [], frozenset()
     inside = resctrl.tasks(group)
-    return sorted(filter(_lives, listed - inside)), inside
+    return sorted(itertools.filterfalse(procfs.thread_has_ended, listed - inside)), inside
 
 
 def in_use(resctrl: Resctrl, group: Group) -> int:
@@ -71,7 +66,7 @@ def in_use(resctrl: Resctrl, group: Group) -> int:
 
     :raises ResctrlError: if the group is missing.
     """
-    return sum(map(_lives, resctrl.tasks(group)))
+    return sum(not procfs.thread_has_ended(thread) for thread in resctrl.tasks(group))
 
 
 def move(resctrl: Resctrl, group: Group, threads: Threads, *, all_of_them: bool = False) -> None:
@@ -116,12 +111,3 @@ def _put(resctrl: Resctrl, group: Group, thread: int) -> None:
             raise
         resctrl.add_task(Group(name=group.name), thread)
         resctrl.add_task(group, thread)
-
-
-def _lives(thread: int) -> bool:
-    """Say whether a thread runs, or may run again; a zombie does not."""
-    try:
-        text = (_PROC / str(thread) / "stat").read_text(errors="replace")
-    except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in {"Z", "X"}

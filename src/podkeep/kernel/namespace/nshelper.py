@@ -83,9 +83,10 @@ _PROC_NAMES = {"USER": "user", "NET": "net", "IPC": "ipc", "UTS": "uts"}
 _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem", "fs.mqueue.*")}
 """Sysctls that belong to a namespace, by its kind (Kubernetes, "Using sysctls in a cluster")."""
 
-_OWNERS = range(0xFFFF0000, 0xFFFFFFFE)
-"""Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``), and who
-gives away IDs from 2^31 on, as FreeIPA does for subordinate ones, leaves these out; the two after them are nobody's.
+_OWNERS = range(2**31, 0xFFFFFFFE)
+"""Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``); the two
+after them are nobody's. So many that who has CAP_SETUID, as root in a pod without a user namespace has, needs hours to
+try them all. FreeIPA gives away subordinate IDs of these, and one in 32,768 owners is one of a given user's.
 """
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2
@@ -509,7 +510,8 @@ def _become_owner(*, wholly: bool = False) -> None:
     of these, and other pods. And a process in the machine's user namespace that is the owner has all capabilities over
     the pod (user_namespaces(7)): it can join it with a descriptor of any of its processes, as a unix socket that both
     have gives one (SO_PEERPIDFD). So the owner is nobody that a pod can be told to run as, and one of the pod's own IDs
-    neither; nobody has a file of that owner with the set-user-ID bit (``layers/tarstream.py``).
+    neither; no image has a file of that owner with the set-user-ID bit (``layers/tarstream.py``). What has CAP_SETUID
+    in the machine's user namespace can become anybody, and has to guess.
 
     :param wholly: not in effect only. The real user is whom processes are counted for (RLIMIT_NPROC).
     """

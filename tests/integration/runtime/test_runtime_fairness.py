@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import ResourceExhausted
+from podkeep.base.errors import DeadlineExceeded, ResourceExhausted
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.daemon.daemon import THREADS_OF_ONE
 from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD, OUTPUT_OF_ALL, OUTPUT_OF_POD
 from podkeep.runtime.oci.driver import OWN_OUTPUT_BYTES
 from support import unanswering
-from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, namespaces, pod, wait_for
+from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, error_of, namespaces, pod, wait_for
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.streams import SpdyCommand
@@ -55,6 +55,14 @@ def test_a_command_with_any_timeout_ends_with_its_caller(pods: Pods, timeout: in
 
     pods.wait(give_up())
     wait_for(lambda: sleeping(pods, container) == 0, "the end of the command and of what it started")
+
+
+@pytest.mark.parametrize("turn", range(2))
+def test_what_a_command_starts_in_sessions_of_their_own_while_it_is_killed_ends_with_it(pods: Pods, turn: int) -> None:
+    container = pods.launch(pods.run())
+    command = ["sh", "-c", "n=0; while [ $n -lt 500 ]; do setsid sleep 984 & n=$((n + 1)); done; wait"]
+    error_of(lambda: pods.exec(container, *command, timeout=1), DeadlineExceeded)
+    assert sleeping(pods, container) == 0
 
 
 @pytest.mark.parametrize("timeout", [timeout for timeout in SECONDS if timeout > 0])

@@ -150,6 +150,20 @@ def test_a_hook_counts_into_the_grace_period_and_two_seconds_are_always_left(tmp
     assert stopped(tmp_path, scenario).calls == ["hook of main", "stop main 2", "main ended"]
 
 
+@pytest.mark.parametrize("seconds", [2**31, 2**63 - 1])
+def test_no_grace_period_is_more_than_a_runtime_takes(tmp_path: Path, seconds: int) -> None:
+    """Manifests may say any 64 bits; a container that cannot be stopped would run for ever."""
+    wanted = pod(container("main"))
+
+    async def scenario(_: Runtime, stopper: Stopper) -> None:
+        await stopper.stop_pod(wanted, targets(wanted), Grace(seconds))
+        shortened = Grace(seconds)
+        shortened.shorten(seconds - 1)
+        await stopper.kill(targets(wanted)["main"], shortened, "it is unhealthy")
+
+    assert stopped(tmp_path, scenario).calls == ["stop main 2147483647", "main ended"] * 2
+
+
 def test_a_hook_that_fails_is_said_without_what_it_printed(tmp_path: Path) -> None:
     wanted = pod(container("main", **hook("fail")))
 

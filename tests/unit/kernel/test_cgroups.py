@@ -98,6 +98,29 @@ def test_kill_gets_a_process_whose_first_thread_has_ended(tree: tuple[Cgroups, s
         assert process.wait(10) == -signal.SIGKILL
 
 
+class _AnIdPasses(Cgroups):
+    """Cgroups of which a process is gone as soon as it is listed, and its ID is one of a process elsewhere."""
+
+    def processes(self, path: str, *, recursive: bool = False) -> list[int]:
+        found = super().processes(path, recursive=recursive)
+        for pid in found:
+            self.add("/", pid)
+        return found
+
+
+def test_kill_gets_nobody_who_is_not_in_the_cgroup(tree: tuple[Cgroups, str]) -> None:
+    """Pods use up IDs of processes: one that was listed may be somebody else's when the signal is sent."""
+    groups, path = tree
+    groups.create(path)
+    process = start(groups, path)
+    try:
+        _AnIdPasses().kill(path)
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait(10)
+
+
 def test_threads_are_those_of_the_cgroup_and_below(tree: tuple[Cgroups, str]) -> None:
     groups, path = tree
     groups.create(f"{path}/a")

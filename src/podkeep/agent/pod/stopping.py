@@ -27,6 +27,8 @@ log = logging.getLogger(__name__)
 
 MINIMUM_GRACE_S = 2
 """What a container has between its stop signal and SIGKILL even if hooks took the grace period up (kubelet)."""
+MAXIMUM_GRACE_S = 2**31 - 1
+"""68 years. Manifests may say up to 2^63 - 1, which clocks, as floating point numbers, round to more than CRI takes."""
 
 
 def grace_of(pod: Pod) -> int:
@@ -48,7 +50,7 @@ class Grace:
     """
 
     def __init__(self, seconds: float, *, at_once: bool = False) -> None:
-        self._end = asyncio.get_running_loop().time() + seconds
+        self._end = asyncio.get_running_loop().time() + min(seconds, MAXIMUM_GRACE_S)
         self._changed = asyncio.Event()
         self.at_once = at_once
 
@@ -59,7 +61,7 @@ class Grace:
 
     def shorten(self, seconds: float) -> None:
         """Let no more than ``seconds`` be left from now on; 0: nothing, nor the minimum."""
-        end = asyncio.get_running_loop().time() + seconds
+        end = asyncio.get_running_loop().time() + min(seconds, MAXIMUM_GRACE_S)
         if end < self._end or (seconds <= 0 and not self.at_once):
             self._end = min(self._end, end)
             self.at_once = self.at_once or seconds <= 0

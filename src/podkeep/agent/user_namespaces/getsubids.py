@@ -104,7 +104,7 @@ def _range(program: str, *options: str) -> tuple[int, int]:
             env={"LC_ALL": "C", "PATH": os.defpath},
             output_limit=MAX_OUTPUT,
             # What it started to ask a central directory would keep the pipes open after it was killed.
-            kill_others=procfs.kill_family,
+            kill_others=procfs.kill_session,
         )
     except DeadlineExceeded as error:
         why = f"`{command}` did not end within {TIMEOUT_S:g} s and was killed"

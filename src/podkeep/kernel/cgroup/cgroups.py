@@ -13,13 +13,13 @@ import errno
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE, read_text
@@ -401,9 +401,20 @@ class Cgroups:
                 raise KernelCallError(
                     f"kill({pids}, SIGKILL)", errno.EBUSY, hint=f"processes in cgroup {path} wait for the kernel"
                 )
-            for pid in pids:
-                _ignoring_missing(partial(os.kill, pid, signal.SIGKILL))
+            self._kill(path, pids)
             time.sleep(_PAUSE_S)
+
+    def _kill(self, path: str, pids: Iterable[int]) -> None:
+        """Kill exactly those of the processes that are in the cgroup: an ID may be somebody else's meanwhile."""
+        known = []
+        for pid in pids:
+            with suppress(NotFound):
+                known.append(procfs.identify(pid))
+        # Who is the same after this list as before it was there when it was made.
+        inside = frozenset(self.processes(path, recursive=True))
+        for process in known:
+            if process.pid in inside:
+                procfs.kill(process, signal.SIGKILL)
 
     def _thaw(self, path: str) -> None:
         for directory in self.directories(path):

@@ -317,16 +317,19 @@ def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Col
     return found
 
 
-def kill_family(leader: int) -> None:
-    """Kill the leader of a session, what descends from it, and its session.
+def kill_family(roots: Collection[int], sessions: Collection[int], *, spare: int = 0) -> bool:
+    """Kill the processes of :func:`find_family`, but ``spare``; return whether there were any.
 
     What made itself a daemon (a session of its own, and a parent that ended) is not found. The caller has not waited
-    for ``leader``, so that the number is still its own.
+    for ``roots``, so that the numbers are still their own.
+
+    :raises KernelCallError: if the kernel refuses.
     """
     stopped: set[ProcessId] = set()
     # Stopped before any is killed: the children of a dead parent are adopted, and are no descendants any more.
     for _ in range(_MAX_PASSES):
-        new = [process for process in find_family({leader}, {leader}) if process not in stopped]
+        family = find_family(roots, sessions)
+        new = [process for process in family if process not in stopped and process.pid != spare]
         if not new:
             break
         # With the signal pending it starts no more processes (fork(2) fails, and is repeated after SIGCONT).
@@ -335,6 +338,12 @@ def kill_family(leader: int) -> None:
         stopped.update(new)
     for process in stopped:
         kill(process, signal.SIGKILL)
+    return bool(stopped)
+
+
+def kill_session(leader: int) -> None:
+    """Kill the leader of a session with what belongs to the session or descends from it: see :func:`kill_family`."""
+    kill_family({leader}, {leader})
 
 
 def wait(process: ProcessId, timeout: float) -> bool:

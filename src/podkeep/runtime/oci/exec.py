@@ -503,15 +503,13 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
             roots.add(pid)
             # Kept from look to look: the leader of the session may be gone at the next one, and its jobs not.
             sessions.add(os.getsid(pid))
-        members = None
+        found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):
-            members = [item for item in procfs.find_family(roots, sessions) if item.pid != runtime.pid]
-            for member in members:
-                procfs.kill(member, signal.SIGKILL)
-        if members == [] and runtime.poll() is not None:
+            found = procfs.kill_family(roots, sessions, spare=runtime.pid)
+        if not found and runtime.poll() is not None:
             return
-        pause.poll(2 if members else 10)
+        pause.poll(2 if found else 10)
     # Only now: while the OCI runtime lives, the command is reaped at once.
     with suppress(ProcessLookupError):
         os.killpg(runtime.pid, signal.SIGKILL)

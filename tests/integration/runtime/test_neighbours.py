@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,19 @@ def test_a_user_of_the_machine_opens_no_device_that_a_pod_makes(pods: Pods, tmp_
         nobody = wait_for(lambda: process.stat().st_uid, "its change of user")
         command = [*_AS_A_USER, str(nobody), "read", f"{process}/root/disk"]
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{NO_FILE}\n"
+
+
+@pytest.mark.parametrize("user", [None, BLOCK], ids=["host users", "own users"])
+def test_no_container_takes_all_terminals_of_the_machine(pods: Pods, user: Triple | None) -> None:
+    """The kernel has 3072 for all containers (kernel.pty.max, less kernel.pty.reserve)."""
+    container = pods.executed(pods.launch(pods.run(pod(options=namespaces(user=user)))))
+    multiplexer = f"/proc/{pods.host_pid(container)}/root/dev/pts/ptmx"
+    with ExitStack() as terminals:
+        for _ in range(512):
+            terminals.callback(os.close, os.open(multiplexer, os.O_RDWR | os.O_NOCTTY))
+        with pytest.raises(OSError) as refused:
+            terminals.callback(os.close, os.open(multiplexer, os.O_RDWR | os.O_NOCTTY))
+    assert refused.value.errno == errno.ENOSPC
 
 
 def infra_of(pods: Pods, sandbox: str) -> int:

@@ -12,7 +12,8 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from ipaddress import IPv4Address, IPv4Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from pathlib import Path
 
 import grpc.aio
 import pytest
@@ -82,6 +83,28 @@ def test_two_pods_talk_to_each_other_and_to_the_machine(machine: Machine) -> Non
         routes = run_in_netns(first, lambda: ip("route"))
         assert "default via 10.201.0.1 dev eth0 proto static" in routes
         assert "master pktest0" in ip("link", "show", "pk0")
+
+    machine.run(body)
+
+
+def test_a_pod_without_an_ipv6_address_asks_for_no_neighbour_by_ipv6(machine: Machine) -> None:
+    """A link-local address would do for that; neighbours of all network namespaces are in one table of 1024."""
+
+    def body() -> None:
+        netlink.ensure_bridge(BRIDGE, [GATEWAY], OWNER)
+        pod = machine.pod()
+        attach(pod, 0)
+        sysctl = Path("/proc/sys/net/ipv6/conf/eth0/disable_ipv6")
+        assert run_in_netns(pod, sysctl.read_text) == "1\n"
+        assert run_in_netns(pod, lambda: ip("-6", "address", "show", "dev", "eth0")) == ""
+        assert "::1/128" in run_in_netns(pod, lambda: ip("-6", "address", "show", "dev", "lo"))
+
+        with_both = [
+            Endpoint(address=IPv4Interface("10.201.1.1/16"), gateway=GATEWAY.ip),
+            Endpoint(address=IPv6Interface("fd07::2/64"), gateway=IPv6Address("fd07::1")),
+        ]
+        netlink.configure_inside(pod, "eth0", with_both)
+        assert "fd07::2/64" in run_in_netns(pod, lambda: ip("-6", "address", "show", "dev", "eth0"))
 
     machine.run(body)
 

@@ -205,6 +205,11 @@ def listed(table: str = "podkeep-pkbr") -> set[tuple[str, str]]:
     return {(item["name"], json.dumps(element)) for item in sets for element in item.get("elem", [])}
 
 
+def test_a_pod_without_an_ipv6_address_has_no_link_local_one() -> None:
+    assert [str(item) for item in port_filter.port(EVIL, ["10.7.0.66"]).addresses] == ["10.7.0.66"]
+    assert port_filter.port(EVIL, ADDRESSES[EVIL]).addresses[2].packed == ME_LOCAL
+
+
 def test_a_pod_sends_from_its_own_addresses_only(on_a_bridge: Callable[[Callable[[Segment], None]], None]) -> None:
     def body(segment: Segment) -> None:
         assert segment.sent(ALLOWED) == set(ALLOWED)

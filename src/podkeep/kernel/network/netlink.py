@@ -119,7 +119,8 @@ def ensure_bridge(name: str, gateways: Sequence[Interface], owner: str) -> None:
         index = _index(name)
         # Before it is up: nothing can have been advertised until then.
         _ignore_router_advertisements(name)
-        _enable_ipv6(name, gateways)
+        if any(gateway.version == 6 for gateway in gateways):
+            _switch_ipv6(name, on=True)
         addresses = [_address_request(name, index, gateway) for gateway in gateways]
         # Up last: no frame is taken before the bridge knows what not to learn from.
         _exchange(channel, [_learn_less(name, index), *addresses, _up_request(name, index)])
@@ -281,7 +282,8 @@ def _hairpin_request(name: str) -> _Request:
 def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) -> None:
     """Set ``ifname`` in the namespace ``netns_fd`` up, with its addresses and default routes; safe to repeat.
 
-    Another pod's router advertisements are not believed (CVE-2020-10749).
+    Another pod's router advertisements are not believed (CVE-2020-10749). With addresses of IPv4 alone the link has no
+    IPv6, nor a link-local address with which to ask for any number of neighbours.
 
     :raises NotFound: if there is no such link in the namespace.
     :raises KernelCallError: if the kernel refuses.
@@ -292,7 +294,7 @@ def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) 
         index = _index(ifname)
         # Before it is up: nothing can have been advertised until then.
         _ignore_router_advertisements(ifname)
-        _enable_ipv6(ifname, [endpoint.address for endpoint in endpoints])
+        _switch_ipv6(ifname, on=any(endpoint.address.version == 6 for endpoint in endpoints))
         # Up first: the kernel takes no route over a link that is down.
         requests = [_up_request(ifname, index)]
         for endpoint in endpoints:
@@ -325,16 +327,17 @@ def _ignore_router_advertisements(ifname: str) -> None:
         raise KernelCallError(f"write({str(path)!r}, '0')", error.errno or 0) from error
 
 
-def _enable_ipv6(ifname: str, addresses: Sequence[Interface]) -> None:
-    """Switch it on for a link that is to have an IPv6 address: the machine, or a pod's sysctl, may have it off."""
-    if all(address.version == 4 for address in addresses):
-        return
-    path = Path(f"/proc/sys/net/ipv6/conf/{ifname}/disable_ipv6")
+def _switch_ipv6(ifname: str, *, on: bool) -> None:
+    """Switch it on or off for a link, whatever the machine, or a pod's sysctl, has it."""
+    path, text = Path(f"/proc/sys/net/ipv6/conf/{ifname}/disable_ipv6"), "0" if on else "1"
     try:
-        if read_text(path).strip() != "0":
-            path.write_text("0")
+        if read_text(path).strip() != text:
+            path.write_text(text)
+    except FileNotFoundError as error:
+        if on:  # else: a kernel without IPv6
+            raise KernelCallError(f"write({str(path)!r}, {text!r})", errno.ENOENT) from error
     except OSError as error:
-        raise KernelCallError(f"write({str(path)!r}, '0')", error.errno or 0) from error
+        raise KernelCallError(f"write({str(path)!r}, {text!r})", error.errno or 0) from error
 
 
 def hardware_address(address: Address) -> str:

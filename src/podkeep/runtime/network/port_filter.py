@@ -155,10 +155,11 @@ def _is_unsupported(error: Exception) -> bool:
 
 
 def port(sandbox: SandboxID, addresses: Sequence[str]) -> Port:
-    """Return the port of a pod with these addresses, and the link-local one that its kernel makes; pure."""
+    """Return the port of a pod with these addresses, and the link-local one that its kernel makes for IPv6; pure."""
     own = [ip_address(text) for text in addresses]
     mac = netlink.hardware_address(own[0])
-    return Port(name=veth_name(sandbox), mac=mac, addresses=(*own, link_local(mac)))
+    has_ipv6 = any(address.version == 6 for address in own)
+    return Port(name=veth_name(sandbox), mac=mac, addresses=(*own, *([link_local(mac)] if has_ipv6 else [])))
 
 
 def link_local(mac: str) -> IPv6Address:

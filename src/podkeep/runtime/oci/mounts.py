@@ -14,6 +14,8 @@ from typing import Any, NotRequired, TypedDict
 from podkeep.base.errors import InvalidArgument
 from podkeep.runtime.model.records import ContainerConfig, Mount, NamespaceMode, Propagation
 
+_PTYS = "max=512"
+"""Terminals that a container can have. All containers together have 3072 (kernel.pty.max, less kernel.pty.reserve)."""
 _VIRTUAL = ("/dev", "/proc", "/sys")
 """Where the kernel's own file systems are."""
 _BELOW_VIRTUAL = ("/dev/", "/proc/", "/sys/")
@@ -287,7 +289,7 @@ def _virtual_mounts(given: MountInput) -> list[OciMount]:
     result = [
         _virtual("/proc", "proc", "nosuid", "noexec", "nodev"),
         _virtual("/dev", "tmpfs", "nosuid", "strictatime", "mode=755", "size=65536k"),
-        _virtual("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        _virtual("/dev/pts", "devpts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5", _PTYS),
         _virtual("/dev/mqueue", "mqueue", "nosuid", "noexec", "nodev"),
         _virtual("/sys", "sysfs", "nosuid", "noexec", "nodev", access),
         _virtual("/sys/fs/cgroup", "cgroup", "nosuid", "noexec", "nodev", "relatime", access),

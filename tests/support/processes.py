@@ -9,6 +9,7 @@ from pathlib import Path
 from podkeep.base.errors import NotFound
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
+from podkeep.kernel.tables import read_text
 
 
 def write_script(path: Path, text: str) -> Path:
@@ -39,7 +40,7 @@ def has_argument(process: ProcessId, text: str) -> bool:
 def command_line(pid: int) -> bytes:
     """Return the arguments of a process, each followed by NUL; nothing if it has ended."""
     try:
-        return Path("/proc", str(pid), "cmdline").read_bytes()
+        return os.fsencode(read_text(f"/proc/{pid}/cmdline"))
     except OSError:
         return b""
 
@@ -47,9 +48,9 @@ def command_line(pid: int) -> bytes:
 def children(pid: int) -> set[int]:
     """Return the process IDs of the children of all threads of a process; some may have ended by now."""
     found: set[int] = set()
-    for task in Path("/proc", str(pid), "task").iterdir():
+    for task in os.listdir(f"/proc/{pid}/task"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that ended meanwhile
-            found.update(map(int, (task / "children").read_text().split()))
+            found.update(map(int, read_text(f"/proc/{pid}/task/{task}/children").split()))
     return found
 
 

@@ -165,18 +165,19 @@ def _settled_processes(run: str) -> tuple[str, ...]:
 def _held_namespaces(daemon: int) -> tuple[str, ...]:
     helpers = processes.children(daemon)
     found = []
+    kinds = {kind.value for kind in NamespaceKind}
     for pid in (daemon, *helpers):
         # The namespace helper keeps one mount namespace, an empty one, from its first request to lock mounts on.
         kept = pid in helpers
-        descriptors: list[Path] = []
+        descriptors: list[str] = []
         with suppress(*((FileNotFoundError,) if kept else ())):  # a child ended while we looked; the daemon may not
-            descriptors = list(Path(f"/proc/{pid}/fd").iterdir())
+            descriptors = os.listdir(f"/proc/{pid}/fd")
         for descriptor in descriptors:
             with suppress(OSError):  # closed, or the process ended, while we looked
-                target = os.readlink(descriptor)
+                target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
                 if kept and target.startswith("mnt:"):
                     kept = False
-                elif target.partition(":[")[0] in {kind.value for kind in NamespaceKind}:
+                elif target.partition(":[")[0] in kinds:
                     found.append(target)
     return tuple(sorted(found))
 

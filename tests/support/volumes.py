@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from podkeep.agent.objects.sources import Sources
+from podkeep.agent.objects.sources import Claim, Sources
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
@@ -77,3 +78,10 @@ def persistent_volume(**spec: Any) -> dict[str, Any]:
     """Return PersistentVolume ``pv1``, bound to :func:`claim` if ``spec`` does not say otherwise."""
     whole = {"accessModes": ["ReadWriteOnce"], "claimRef": {"name": "data", "uid": "c1"}} | spec
     return {"metadata": {"name": "pv1", "uid": "v1"}, "spec": whole}
+
+
+def claiming(kind: str, root: Path, **security: Any) -> tuple[Pod, Sources]:
+    """Return a pod with a persistent volume of the node, and the claim."""
+    pod = pod_with([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}], security=security)
+    source = {kind: {"path": str(root)}}
+    return pod, Sources(claims={("default", "data"): Claim(claim=claim(), volume=persistent_volume(**source))})

@@ -1,5 +1,7 @@
 """subPath: a file or directory inside a volume, pinned by a bind mount so that nothing can be swapped in afterwards.
 
+A whole volume is pinned in the same way if others may exchange it.
+
 The volume's content belongs to the containers, which may put symbolic links there while we look. The path is therefore
 opened by the kernel in one call that never leaves the volume, and what was opened is what gets mounted.
 
@@ -15,10 +17,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel.files import removal
+from podkeep.kernel.files import openat, removal
 from podkeep.kernel.files.openat import Resolve, openat2
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import Propagation
@@ -39,35 +42,40 @@ _PEER = "peer"
 """Name of a pin that is a peer, in its own file system at ``target``."""
 
 
-def pin(volume: Path, sub_path: str, target: Path, *, propagation: str | None = None, user: int | None = None) -> Path:
+def pin(
+    volume: Path,
+    sub_path: str,
+    target: Path,
+    *,
+    opened: Callable[[Path], int] = openat.open_named,
+    propagation: str | None = None,
+    user: int | None = None,
+) -> Path:
     """Mount ``sub_path`` of ``volume`` at ``target`` or in it, and return where; missing directories are made.
 
     Symbolic links are followed as long as they stay inside the volume. A second call with the same target keeps the
     first mount if the path still leads to the same file. If it does not, what it leads to now takes its place: a
     ConfigMap that was changed has new files, and nothing can be mounted from one that is removed.
 
+    :param sub_path: empty: the volume itself.
+    :param opened: returns a descriptor (``O_PATH``) of the volume.
     :param propagation: the mount's ``mountPropagation``.
     :param user: whom directories that are made belong to; by default this process's.
     :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
     :raises KernelCallError: if the kernel refuses the mount.
     """
     place = target / _PEER if propagation == _BIDIRECTIONAL else target
-    root = os.open(volume, os.O_PATH | os.O_CLOEXEC)
-    try:
+    with openat.closing(opened(volume)) as root:
         try:
-            fd = _open(root, sub_path, user)
+            fd = _open(root, sub_path or ".", user)
         except KernelCallError as error:
             raise _refused(volume, sub_path, error) from error
-        try:
+        with openat.closing(fd):
             if not _is_pinned(fd, place):
                 _let_one_go(target)
                 if place != target:
                     _make_apart(target)
                 _mount(fd, place, _PROPAGATION[propagation])
-        finally:
-            os.close(fd)
-    finally:
-        os.close(root)
     return place
 
 

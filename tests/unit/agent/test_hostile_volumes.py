@@ -19,21 +19,30 @@ import pytest
 
 from podkeep.agent import sub_path
 from podkeep.agent.poddirs import PodDir
+from podkeep.agent.user_namespaces.blocks import Block
+from podkeep.agent.user_namespaces.model import of_block
 from podkeep.agent.volumes import host_path, ownership, projection
+from podkeep.agent.volumes.container_files import mounts as container_mounts
 from podkeep.agent.volumes.container_files import termination_message, write_hosts
 from podkeep.agent.volumes.ownership import Owners
 from podkeep.agent.volumes.payload import File
+from podkeep.agent.volumes.setup import Surroundings, set_up
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
 from support.beside import exchanging, leased
 from support.exchanged import ExchangedLog
+from support.loopdev import loop_device
+from support.volumes import claiming, pod_with
 from unit.kernel.isolation import in_new_namespaces
 
 OLD = {"a": File(data=b"old", mode=0o644), "d/e": File(data=b"old", mode=0o644)}
 NEW = {"a": File(data=b"new", mode=0o644), "d/e": File(data=b"new", mode=0o640)}
 VICTIM = 0o751
+
+
+MAPPED = Surroundings(user_namespace=of_block(Block(first=131072)), allocatable={"memory": "4Gi"})
 
 
 @pytest.fixture
@@ -355,3 +364,49 @@ def test_a_sub_path_is_inside_whatever_is_exchanged_meanwhile(tmp_path: Path, vi
     assert is_untouched(victim)
     assert mounted
     assert all("inside" in names for names in mounted)
+
+
+def test_a_local_volume_in_another_one_is_no_way_to_a_directory_of_the_node(tmp_path: Path, victim: Path) -> None:
+    """A pod with the outer volume puts a link where the inner one is."""
+    outer = tmp_path / "outer"
+    outer.mkdir()
+    (outer / "inner").symlink_to(victim)
+    for path in (outer / "inner", outer / "inner/deep"):
+        pod, sources = claiming("local", path, fsGroup=4444)
+        with pytest.raises(FailedPrecondition, match="there is a symbolic link in the path"):
+            set_up(pod, PodDir(path=tmp_path / "pods" / "u1"), sources, MAPPED)
+    for path in (victim, victim / "deep", victim / "a"):
+        assert (path.stat().st_uid, path.stat().st_gid) == (0, 0)
+    assert stat.S_IMODE(victim.stat().st_mode) == VICTIM
+
+
+@in_new_namespaces()
+def test_a_local_volume_that_is_exchanged_for_a_link_stays_what_it_was(tmp_path: Path, victim: Path) -> None:
+    inner, link, directory = tmp_path / "outer/inner", tmp_path / "outer/link", PodDir(path=tmp_path / "pods" / "u1")
+    (inner / "deep").mkdir(parents=True)
+    (inner / "deep/file").write_text("its own")
+    link.symlink_to(victim)
+    pod, sources = claiming("local", inner, fsGroup=4444)
+    volumes = set_up(pod, directory, sources, MAPPED)
+    (whole,) = pod.spec.containers
+    (below,) = pod_with([], also=[{"name": "v", "mountPath": "/v", "subPath": "deep"}]).spec.containers
+    seen = set()
+    with exchanging(inner, link):
+        for _ in range(200):
+            for container, file in ((whole, "deep/file"), (below, "file")):
+                with suppress(FailedPrecondition):
+                    source = container_mounts(container, 0, directory, volumes, {})[0].host_path
+                    assert source is not None
+                    seen.add((source / file).read_text())
+    assert seen == {"its own"}
+
+
+def test_a_block_device_is_found_by_its_names_among_the_devices_only(tmp_path: Path) -> None:
+    with loop_device(tmp_path) as disk:
+        (tmp_path / "disk").symlink_to(disk.path)
+        with pytest.raises(FailedPrecondition, match="there is a symbolic link in the path"):
+            host_path.check_local(str(tmp_path / "disk"), block=True)
+        assert host_path.check_local(str(disk.path), block=True) == Path(disk.path)
+    by_name = Path("/dev/stdin")  # a link
+    with pytest.raises(FailedPrecondition, match="only directory and block device are supported"):
+        host_path.check_local(str(by_name), block=True)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from podkeep.agent.objects.sources import Claim, Sources
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.mapping import with_fs_group
@@ -20,10 +19,9 @@ from podkeep.agent.volumes.container_files import write_hosts
 from podkeep.agent.volumes.ownership import Owners
 from podkeep.agent.volumes.payload import File
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings, set_up
-from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.namespace.idmap import block
-from support.volumes import claim, persistent_volume, pod_with, sources_of
+from support.volumes import claiming, pod_with, sources_of
 from unit.kernel.isolation import in_new_namespaces
 
 FIRST = 100000
@@ -151,13 +149,6 @@ def local(tmp_path: Path, node: Surroundings, kind: str = "local", **security: A
     pod, sources = claiming(kind, root, **security)
     set_up(pod, PodDir(path=tmp_path / "pods" / "u1"), sources, node)
     return root
-
-
-def claiming(kind: str, root: Path, **security: Any) -> tuple[Pod, Sources]:
-    """Return a pod with a persistent volume of the node, and the claim."""
-    pod = pod_with([{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}], security=security)
-    source = {kind: {"path": str(root)}}
-    return pod, Sources(claims={("default", "data"): Claim(claim=claim(), volume=persistent_volume(**source))})
 
 
 def on_disk(root: Path) -> dict[str, tuple[int, int]]:

@@ -16,7 +16,7 @@ from podkeep.agent.convert.container import PlannedImage, PlannedMount
 from podkeep.agent.environment.variables import expand_known
 from podkeep.agent.logs import files as log_files
 from podkeep.agent.poddirs import PodDir
-from podkeep.agent.volumes import projection
+from podkeep.agent.volumes import host_path, projection
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
@@ -144,10 +144,11 @@ def _volume_mount(
             propagation=mount.mount_propagation,
         )
     path = volume.path
-    if inner:
+    if inner or volume.local:
         pinned = directory.sub_path(mount.name, container.name, index)
         user = None if volume.owners.id_map is None else volume.owners.root[0]
-        path = sub_path.pin(path, inner, pinned, propagation=mount.mount_propagation, user=user)
+        opened = host_path.open_local if volume.local else openat.open_named
+        path = sub_path.pin(path, inner, pinned, opened=opened, propagation=mount.mount_propagation, user=user)
     return PlannedMount(
         host_path=path,
         # A path without a leading slash is taken from the root, as a kubelet does.

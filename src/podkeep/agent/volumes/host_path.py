@@ -1,21 +1,28 @@
-"""hostPath: checking that a path of the node is what the pod says, and making it if the pod asks for that.
+"""hostPath and local volumes: checking that a path of the node is what the pod says, and making it if it asks for that.
 
 Links in the path are followed as the node has them, also those that another pod made in a hostPath of its own, and what
 is missing is made where they lead: a kubelet does the same, and /var/run is a link. No more than 40 are followed, no
 link leads to what is made, and it is a directory, or an empty file, whatever is put there meanwhile.
+
+Links in the path of a local volume are not followed. Its administrator says which directory it is, pods that may ask
+for it cannot choose; but if it lies in another volume, a pod with that one could have it lead to any directory.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Callable
 from pathlib import Path
 
 from podkeep.api.volumes import HostPathVolumeSource
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.kernel import libc
 from podkeep.kernel.files import openat
+from podkeep.kernel.files.openat import Resolve
 
+_DEV = Path("/dev")
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "is not a directory"),
     "DirectoryOrCreate": (stat.S_ISDIR, "is not a directory"),
@@ -56,14 +63,17 @@ def check(source: HostPathVolumeSource) -> Path:
 def check_local(source: str, *, block: bool) -> Path:
     """Return the path of a local volume, which somebody prepared: a directory, or with ``block`` a block device.
 
-    :raises FailedPrecondition: if there is something else.
+    :raises FailedPrecondition: if there is something else, or a symbolic link on the way; among the machine's devices
+        (``/dev/disk/by-id``) there may be one to a block device.
     :raises OSError: if nothing is there.
     """
     # As a kubelet refuses it (validation.ValidatePathNoBacksteps).
     if ".." in source.split("/"):
         raise FailedPrecondition(f"invalid path: {source} must not contain '..'")
     path = Path(source)
-    mode = path.stat().st_mode
+    by_name = block and _DEV in path.parents
+    with openat.closing(openat.open_named(path) if by_name else open_local(path)) as fd:
+        mode = os.fstat(fd).st_mode
     if stat.S_ISBLK(mode) if block else stat.S_ISDIR(mode):
         return path
     if stat.S_ISBLK(mode):
@@ -72,6 +82,23 @@ def check_local(source: str, *, block: bool) -> Path:
             hint="make a file system on it, mount that, and use the directory as the local volume",
         )
     raise FailedPrecondition("only directory and block device are supported")
+
+
+def open_local(path: Path) -> int:
+    """Open (``O_PATH``) what a local volume's path leads to without a link; the caller closes it.
+
+    :raises FailedPrecondition: if there is a symbolic link on the way.
+    :raises OSError: if nothing is there.
+    """
+    try:
+        return openat.openat2(libc.AT_FDCWD, os.fsencode(path), os.O_PATH, Resolve.NO_SYMLINKS)
+    except KernelCallError as error:
+        if error.errno == errno.ELOOP:
+            raise FailedPrecondition(
+                f"there is a symbolic link in the path {path} of a local volume",
+                hint="have the PersistentVolume name the directory itself; a pod may have made the link",
+            ) from error
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
 
 
 def _create(path: Path, *, directory: bool) -> None:

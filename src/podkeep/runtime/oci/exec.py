@@ -42,6 +42,7 @@ from typing import Any, Self
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
 from podkeep.kernel.process import holder, procfs
+from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci import entering
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.null_device import open_null
@@ -493,16 +494,20 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     left both (a daemon) stays, as after the end of a login.
     """
     deadline = time.monotonic() + KILL_TIMEOUT_S
+    command: ProcessId | None = None
     sessions: set[int] = set()
     pause = select.poll()
     while time.monotonic() < deadline:
-        # Until the PID file is there, the command is found among the descendants of the OCI runtime.
-        roots = {runtime.pid}
-        with suppress(OSError, ValueError):
-            pid = int(pid_file.read_text())
-            roots.add(pid)
-            # Kept from look to look: the leader of the session may be gone at the next one, and its jobs not.
-            sessions.add(os.getsid(pid))
+        # Until the PID file is there, the command is found among the descendants of the OCI runtime. When that is
+        # waited for, its number, and that of the command that it has waited for, may be somebody else's.
+        roots = {runtime.pid} if runtime.poll() is None else set()
+        with suppress(OSError, ValueError, NotFound):
+            if command is None and roots:
+                command = procfs.identify(int(pid_file.read_text()))
+                # Kept from look to look: the leader of the session may be gone at the next one, and its jobs not.
+                sessions.add(os.getsid(command.pid))
+            if command is not None and procfs.alive(command):
+                roots.add(command.pid)
         found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):

@@ -468,6 +468,28 @@ def test_a_run_without_a_pod_says_what_there_is_instead(node: Node, image: str) 
     assert said == "podkeep: -: there is no Pod in it, only Pdo\n"
 
 
+def test_arguments_that_cannot_be_sent_are_named(node: Node, image: str) -> None:
+    node.start()
+    node.podkeep("run", "-d", "-", stdin=manifest("web", image, "sleep 1000"))
+    node.podkeep("wait", "pod/web", "--for=condition=Ready", "--timeout", "1m")
+    bad = os.fsdecode(b"a\xffb")
+    for verb in (
+        ["exec", "web", "echo", bad],
+        ["cp", f"web:/{bad}", "."],
+        ["cp", "/etc/hostname", f"web:/{bad}"],
+        ["get", "pod", bad],
+        ["describe", "pod", bad],
+        ["delete", "pod", bad],
+        ["rm", bad],
+        ["image", "rm", bad],
+        ["events", "-n", bad],
+    ):
+        said = node.podkeep(*verb, status=1).splitlines()
+        assert len(said) == 1, said
+        assert said[0].startswith("podkeep: '"), said
+        assert said[0].endswith(" is not UTF-8"), said
+
+
 def test_verbs_say_why_a_pod_does_not_run_that_no_node_has(node: Node, image: str) -> None:
     """The runtime knows nothing of it, and that there is no such pod would be wrong."""
     node.start()

@@ -213,7 +213,7 @@ async def _out(container: _Container, place: Remote, destination: Path) -> None:
         from podkeep.images.layers.tarstream import ByteSource, TarError, TarReader
 
         try:
-            if not unpack(TarReader(ByteSource(lambda: os.read(read, _PIECE))), name.encode(), target, left_out):
+            if not unpack(TarReader(ByteSource(lambda: os.read(read, _PIECE))), os.fsencode(name), target, left_out):
                 failure.append(nothing_of(place.path, left_out))
         except (OSError, TarError, PodkeepError) as error:
             failure.append(error)

@@ -85,8 +85,9 @@ _SYSCTLS = {"NET": ("net.*",), "IPC": ("kernel.shm*", "kernel.msg*", "kernel.sem
 
 _OWNERS = range(2**31, 0xFFFFFFFE)
 """Among these are owners of pods' user namespaces. No ``runAsUser`` reaches them (``apis/core/validation``); the two
-after them are nobody's. So many that who has CAP_SETUID, as root in a pod without a user namespace has, needs hours to
-try them all. FreeIPA gives away subordinate IDs of these, and one in 32,768 owners is one of a given user's.
+after them are nobody's. So many that who has CAP_SETUID, as root in a pod without a user namespace has, needs more
+than an hour to try them all. FreeIPA gives away subordinate IDs of these: one in 32,768 owners is one of a given
+user's.
 """
 _PR_SET_SECUREBITS = 28
 _SECBIT_NO_SETUID_FIXUP = 1 << 2

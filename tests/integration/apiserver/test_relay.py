@@ -312,6 +312,22 @@ def test_a_service_leads_to_pods_only(api: ApiDaemon) -> None:
         assert (answer.status, message(body)) == (503, text)
 
 
+def test_a_service_leads_to_pods_of_its_own_namespace_only(api: ApiDaemon, saying: list[bytes]) -> None:
+    """Who may write Endpoints in one namespace may not thereby ask pods of another."""
+    saying.append(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret")
+    make(api, "/api/v1/namespaces", {"metadata": {"name": "theirs"}})
+    address = {"ip": "192.0.2.9", "targetRef": {"kind": "Pod", "namespace": "default", "name": "hostile"}}
+    (container,) = json.loads(ask(api, "GET", f"{PODS}/hostile")[1])["spec"]["containers"]
+    answers = []
+    for namespace in ("default", "theirs"):
+        services = f"/api/v1/namespaces/{namespace}/services"
+        make(api, services, {"metadata": {"name": "t"}, "spec": {"ports": [{"port": 80}]}})
+        subsets = [{"addresses": [address], "ports": [{"port": container["ports"][0]["containerPort"]}]}]
+        make(api, f"/api/v1/namespaces/{namespace}/endpoints", {"metadata": {"name": "t"}, "subsets": subsets})
+        answers.append(ask(api, "GET", f"{services}/t/proxy/")[0].status)
+    assert answers == [200, 503]
+
+
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 BLANKS = b"A:" + b" " * 20_000 + b"\0\r\n\r\n"
 

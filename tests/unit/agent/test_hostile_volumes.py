@@ -401,11 +401,14 @@ def test_a_local_volume_that_is_exchanged_for_a_link_stays_what_it_was(tmp_path:
     assert seen == {"its own"}
 
 
-def test_a_block_device_is_found_by_its_names_among_the_devices_only(tmp_path: Path) -> None:
+def test_a_block_device_is_one_of_the_machines_devices(tmp_path: Path) -> None:
+    """The runtime opens it by its path: elsewhere somebody may exchange it."""
     with loop_device(tmp_path) as disk:
-        (tmp_path / "disk").symlink_to(disk.path)
-        with pytest.raises(FailedPrecondition, match="there is a symbolic link in the path"):
-            host_path.check_local(str(tmp_path / "disk"), block=True)
+        (tmp_path / "link").symlink_to(disk.path)
+        os.mknod(tmp_path / "node", stat.S_IFBLK | 0o600, Path(disk.path).stat().st_rdev)
+        for name in ("link", "node"):
+            with pytest.raises(FailedPrecondition, match="is not below /dev"):
+                host_path.check_local(str(tmp_path / name), block=True)
         assert host_path.check_local(str(disk.path), block=True) == Path(disk.path)
     by_name = Path("/dev/stdin")  # a link
     with pytest.raises(FailedPrecondition, match="only directory and block device are supported"):

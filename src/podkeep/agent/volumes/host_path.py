@@ -63,16 +63,20 @@ def check(source: HostPathVolumeSource) -> Path:
 def check_local(source: str, *, block: bool) -> Path:
     """Return the path of a local volume, which somebody prepared: a directory, or with ``block`` a block device.
 
-    :raises FailedPrecondition: if there is something else, or a symbolic link on the way; among the machine's devices
-        (``/dev/disk/by-id``) there may be one to a block device.
+    :raises FailedPrecondition: if there is something else, or a symbolic link on the way to a directory. A device is
+        below ``/dev``, where links are the machine's (``/dev/disk/by-id``): the runtime opens it by its path.
     :raises OSError: if nothing is there.
     """
     # As a kubelet refuses it (validation.ValidatePathNoBacksteps).
     if ".." in source.split("/"):
         raise FailedPrecondition(f"invalid path: {source} must not contain '..'")
     path = Path(source)
-    by_name = block and _DEV in path.parents
-    with openat.closing(openat.open_named(path) if by_name else open_local(path)) as fd:
+    if block and _DEV not in path.parents:
+        raise FailedPrecondition(
+            f"local volume {source} is not below /dev and the volumeMode is Block",
+            hint="have the PersistentVolume name the device as /dev/disk/by-id/NAME",
+        )
+    with openat.closing(openat.open_named(path) if block else open_local(path)) as fd:
         mode = os.fstat(fd).st_mode
     if stat.S_ISBLK(mode) if block else stat.S_ISDIR(mode):
         return path

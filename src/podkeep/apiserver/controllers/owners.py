@@ -133,7 +133,7 @@ class GarbageCollector:
         if found is None:
             return NOTHING
         fields = found["metadata"]
-        dependents = self._those_of(fields["uid"], lister)
+        dependents = self._those_of(item, fields["uid"], lister)
         if "deletionTimestamp" in fields:
             finalizers = fields.get("finalizers", ())
             if ORPHAN in finalizers:
@@ -145,9 +145,14 @@ class GarbageCollector:
         states = [self._state(owner, item, lister) for owner in owners]
         return collect(item, found, states, dependents)
 
-    def _those_of(self, uid: str, lister: Lister) -> Iterator[tuple[Key, Found]]:
-        """Yield the dependents of an object, of each what :class:`_Life` has: whole, thousands would be gigabytes."""
+    def _those_of(self, owner: Key, uid: str, lister: Lister) -> Iterator[tuple[Key, Found]]:
+        """Yield the dependents of an object, of each what :class:`_Life` has: whole, thousands would be gigabytes.
+
+        What names it in another namespace than its own is none: who may write there could keep its deletion waiting.
+        """
         for key in self._dependents.get(uid, ()):
+            if owner.namespace not in ("", key.namespace):
+                continue
             part = lister.part(*key, _Dependent)
             if part is not None and _reference(found := msgspec.to_builtins(part), uid):
                 yield key, found

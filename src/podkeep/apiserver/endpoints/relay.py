@@ -177,19 +177,22 @@ class Relay:
             for offered in subset.get("ports", ())
             if offered.get("name", "") == port
             for item in subset.get("addresses", ())
-            if self._is_of_pod(item)
+            if self._is_of_pod(item, call.info.namespace)
         ]
         if not places:
             raise unavailable(f'no endpoints available for service "{call.info.name}"')
         address, number = random.choice(places)
         return await _proxied(call, _address(scheme, address, str(number), call.info.name, "service"))
 
-    def _is_of_pod(self, address: Mapping[str, Any]) -> bool:
-        """Tell whether an endpoint is the address of the pod that it names: anybody may write others."""
+    def _is_of_pod(self, address: Mapping[str, Any], namespace: str) -> bool:
+        """Tell whether an endpoint is the address of the pod of the namespace that it names.
+
+        Anybody may write others (kube-apiserver: ``isValidAddress``).
+        """
         reference = address.get("targetRef", {})
-        if reference.get("kind") != "Pod":
+        if reference.get("kind") != "Pod" or reference.get("namespace") != namespace:
             return False
-        pod = self.lister.get("pods", reference.get("namespace", ""), reference.get("name", ""))
+        pod = self.lister.get("pods", namespace, reference.get("name", ""))
         addresses = [item.get("ip") for item in at(pod or {}, "status", "podIPs", default=())]
         return address["ip"] in addresses and _is_allowed(address["ip"])
 

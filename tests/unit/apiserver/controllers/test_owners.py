@@ -141,6 +141,14 @@ def test_foreground_waits_for_what_blocks() -> None:
         assert list(planned("owner", owner, *others).writes) == [patch("owner", {"finalizers": ["mine"]})]
 
 
+@pytest.mark.parametrize(("namespace", "waits"), [("default", True), ("other", False)])
+def test_nothing_in_another_namespace_keeps_an_owner_from_going(namespace: str, waits: bool) -> None:
+    """Who may write there names any UID."""
+    owner = item("owner", deleting=FOREGROUND)
+    plan = planned("owner", owner, item("a", "owner", blocking="owner", namespace=namespace))
+    assert bool(list(plan.writes)) is not waits
+
+
 def test_what_is_looked_at() -> None:
     collector = GarbageCollector(RESOURCES.values())
 

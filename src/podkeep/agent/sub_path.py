@@ -63,6 +63,7 @@ def pin(
     :param user: whom directories that are made belong to; by default this process's.
     :raises FailedPrecondition: if the path leads out of the volume or through something that is no directory.
     :raises KernelCallError: if the kernel refuses the mount.
+    :raises OSError: if there is no volume.
     """
     place = target / _PEER if propagation == _BIDIRECTIONAL else target
     with openat.closing(opened(volume)) as root:
@@ -75,7 +76,9 @@ def pin(
                 _let_one_go(target)
                 if place != target:
                     _make_apart(target)
-                _mount(fd, place, _PROPAGATION[propagation])
+                kind = _PROPAGATION[propagation]
+                # A whole volume has what is mounted in it while the container starts, not when the pod did.
+                _mount(fd, place, Propagation.SLAVE if kind == Propagation.PRIVATE and not sub_path else kind)
     return place
 
 
@@ -176,4 +179,5 @@ def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPreco
         errno.ENOENT: "a symbolic link in it leads nowhere, or a part of it was removed meanwhile",
     }
     why = reasons.get(error.errno, error.message)
-    return FailedPrecondition(f'failed to prepare subPath "{sub_path}" of volume "{volume.name}": {why}')
+    what = f'subPath "{sub_path}" of volume "{volume.name}"' if sub_path else f"volume {volume}"
+    return FailedPrecondition(f"failed to prepare {what}: {why}")

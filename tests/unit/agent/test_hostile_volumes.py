@@ -31,6 +31,7 @@ from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.mount import mounts
+from podkeep.kernel.mount.mounts import Propagation
 from support.beside import exchanging, leased
 from support.exchanged import ExchangedLog
 from support.loopdev import loop_device
@@ -413,3 +414,24 @@ def test_a_block_device_is_one_of_the_machines_devices(tmp_path: Path) -> None:
     by_name = Path("/dev/stdin")  # a link
     with pytest.raises(FailedPrecondition, match="only directory and block device are supported"):
         host_path.check_local(str(by_name), block=True)
+
+
+@in_new_namespaces()
+def test_a_whole_volume_has_what_is_mounted_in_it_now(tmp_path: Path) -> None:
+    """Administrators mount and unmount disks in it while the pod runs: its next container has what is there then."""
+    disk, directory = tmp_path / "disk", PodDir(path=tmp_path / "pods" / "u1")
+    (disk / "sub").mkdir(parents=True)
+    mounts.bind(tmp_path, tmp_path)
+    mounts.set_propagation(tmp_path, Propagation.SHARED)
+    pod, sources = claiming("local", disk)
+    volumes = set_up(pod, directory, sources, MAPPED)
+    (container,) = pod.spec.containers
+    for is_mounted in (False, True, False):
+        if is_mounted:
+            mounts.tmpfs(disk / "sub", "size=64k")
+            (disk / "sub/new").touch()
+        elif (disk / "sub/new").exists():
+            mounts.unmount(disk / "sub")
+        source = container_mounts(container, 0, directory, volumes, {})[0].host_path
+        assert source is not None
+        assert (source / "sub/new").exists() is is_mounted

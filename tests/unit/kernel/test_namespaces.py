@@ -151,7 +151,7 @@ def test_the_owner_of_a_user_namespace_is_not_found_by_trying_a_few(helper: Name
     for _ in range(5):
         with created(helper, pod(idmap=block(65536, 65536))) as fds:
             owners.append(_owner_uid(fds[USER]))
-    assert max(owners) - min(owners) > 2**24  # wrong by chance once in 10^8
+    assert max(owners) - min(owners) > 2**24  # wrong by chance twice in 10^8
 
 
 def _owner_uid(userns: int) -> int:

@@ -10,7 +10,6 @@ for it cannot choose; but if it lies in another volume, a pod with that one coul
 
 from __future__ import annotations
 
-import errno
 import os
 import stat
 from collections.abc import Callable
@@ -18,11 +17,11 @@ from pathlib import Path
 
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import libc
 from podkeep.kernel.files import openat
-from podkeep.kernel.files.openat import Resolve
 
 _DEV = Path("/dev")
+_SHARED_MEMORY = _DEV / "shm"
+"""Anybody may write there, also in a pod with ``hostIPC``."""
 _CHECKS: dict[str, tuple[Callable[[int], bool], str]] = {
     "Directory": (stat.S_ISDIR, "is not a directory"),
     "DirectoryOrCreate": (stat.S_ISDIR, "is not a directory"),
@@ -71,7 +70,7 @@ def check_local(source: str, *, block: bool) -> Path:
     if ".." in source.split("/"):
         raise FailedPrecondition(f"invalid path: {source} must not contain '..'")
     path = Path(source)
-    if block and _DEV not in path.parents:
+    if block and (_DEV not in path.parents or _SHARED_MEMORY in path.parents):
         raise FailedPrecondition(
             f"local volume {source} is not below /dev and the volumeMode is Block",
             hint="have the PersistentVolume name the device as /dev/disk/by-id/NAME",
@@ -91,18 +90,22 @@ def check_local(source: str, *, block: bool) -> Path:
 def open_local(path: Path) -> int:
     """Open (``O_PATH``) what a local volume's path leads to without a link; the caller closes it.
 
-    :raises FailedPrecondition: if there is a symbolic link on the way.
+    One right below the root directory is followed: no pod makes one there, and ``/home`` and ``/mnt`` are links on some
+    machines.
+
+    :raises FailedPrecondition: if there is another symbolic link on the way.
     :raises OSError: if nothing is there.
     """
+    top = openat.resolved(Path("/", *path.parts[1:2]))
     try:
-        return openat.openat2(libc.AT_FDCWD, os.fsencode(path), os.O_PATH, Resolve.NO_SYMLINKS)
+        return openat.open_resolved(Path(top, *path.parts[2:]))
     except KernelCallError as error:
-        if error.errno == errno.ELOOP:
-            raise FailedPrecondition(
-                f"there is a symbolic link in the path {path} of a local volume",
-                hint="have the PersistentVolume name the directory itself; a pod may have made the link",
-            ) from error
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+    except FailedPrecondition as error:
+        raise FailedPrecondition(
+            f"there is a symbolic link in the path {path} of a local volume",
+            hint="have the PersistentVolume name the directory itself; a pod may have made the link",
+        ) from error
 
 
 def _create(path: Path, *, directory: bool) -> None:

@@ -320,8 +320,8 @@ def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Col
 def kill_family(roots: Collection[int], sessions: Collection[int], *, spare: int = 0) -> bool:
     """Kill the processes of :func:`find_family`, but ``spare``; return whether there were any.
 
-    What made itself a daemon (a session of its own, and a parent that ended) is not found. The caller has not waited
-    for ``roots``, so that the numbers are still their own.
+    What made itself a daemon (a session of its own, and a parent that ended) is not found. The caller sees to it that
+    the numbers are still their own: nobody has waited for ``roots``, and something of ``sessions`` is left.
 
     :raises KernelCallError: if the kernel refuses.
     """

@@ -487,15 +487,23 @@ def _receive_terminal(listener: socket.socket, receiver: _Receiver, popen: subpr
         os.close(pidfd)
 
 
+def _identity(pid: int) -> ProcessId | None:
+    with suppress(NotFound):
+        return procfs.identify(pid)
+    return None
+
+
 def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     """Kill a command that an OCI runtime started and waits for; that ends by itself then, and is killed if it does not.
 
     What goes with it are its session, so also the jobs of an interactive shell, and its descendants. A process that
-    left both (a daemon) stays, as after the end of a login.
+    left both (a daemon) stays, as after the end of a login, and so does the command of an OCI runtime that has ended
+    before: its number may be somebody else's.
     """
     deadline = time.monotonic() + KILL_TIMEOUT_S
     command: ProcessId | None = None
-    sessions: set[int] = set()
+    # Kept from look to look: its leader may be gone at the next one, and its jobs not.
+    session: tuple[int, ProcessId | None] | None = None
     pause = select.poll()
     while time.monotonic() < deadline:
         # Until the PID file is there, the command is found among the descendants of the OCI runtime. When that is
@@ -504,14 +512,17 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
         with suppress(OSError, ValueError, NotFound):
             if command is None and roots:
                 command = procfs.identify(int(pid_file.read_text()))
-                # Kept from look to look: the leader of the session may be gone at the next one, and its jobs not.
-                sessions.add(os.getsid(command.pid))
+                number = os.getsid(command.pid)
+                session = number, _identity(number)
             if command is not None and procfs.alive(command):
                 roots.add(command.pid)
         found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):
-            found = procfs.kill_family(roots, sessions, spare=runtime.pid)
+            # The number of a session is nobody else's until all of it has ended.
+            if session is not None and _identity(session[0]) not in (None, session[1]):
+                session = None
+            found = procfs.kill_family(roots, () if session is None else {session[0]}, spare=runtime.pid)
         if not found and runtime.poll() is not None:
             return
         pause.poll(2 if found else 10)

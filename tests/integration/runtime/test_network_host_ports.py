@@ -224,6 +224,29 @@ def test_a_pod_does_not_reach_the_machines_loopback(dual: Pods, place: Place) ->
     assert ask(None, "127.0.0.1", 12080) == gateway
 
 
+@pytest.mark.parametrize("kind", ["tcp", "udp"])
+@pytest.mark.parametrize("where", ["127.0.0.1", "0.0.0.0", "::"])
+def test_a_port_on_which_the_machine_listens_is_refused(dual: Pods, kind: str, where: str) -> None:
+    """A pod would get the packets of the API, or of whatever else listens there."""
+    family = socket.AF_INET6 if ":" in where else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM if kind == "tcp" else socket.SOCK_DGRAM) as server:
+        server.bind((where, 12090))
+        if kind == "tcp":
+            server.listen()
+        said = error_of(lambda: dual.run(pod("thief", port_mappings=[mapping(12090, kind=kind)])), AlreadyExists)
+        assert f"host port 12090/{kind} is taken: a program of the machine has it" in said
+        dual.run(pod("other", port_mappings=[mapping(12090, kind="udp" if kind == "tcp" else "tcp")]))
+    dual.run(pod("later", port_mappings=[mapping(12090, kind=kind)]))
+
+
+def test_a_port_that_is_a_clients_end_of_a_connection_is_free(dual: Pods) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname(), source_address=("127.0.0.1", 12090)),
+    ):
+        dual.run(pod("server", port_mappings=[mapping(12090)]))
+
+
 def test_sctp_ports_are_in_the_rules(dual: Pods, dual_daemon: Daemon) -> None:
     dual.run(pod("server", port_mappings=[mapping(12080, kind="sctp")]))
     found = host_ports(f"pkt{dual_daemon.token}")

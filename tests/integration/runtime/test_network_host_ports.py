@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -411,6 +412,23 @@ def test_a_daemon_killed_at_the_end_of_a_stop_leaves_no_host_port(mortal: Mortal
     client.run(pod("next", port_mappings=[mapping(12090)]))
     client.remove(sandbox)
     assert len(mortal.daemon.resources().host_ports) == 2
+
+
+def test_a_daemon_does_not_stream_at_a_host_port_of_a_pod(mortal: Mortal) -> None:
+    """The pod would get the commands of all others, and answer for them."""
+    drawn = Path("/proc/sys/net/ipv4/ip_local_port_range")
+    usual = drawn.read_text()
+    client = mortal.start()
+    container = client.launch(client.run())
+    try:
+        drawn.write_text("20000 20001")
+        client.run(pod("thief", port_mappings=[mapping(20000), mapping(20001)]))
+        mortal.daemon.kill()
+        client = mortal.start()
+    finally:
+        drawn.write_text(usual)
+    url = client.call("Exec", api.ExecRequest(container_id=container, cmd=["true"], stdout=True)).url
+    assert urlsplit(url).port not in (None, 20000, 20001)
 
 
 @pytest.mark.parametrize("failpoint", ["network.ports", "sandbox.namespaces", "sandbox.infra"])

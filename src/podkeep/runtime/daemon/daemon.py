@@ -57,6 +57,7 @@ from podkeep.runtime.lifecycle.updates import Updates
 from podkeep.runtime.model.counting import Counting
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.state import State
+from podkeep.runtime.network import ports
 from podkeep.runtime.network.networks import Networks
 from podkeep.runtime.oci.cdi.registry import Registry
 from podkeep.runtime.oci.confinement import Confinement
@@ -335,7 +336,7 @@ class _Daemon:
     async def _start(self, serving: _Serving) -> None:
         if self._endpoint is not None:
             await self._endpoint.start()
-        await serving.streaming.start()
+        await serving.streaming.start(ports.of_sandboxes(self._state.sandboxes(), "tcp"))
         # Last: who finds the CRI socket finds the others, too.
         server.listen(serving.rpc_server, self._config.runtime.socket)
         await serving.rpc_server.start()

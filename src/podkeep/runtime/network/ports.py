@@ -139,6 +139,17 @@ def require_free(ports: Sequence[HostPort], sandboxes: Iterable[Sandbox]) -> Non
                 )
 
 
+def of_sandboxes(sandboxes: Iterable[Sandbox], protocol: str) -> frozenset[int]:
+    """Return the numbers of the host ports of those that still have their network."""
+    return frozenset(
+        port.host_port
+        for sandbox in sandboxes
+        if sandbox.status.network is not None
+        for port in sandbox.config.host_ports
+        if port.protocol == protocol
+    )
+
+
 def forwards(ports: Iterable[HostPort], addresses: Sequence[str]) -> tuple[Forward, ...]:
     """Return where packets to host ports go, for a pod with these addresses.
 

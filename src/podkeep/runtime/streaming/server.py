@@ -7,10 +7,12 @@ Owns: tokens, the choice of a protocol, and how many sessions a pod may have. Do
 from __future__ import annotations
 
 import logging
+import random
+import socket
 import ssl
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -45,6 +47,7 @@ OWN_SESSIONS = 16
 """Sessions that a pod may have in any case, whatever others have."""
 MAX_SESSIONS_OF_POD = 256
 """Sessions of one pod at a time, with those whose client has not come yet: one pod's do not use up all connections."""
+_PORTS = range(1024, 65536)
 _TUNNEL = handshake.TUNNEL_PREFIX + port_forward.PROTOCOL
 
 
@@ -64,6 +67,24 @@ class _Waiting:
         return self.request.size
 
 
+def _listening(config: StreamingConfig, host_ports: Container[int]) -> socket.socket:
+    sock = tcp_socket(config.address, config.port)
+    if sock.getsockname()[1] not in host_ports:
+        return sock
+    sock.close()
+    if config.port:
+        raise FailedPrecondition(
+            f"a pod has streaming.port {config.port} as a host port, and would get what clients send there",
+            hint="change streaming.port, or remove the pod",
+        )
+    # Pods may have all that the kernel draws from (net.ipv4.ip_local_port_range).
+    free = [port for port in _PORTS if port not in host_ports]
+    for port in random.sample(free, len(free)):
+        with suppress(OSError):
+            return tcp_socket(config.address, port)
+    raise FailedPrecondition("no port is left for the streaming server", hint="remove pods that have host ports")
+
+
 class StreamingServer:
     """Start it, ask it for URLs, close it; all on one event loop."""
 
@@ -78,15 +99,16 @@ class StreamingServer:
         self._server = Server("streaming", self._answer, limits)
         self._base = ""
 
-    async def start(self) -> None:
+    async def start(self, host_ports: Container[int] = ()) -> None:
         """Listen.
 
+        :param host_ports: of pods, which would get what clients send there.
         :raises FailedPrecondition: if it cannot listen there, or the certificate cannot be read.
         """
         config = self._config
         tls = tls_context(config)
         try:
-            sock = tcp_socket(config.address, config.port)
+            sock = _listening(config, host_ports)
         except OSError as error:
             raise FailedPrecondition(
                 f"the streaming server cannot listen on {config.address} port {config.port}: {error}",

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
 from podkeep.base.config import StreamingConfig
+from podkeep.base.errors import FailedPrecondition
 from podkeep.http.client import upgrade
 from podkeep.runtime.streaming.command_streams import CommandStreams
 from podkeep.runtime.streaming.remote_command import CommandRequest
@@ -42,6 +46,25 @@ def test_who_says_nothing_makes_room() -> None:
         await server.close()
         for _, writer in silent:
             writer.close()
+
+    asyncio.run(scenario())
+
+
+def test_no_port_is_taken_that_a_pod_has_as_a_host_port() -> None:
+    """The pod would get what clients send there. Pods may have all that the kernel draws from."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    others = frozenset(range(65536)) - {port}
+
+    async def scenario() -> None:
+        server = StreamingServer(StreamingConfig())
+        await server.start(others)
+        assert urlsplit(server.url("exec", _request())).port == port
+        await server.close()
+        with pytest.raises(FailedPrecondition, match=f"a pod has streaming.port {port} as a host port"):
+            await StreamingServer(StreamingConfig(port=port)).start({port})
+        with pytest.raises(FailedPrecondition, match="no port is left"):
+            await StreamingServer(StreamingConfig()).start(range(65536))
 
     asyncio.run(scenario())
 

@@ -48,6 +48,7 @@ NEEDS_ROOT = frozenset(
         "runtime/test_checkpoint.py",
         "runtime/test_copy_up.py",
         "runtime/test_executor_lookups.py",
+        "runtime/test_kill_command.py",
         "runtime/test_log_limit.py",
         "runtime/test_namespace_watch.py",
         "runtime/test_null_device.py",

@@ -367,13 +367,16 @@ def test_a_sub_path_is_inside_whatever_is_exchanged_meanwhile(tmp_path: Path, vi
     assert all("inside" in names for names in mounted)
 
 
-def test_a_local_volume_in_another_one_is_no_way_to_a_directory_of_the_node(tmp_path: Path, victim: Path) -> None:
+@pytest.mark.parametrize("kind", ["local", "hostPath"])
+def test_a_persistent_volume_in_another_one_is_no_way_to_a_directory_of_the_node(
+    tmp_path: Path, victim: Path, kind: str
+) -> None:
     """A pod with the outer volume puts a link where the inner one is."""
     outer = tmp_path / "outer"
     outer.mkdir()
     (outer / "inner").symlink_to(victim)
     for path in (outer / "inner", outer / "inner/deep"):
-        pod, sources = claiming("local", path, fsGroup=4444)
+        pod, sources = claiming(kind, path, fsGroup=4444)
         with pytest.raises(FailedPrecondition, match="there is a symbolic link in the path"):
             set_up(pod, PodDir(path=tmp_path / "pods" / "u1"), sources, MAPPED)
     for path in (victim, victim / "deep", victim / "a"):
@@ -382,12 +385,15 @@ def test_a_local_volume_in_another_one_is_no_way_to_a_directory_of_the_node(tmp_
 
 
 @in_new_namespaces()
-def test_a_local_volume_that_is_exchanged_for_a_link_stays_what_it_was(tmp_path: Path, victim: Path) -> None:
+@pytest.mark.parametrize("kind", ["local", "hostPath"])
+def test_a_persistent_volume_that_is_exchanged_for_a_link_stays_what_it_was(
+    tmp_path: Path, victim: Path, kind: str
+) -> None:
     inner, link, directory = tmp_path / "outer/inner", tmp_path / "outer/link", PodDir(path=tmp_path / "pods" / "u1")
     (inner / "deep").mkdir(parents=True)
     (inner / "deep/file").write_text("its own")
     link.symlink_to(victim)
-    pod, sources = claiming("local", inner, fsGroup=4444)
+    pod, sources = claiming(kind, inner, fsGroup=4444)
     volumes = set_up(pod, directory, sources, MAPPED)
     (whole,) = pod.spec.containers
     (below,) = pod_with([], also=[{"name": "v", "mountPath": "/v", "subPath": "deep"}]).spec.containers

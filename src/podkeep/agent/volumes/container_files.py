@@ -144,10 +144,10 @@ def _volume_mount(
             propagation=mount.mount_propagation,
         )
     path = volume.path
-    if inner or volume.local:
+    if inner or volume.persistent:
         pinned = directory.sub_path(mount.name, container.name, index)
         user = None if volume.owners.id_map is None else volume.owners.root[0]
-        opened = host_path.open_local if volume.local else openat.open_named
+        opened = host_path.open_unlinked if volume.persistent else openat.open_named
         path = sub_path.pin(path, inner, pinned, opened=opened, propagation=mount.mount_propagation, user=user)
     return PlannedMount(
         host_path=path,

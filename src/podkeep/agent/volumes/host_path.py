@@ -4,8 +4,8 @@ Links in the path are followed as the node has them, also those that another pod
 is missing is made where they lead: a kubelet does the same, and /var/run is a link. No more than 40 are followed, no
 link leads to what is made, and it is a directory, or an empty file, whatever is put there meanwhile.
 
-Links in the path of a local volume are not followed. Its administrator says which directory it is, pods that may ask
-for it cannot choose; but if it lies in another volume, a pod with that one could have it lead to any directory.
+Links in the path of a PersistentVolume are not followed. Its administrator says which directory it is, pods that may
+ask for it cannot choose; but if it lies in another volume, a pod with that one could have it lead to any directory.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from podkeep.api.volumes import HostPathVolumeSource
@@ -59,6 +60,17 @@ def check(source: HostPathVolumeSource) -> Path:
     return path
 
 
+def check_persistent(source: HostPathVolumeSource) -> Path:
+    """Return the path of a PersistentVolume of type hostPath as :func:`check` does.
+
+    :raises FailedPrecondition: also if there is a symbolic link on the way, as in :func:`open_unlinked`.
+    :raises OSError: as :func:`check`.
+    """
+    with suppress(FileNotFoundError):
+        os.close(open_unlinked(Path(source.path)))
+    return check(source)
+
+
 def check_local(source: str, *, block: bool) -> Path:
     """Return the path of a local volume, which somebody prepared: a directory, or with ``block`` a block device.
 
@@ -75,7 +87,7 @@ def check_local(source: str, *, block: bool) -> Path:
             f"local volume {source} is not below /dev and the volumeMode is Block",
             hint="have the PersistentVolume name the device as /dev/disk/by-id/NAME",
         )
-    with openat.closing(openat.open_named(path) if block else open_local(path)) as fd:
+    with openat.closing(openat.open_named(path) if block else open_unlinked(path)) as fd:
         mode = os.fstat(fd).st_mode
     if stat.S_ISBLK(mode) if block else stat.S_ISDIR(mode):
         return path
@@ -87,8 +99,8 @@ def check_local(source: str, *, block: bool) -> Path:
     raise FailedPrecondition("only directory and block device are supported")
 
 
-def open_local(path: Path) -> int:
-    """Open (``O_PATH``) what a local volume's path leads to without a link; the caller closes it.
+def open_unlinked(path: Path) -> int:
+    """Open (``O_PATH``) what a PersistentVolume's path leads to without a link; the caller closes it.
 
     One right below the root directory is followed: no pod makes one there, and ``/home`` and ``/mnt`` are links on some
     machines.
@@ -103,8 +115,8 @@ def open_local(path: Path) -> int:
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     except FailedPrecondition as error:
         raise FailedPrecondition(
-            f"there is a symbolic link in the path {path} of a local volume",
-            hint="have the PersistentVolume name the directory itself; a pod may have made the link",
+            f"there is a symbolic link in the path {path} of a PersistentVolume",
+            hint="have it name what the link leads to; a pod may have made the link",
         ) from error
 
 

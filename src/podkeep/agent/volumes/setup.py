@@ -53,15 +53,15 @@ class MountedVolume:
     """A volume that is ready: where it is on the node, and whether containers may only read it.
 
     With ``device`` it is a block device, for ``volumeDevices``. ``group`` is one more group of every container.
-    ``owners`` are of what the agent makes inside. With ``local`` there may be no link in its path, and each mount of it
-    is pinned: what is at the path may be exchanged at any time.
+    ``owners`` are of what the agent makes inside. With ``persistent`` there may be no link in its path, and each mount
+    of it is pinned: what is at the path may be exchanged at any time.
     """
 
     name: str
     path: Path
     read_only: bool = False
     device: bool = False
-    local: bool = False
+    persistent: bool = False
     group: int | None = None
     owners: Owners = UNCHANGED
 
@@ -194,7 +194,7 @@ def files_directory(volume: Volume, directory: PodDir) -> Path:
 def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: PodDir, owners: Owners) -> MountedVolume:
     """Check the volume behind a claim, and give it to its owners if it is a local one (kubelet: local volumes)."""
     if persistent.host_path is not None:
-        path = host_path.check(persistent.host_path)
+        path = host_path.check_persistent(persistent.host_path)
         mark = directory.volume(_HOST_PATH, persistent.name)
     elif persistent.local:
         try:
@@ -217,7 +217,7 @@ def _persistent(pod: Pod, volume: Volume, persistent: BoundVolume, directory: Po
         path=path,
         read_only=persistent.read_only,
         device=persistent.block,
-        local=bool(persistent.local),
+        persistent=True,
         group=persistent.group,
         owners=given,
     )
@@ -250,7 +250,7 @@ def _give_local(pod: Pod, path: Path, owners: Owners, given: Path) -> None:
     security = pod.spec.security_context
     policy = None if security is None else security.fs_group_change_policy
     # Opened once, so that what is judged is what is given away, whatever is put at the path meanwhile.
-    with openat.closing(host_path.open_local(path)) as named:
+    with openat.closing(host_path.open_unlinked(path)) as named:
         if policy != "OnRootMismatch" or not ownership.belongs(os.fstat(named), owners, writable=True):
             with openat.closing(openat.reopen(named, os.O_RDONLY | os.O_DIRECTORY)) as root:
                 ownership.give_tree(root, owners, writable=True)

@@ -274,10 +274,15 @@ def executable(process: ProcessId) -> str:
     return path if alive(process) else ""
 
 
-def find_family(roots: Collection[int], sessions: Collection[int]) -> list[ProcessId]:
-    """Return the living processes that are one of ``roots``, descend from one, or belong to one of ``sessions``."""
+def find_family(
+    roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = ()
+) -> list[ProcessId]:
+    """Return the living processes that are one of ``roots``, descend from one, or belong to one of ``sessions``.
+
+    :param known: their IDs among ``roots`` and ``sessions`` do not count once others have them.
+    """
     parents: dict[int, int] = {}
-    found: dict[int, ProcessId] = {}
+    session_of: dict[int, int] = {}
     living: dict[int, ProcessId] = {}
     for entry in os.listdir(_PROC):
         if not entry.isdecimal():
@@ -291,10 +296,11 @@ def find_family(roots: Collection[int], sessions: Collection[int]) -> list[Proce
         if _has_ended(pid, fields):
             continue
         living[pid] = ProcessId(pid=pid, start_time=int(fields[_START_TIME]))
-        if pid in roots or int(fields[_SESSION]) in sessions:
-            found[pid] = living[pid]
-    found.update((pid, living[pid]) for pid in descendants(living, parents, roots))
-    return list(found.values())
+        session_of[pid] = int(fields[_SESSION])
+    passed_on = {process.pid for process in known if living.get(process.pid, process) != process}
+    roots, sessions = frozenset(roots) - passed_on, frozenset(sessions) - passed_on
+    found = {pid for pid, session in session_of.items() if pid in roots or session in sessions}
+    return [living[pid] for pid in found.union(descendants(living, parents, roots))]
 
 
 def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Collection[int]) -> list[int]:
@@ -317,18 +323,20 @@ def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Col
     return found
 
 
-def kill_family(roots: Collection[int], sessions: Collection[int], *, spare: int = 0) -> bool:
+def kill_family(
+    roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = (), *, spare: int = 0
+) -> bool:
     """Kill the processes of :func:`find_family`, but ``spare``; return whether there were any.
 
-    What made itself a daemon (a session of its own, and a parent that ended) is not found. The caller sees to it that
-    the numbers are still their own: nobody has waited for ``roots``, and something of ``sessions`` is left.
+    What made itself a daemon (a session of its own, and a parent that ended) is not found. Roots and leaders of
+    sessions that somebody may have waited for are among ``known``, or their IDs may be others' by now.
 
     :raises KernelCallError: if the kernel refuses.
     """
     stopped: set[ProcessId] = set()
     # Stopped before any is killed: the children of a dead parent are adopted, and are no descendants any more.
     for _ in range(_MAX_PASSES):
-        family = find_family(roots, sessions)
+        family = find_family(roots, sessions, known)
         new = [process for process in family if process not in stopped and process.pid != spare]
         if not new:
             break

@@ -487,12 +487,6 @@ def _receive_terminal(listener: socket.socket, receiver: _Receiver, popen: subpr
         os.close(pidfd)
 
 
-def _identity(pid: int) -> ProcessId | None:
-    with suppress(NotFound):
-        return procfs.identify(pid)
-    return None
-
-
 def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     """Kill a command that an OCI runtime started and waits for; that ends by itself then, and is killed if it does not.
 
@@ -501,28 +495,26 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     before: its number may be somebody else's.
     """
     deadline = time.monotonic() + KILL_TIMEOUT_S
-    command: ProcessId | None = None
+    command: set[int] = set()
     # Kept from look to look: its leader may be gone at the next one, and its jobs not.
-    session: tuple[int, ProcessId | None] | None = None
+    sessions: set[int] = set()
+    known: set[ProcessId] = set()
     pause = select.poll()
     while time.monotonic() < deadline:
-        # Until the PID file is there, the command is found among the descendants of the OCI runtime. When that is
-        # waited for, its number, and that of the command that it has waited for, may be somebody else's.
+        # Until the PID file is there, the command is found among the descendants of the OCI runtime.
         roots = {runtime.pid} if runtime.poll() is None else set()
         with suppress(OSError, ValueError, NotFound):
-            if command is None and roots:
-                command = procfs.identify(int(pid_file.read_text()))
-                number = os.getsid(command.pid)
-                session = number, _identity(number)
-            if command is not None and procfs.alive(command):
-                roots.add(command.pid)
+            if roots and not command:
+                process = procfs.identify(int(pid_file.read_text()))
+                # The OCI runtime waits for it, and the ID may be somebody else's then.
+                known.add(process)
+                command.add(process.pid)
+                sessions.add(os.getsid(process.pid))
+                known.update(procfs.identify(leader) for leader in sessions)
         found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):
-            # The number of a session is nobody else's until all of it has ended.
-            if session is not None and _identity(session[0]) not in (None, session[1]):
-                session = None
-            found = procfs.kill_family(roots, () if session is None else {session[0]}, spare=runtime.pid)
+            found = procfs.kill_family(roots | command, sessions, known, spare=runtime.pid)
         if not found and runtime.poll() is not None:
             return
         pause.poll(2 if found else 10)

@@ -39,7 +39,7 @@ UNITS = {
     "trial.service": (
         "[Unit]\nDefaultDependencies=no\nRequires=dbus.service\nAfter=dbus.service\n[Service]\nKillMode=process\n"
         "Environment=PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin\n"
-        "ExecStartPre=-/bin/umount /proc/sys\nStandardOutput=append:{log}\nStandardError=append:{log}\n"
+        "ExecStartPre=-/bin/umount --lazy /proc/sys\nStandardOutput=append:{log}\nStandardError=append:{log}\n"
         "ExecStart={command}\n"
     ),
     "trial.target": "[Unit]\nDefaultDependencies=no\nWants=dbus.socket dbus.service trial.service\n",

@@ -123,9 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _explain(debug)
         if isinstance(error, OSError) and error.errno in _NO_ROOM:
             echo_line(f"podkeep: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
-        elif (
-            isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8"
-        ):  # an argument: what Python has for its bytes cannot be sent
+        elif isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8":
+            # An argument: what Python has for its bytes cannot be sent.
             echo_line(redacted(f"podkeep: {error.object[:200]!a} is not UTF-8"), err=True)
         else:
             echo_line(redacted(f"podkeep: {type(error).__name__}: {error}"), err=True)

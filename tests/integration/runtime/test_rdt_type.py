@@ -680,7 +680,7 @@ def test_what_comes_from_another_control_group_is_counted_as_well(node: Node, st
     assert target.process is not None
     resctrl.add_task(Group(name="silver"), target.process.pid)
 
-    Monitoring(resctrl).watch("gold", _ID, partial(tasks.threads_of_process, target.process.pid))
+    Monitoring(resctrl).watch("gold", _ID, partial(procfs.threads, target.process.pid))
 
     assert target.process.pid in node.mounted.tasks(f"gold/mon_groups/{_ID}")
 

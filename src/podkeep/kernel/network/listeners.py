@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv6Address
 
-from podkeep.kernel.tables import lines, read_text
+from podkeep.kernel.network import tcp
 
 _KINDS = {"tcp": socket.SOCK_STREAM, "udp": socket.SOCK_DGRAM}
 _TCP_LISTEN = "0A"
@@ -22,7 +22,7 @@ def is_taken(protocol: str, port: int, address: IPv4Address | IPv6Address) -> bo
     if kind is None or _can_be_had(kind, port, address):
         return False
     # Also a client's own end of a connection is in the way of a server.
-    return any(_serves(f"/proc/net/{protocol}{version}", protocol, port) for version in ("", "6"))
+    return any(_serves(f"{protocol}{version}", port) for version in ("", "6"))
 
 
 def _can_be_had(kind: socket.SocketKind, port: int, address: IPv4Address | IPv6Address) -> bool:
@@ -39,13 +39,11 @@ def _can_be_had(kind: socket.SocketKind, port: int, address: IPv4Address | IPv6A
     return True
 
 
-def _serves(table: str, protocol: str, port: int) -> bool:
+def _serves(table: str, port: int) -> bool:
     """Look for a socket that listens, or for UDP one that takes datagrams of everybody (proc_net_tcp(5))."""
     with suppress(FileNotFoundError):  # a kernel without IPv6
-        for line in lines(read_text(table))[1:]:
-            _, local, remote, state, *_ = line.split()
-            if local.endswith(f":{port:04X}") and (
-                state == _TCP_LISTEN if protocol == "tcp" else remote.endswith(":0000")
-            ):
+        for _, local, remote, state, *_ in tcp.entries(table):
+            is_server = state == _TCP_LISTEN if table.startswith("tcp") else remote.endswith(":0000")
+            if is_server and local.endswith(f":{port:04X}"):
                 return True
     return False

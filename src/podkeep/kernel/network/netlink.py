@@ -333,10 +333,9 @@ def _switch_ipv6(ifname: str, *, on: bool) -> None:
     try:
         if read_text(path).strip() != text:
             path.write_text(text)
-    except FileNotFoundError as error:
-        if on:  # else: a kernel without IPv6
-            raise KernelCallError(f"write({str(path)!r}, {text!r})", errno.ENOENT) from error
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not on:
+            return  # a kernel without IPv6
         raise KernelCallError(f"write({str(path)!r}, {text!r})", error.errno or 0) from error
 
 

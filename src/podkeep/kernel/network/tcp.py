@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from podkeep.kernel.tables import lines, read_text
@@ -15,6 +16,14 @@ from podkeep.kernel.tables import lines, read_text
 _PROC_NET = Path("/proc/thread-self/net")
 _ESTABLISHED = 1
 """include/net/tcp_states.h."""
+
+
+def entries(name: str) -> Iterator[list[str]]:
+    """Return the fields of each socket in a table of /proc/net: ``tcp``, ``tcp6``, and those of UDP, which are alike.
+
+    :raises OSError: if it cannot be read; FileNotFoundError on a kernel without that family.
+    """
+    return map(str.split, lines(read_text(_PROC_NET / name))[1:])
 
 
 def peer_has_closed(own: tuple[str, int], peer: tuple[str, int]) -> bool:
@@ -25,11 +34,10 @@ def peer_has_closed(own: tuple[str, int], peer: tuple[str, int]) -> bool:
     try:
         # The peer's line, not ours: ours stays ESTABLISHED as long as the end is stuck behind unread bytes.
         wanted = (_written(*peer), _written(*own))
-        table = read_text(_PROC_NET / ("tcp6" if ":" in own[0] else "tcp"))
+        found = entries("tcp6" if ":" in own[0] else "tcp")
     except (OSError, ValueError):
         return False
-    for line in lines(table)[1:]:
-        fields = line.split()
+    for fields in found:
         if (fields[1], fields[2]) == wanted:
             return int(fields[3], 16) != _ESTABLISHED
     return False

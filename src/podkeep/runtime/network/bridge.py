@@ -11,16 +11,16 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Mapping, Sequence
-from ipaddress import ip_address, ip_interface, ip_network
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_interface, ip_network
 from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.config import NetworkConfig
-from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, Internal, InvalidArgument
 from podkeep.base.ids import SandboxID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.network import netlink, routes
+from podkeep.kernel.network import listeners, netlink, routes
 from podkeep.kernel.network.netlink import Endpoint
 from podkeep.runtime.model.layout import veth_name
 from podkeep.runtime.model.records import HostPort
@@ -207,9 +207,12 @@ class Bridge:
     ) -> None:
         """Connect a network namespace and give it its addresses, default routes and host ports.
 
+        :raises AlreadyExists: if something on the machine listens on one of its host ports.
         :raises KernelCallError: if the kernel refuses; the cable is then to be removed by :meth:`detach`.
         :raises CommandFailed: if nft refuses the host ports; likewise.
         """
+        forwards = ports.forwards(host_ports, addresses)
+        _require_unused(forwards)
         with self._lock:
             # Until now pods were connected by CNI: this is the first one here.
             if not self._started:
@@ -229,7 +232,7 @@ class Bridge:
         )
         netlink.configure_inside(netns, INNER_NAME, endpoints)
         if host_ports:
-            self.rules.add(sandbox, ports.forwards(host_ports, addresses))
+            self.rules.add(sandbox, forwards)
             self._answer_loopback()
             failpoints.reach("network.ports")
 
@@ -282,3 +285,17 @@ def _set(path: Path, value: str) -> None:
             path.write_text(value)
     except OSError as error:
         raise FailedPrecondition(f"cannot set {path} to {value}: {error.strerror}") from error
+
+
+def _require_unused(forwards: Iterable[Forward]) -> None:
+    """Check that nothing on the machine listens where a pod would get the packets: the API, say, or a server of ssh.
+
+    :raises AlreadyExists: naming the port.
+    """
+    for item in forwards:
+        every = IPv4Address(0) if item.family == 4 else IPv6Address(0)
+        if listeners.is_taken(item.protocol, item.port, item.address or every):
+            raise AlreadyExists(
+                f"host port {item.port}/{item.protocol} is taken: a program of the machine has it",
+                hint=f"use another one, or another hostIP; `ss -lntup sport = {item.port}` shows which it is",
+            )

@@ -14,18 +14,17 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 
 import msgspec
 
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import NetworkConfig
-from podkeep.base.errors import AlreadyExists, PodkeepError, Unavailable
+from podkeep.base.errors import PodkeepError, Unavailable
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.namespaces import NamespaceKind
-from podkeep.kernel.network import listeners, nfnetlink
+from podkeep.kernel.network import nfnetlink
 from podkeep.runtime.model.layout import Layout, sandbox_cgroup
 from podkeep.runtime.model.records import (
     NamespaceMode,
@@ -40,7 +39,6 @@ from podkeep.runtime.model.state import State
 from podkeep.runtime.network import ports
 from podkeep.runtime.network.bridge import Bridge
 from podkeep.runtime.network.cni.network import CniNetwork, Pod
-from podkeep.runtime.network.ports import Forward
 from podkeep.runtime.network.subnets import of_pod_cidr, text
 
 log = logging.getLogger(__name__)
@@ -230,7 +228,6 @@ class Networks:
         if network is None:
             raise Unavailable(f"pod sandbox {sandbox.id} was given no network")
         if network.made_by is NetworkMaker.BRIDGE:
-            _require_unused(ports.forwards(sandbox.config.host_ports, addresses(status)))
             self.bridge.attach(sandbox.id, netns, addresses(status), sandbox.config.host_ports)
             return status
         result, found = self.cni.attach(network.cni_list, self._pod(sandbox))
@@ -293,17 +290,3 @@ def _maker(sandbox: Sandbox) -> NetworkMaker | None:
         return status.network.made_by
     # A record of before there was a choice.
     return NetworkMaker.BRIDGE if status.address and status.state is SandboxState.READY else None
-
-
-def _require_unused(forwards: Iterable[Forward]) -> None:
-    """Check that nothing on the machine listens where a pod would get the packets: the API, say, or a server of ssh.
-
-    :raises AlreadyExists: naming the port.
-    """
-    for item in forwards:
-        every = IPv4Address(0) if item.family == 4 else IPv6Address(0)
-        if listeners.is_taken(item.protocol, item.port, item.address or every):
-            raise AlreadyExists(
-                f"host port {item.port}/{item.protocol} is taken: a program of the machine has it",
-                hint=f"use another one, or another hostIP; `ss -lntup sport = {item.port}` shows which it is",
-            )

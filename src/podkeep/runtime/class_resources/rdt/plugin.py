@@ -18,6 +18,7 @@ from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.cgroup.resctrl import DEFAULT_GROUP, Group, Resctrl, ResctrlError
+from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.model import RDT, ClassResource, Level, Offer, Origin, Target, named
 from podkeep.runtime.class_resources.rdt import allocation, configuration, explain, planning, tasks
 from podkeep.runtime.class_resources.rdt.allocation import Plan
@@ -153,7 +154,7 @@ class Rdt(ClassResource):
 
     def _enter(self, target: Target, class_name: str, pid: int) -> None:
         """Put a process into the class; what it starts will be in it as well."""
-        threads = partial(tasks.threads_of_process, pid)
+        threads = partial(procfs.threads, pid)
         with named(RDT):
             if not self._resctrl.exists(Group(name=class_name)):
                 self._fix(class_name)

@@ -33,13 +33,8 @@ def threads_of(cgroups: Cgroups, cgroup: str, process: ProcessId | None) -> froz
     # 0 is a thread that has no ID in this PID namespace.
     found = {thread for thread in cgroups.threads(cgroup) if thread > 0}
     if process is not None and procfs.alive(process):
-        found |= threads_of_process(process.pid)
+        found |= procfs.threads(process.pid)
     return frozenset(found)
-
-
-def threads_of_process(pid: int) -> frozenset[int]:
-    """Return the IDs of the threads of a process; none if it has ended."""
-    return procfs.threads(pid)
 
 
 def outside(resctrl: Resctrl, group: Group, threads: Threads) -> list[int]:

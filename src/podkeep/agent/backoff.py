@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from podkeep.agent import durations
+from podkeep.base.frozen import FrozenStruct
 
 INITIAL = 10.0
 MAXIMUM = 300.0
@@ -59,8 +58,7 @@ class BackOff:
         self.failed(key)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Failed:
+class _Failed(FrozenStruct, kw_only=True):
     at: float
     delay: float
     why: str

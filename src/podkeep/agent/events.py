@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(FrozenStruct, kw_only=True):
     """One event of a pod. ``container`` is empty for an event of the pod as a whole."""
 
     type: Literal["Normal", "Warning"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from podkeep.agent.node_status import registration
 from podkeep.api import documents, feature_gates
 from podkeep.base.config import Config
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 API_VERSION, KIND = "kubelet.config.k8s.io/v1beta1", "KubeletConfiguration"
 MAX_BYTES = 1 << 20
@@ -119,8 +119,7 @@ _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Read:
+class Read(FrozenStruct, kw_only=True):
     """What a file says: settings by key (``agent.port``), and the fields that mean nothing here."""
 
     settings: Mapping[str, Any]

@@ -16,11 +16,11 @@ import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.mountns import daemons
 from podkeep.mountns.daemons import KUBELET
 
@@ -39,8 +39,7 @@ _NOBODY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED})
 """Errors of connect(2) that say that no process serves a socket; any other leaves it open."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kubelet:
+class Kubelet(FrozenStruct, kw_only=True):
     """A kubelet that runs: how it was found, the directories that it removes things from, and its runtime's socket."""
 
     who: str

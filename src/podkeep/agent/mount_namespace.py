@@ -12,11 +12,11 @@ its ID is another's. So the runtime that answers is asked in the end, over the c
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base import peer
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.v1 import api_pb2
 from podkeep.mountns.sync import require_same
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from podkeep.cri.client import CriClient
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuntimeNamespace:
+class RuntimeNamespace(FrozenStruct, kw_only=True):
     """Inode of a runtime's mount namespace, and whether it hides its mounts there; None: it does not say."""
 
     inode: int

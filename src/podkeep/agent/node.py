@@ -8,9 +8,10 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
+
+import msgspec
 
 from podkeep.agent import runtime_calls
 from podkeep.agent.images.plugins import CredentialPlugins
@@ -34,6 +35,7 @@ from podkeep.agent.user_namespaces.blocks import IdRange, Records, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import ONE_USER_MAPPING, FeatureGates
 from podkeep.base.config import Config
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.client import CriClient
 from podkeep.kernel.namespace.idmap import IdMap
 
@@ -72,8 +74,7 @@ class HostAddresses:
         return moved
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(FrozenStruct, kw_only=True):
     """What pods of this node share. ``memory`` in bytes."""
 
     client: CriClient
@@ -97,15 +98,15 @@ class Node:
     page_sizes: tuple[str, ...]
     """Sizes of huge pages that the machine has, ``2MB``."""
     kubelets: KnownKubelets
-    metrics: AgentMetrics = field(default_factory=AgentMetrics)
+    metrics: AgentMetrics = msgspec.field(default_factory=AgentMetrics)
     runtime_name: str = "cri"
     """What the runtime calls itself: IDs of containers in statuses begin with it."""
-    runtime_classes: RuntimeClasses = field(default_factory=RuntimeClasses)
-    allocatable: Mapping[str, str] = field(default_factory=dict)
+    runtime_classes: RuntimeClasses = msgspec.field(default_factory=RuntimeClasses)
+    allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What pods can have of the machine, as quantities by resource."""
-    user_namespaces: Records = field(default_factory=Records)
+    user_namespaces: Records = msgspec.field(default_factory=Records)
     """Which blocks pods had when they were looked at last; under the lock of ``dirs``."""
-    api_labels: dict[str, str] = field(default_factory=dict)
+    api_labels: dict[str, str] = msgspec.field(default_factory=dict)
     """The labels of the Node object as the API has them; empty: none is known."""
 
     @property

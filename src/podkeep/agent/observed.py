@@ -6,13 +6,15 @@ Protobuf stops here. Everything is found by the pod's UID label, so a restarted 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from ipaddress import ip_address
+
+import msgspec
 
 from podkeep.agent.convert import names
 from podkeep.api.status import ContainerUser, LinuxContainerUser
 from podkeep.base.errors import Internal, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
@@ -38,8 +40,7 @@ _MAX_MESSAGE = 64 << 10
 _STATES: Mapping[int, State] = {state.value: state for state in State}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SandboxView:
+class SandboxView(FrozenStruct, kw_only=True):
     """One sandbox of a pod."""
 
     id: str
@@ -50,8 +51,7 @@ class SandboxView:
     ips: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Confinement:
+class Confinement(FrozenStruct, kw_only=True):
     """Resources of a container in the kernel's units, as the runtime has them; 0 means no limit."""
 
     cpu_period_us: int = 0
@@ -60,8 +60,7 @@ class Confinement:
     memory_limit_bytes: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerView:
+class ContainerView(FrozenStruct, kw_only=True):
     """One container of a pod, one attempt. Times in nanoseconds since 1970, 0 for never."""
 
     id: str
@@ -76,7 +75,7 @@ class ContainerView:
     finished_at: int = 0
     image: str = ""
     image_ref: str = ""
-    mounted_images: Mapping[str, str] = field(default_factory=dict)
+    mounted_images: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Which image is mounted at which path of the container."""
     recursive_mounts: frozenset[str] = frozenset()
     """At which paths the runtime has mounted read-only recursively."""
@@ -95,12 +94,11 @@ class ContainerView:
         return (self.finished_at - self.started_at) / 1e9 if self.started_at else 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observed:
+class Observed(FrozenStruct, kw_only=True):
     """A pod as the runtime has it: sandboxes newest first; for each container its attempts, newest first."""
 
     sandboxes: tuple[SandboxView, ...] = ()
-    containers: Mapping[str, tuple[ContainerView, ...]] = field(default_factory=dict)
+    containers: Mapping[str, tuple[ContainerView, ...]] = msgspec.field(default_factory=dict)
 
     @property
     def sandbox(self) -> SandboxView | None:

@@ -17,7 +17,6 @@ import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.base import atomicfile, lockfile
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.errors import FailedPrecondition, Internal
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.files import tree_size
@@ -78,8 +78,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True):
     node_mapping: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodDir:
+class PodDir(FrozenStruct, kw_only=True):
     """Paths inside one pod's directory, named as the kubelet names them."""
 
     path: Path

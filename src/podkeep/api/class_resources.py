@@ -8,7 +8,6 @@ the pod's own class, which follows from its limits and requests.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -17,6 +16,7 @@ from podkeep.api.containers import Container, EphemeralContainer, ResourceRequir
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod, PodSpec
+from podkeep.base.frozen import FrozenStruct
 
 ANNOTATED_TYPES = ("rdt", "blockio")
 """The types that annotations can name (KEP-3008, Pod annotations); the field can name any."""
@@ -33,8 +33,7 @@ _NO_CLASS = "must be 1 to 63 letters, digits, '-', '_' or '.', and start and end
 AnyContainer = Container | EphemeralContainer
 
 
-@dataclass(frozen=True, kw_only=True)
-class Annotated:
+class Annotated(FrozenStruct, kw_only=True):
     """A class that an annotation gives to a container."""
 
     key: str

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeAlias
 
 import yaml
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import yaml_text
 
 MAX_BYTES = 10 << 20
@@ -27,8 +27,7 @@ _MAX_REPEATED_CHARACTERS = MAX_BYTES
 """Of texts that aliases repeat: a value in memory has each once, and what is written of it all of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
+class Document(FrozenStruct, kw_only=True):
     """One document: where it came from, which one it was (from 1), its first line, and its plain value."""
 
     source: str

@@ -7,18 +7,19 @@ command line, which hands the result to ``api`` (validation) and ``agent``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
 
+import msgspec
+
 from podkeep.base.errors import InvalidConfiguration
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.similar import similar
 
 Component = Literal["api", "agent"]
 """``api``: validation of new objects; ``agent``: turning pods into CRI requests."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gate:
+class Gate(FrozenStruct, kw_only=True):
     """One feature that can be switched on and off, under its Kubernetes name."""
 
     name: str
@@ -110,11 +111,10 @@ KNOWN: tuple[Gate, ...] = (
 """In the order of their names."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class FeatureGates:
+class FeatureGates(FrozenStruct, kw_only=True):
     """The gates of one process, which do not change while it runs."""
 
-    given: Mapping[str, bool] = field(default_factory=dict)
+    given: Mapping[str, bool] = msgspec.field(default_factory=dict)
     """What the configuration says, by known name."""
 
     def enabled(self, gate: Gate) -> bool:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import printable, quote
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class FieldError:
+class FieldError(FrozenStruct, kw_only=True, order=True):
     """One wrong field: ``spec.containers[0].image`` and what is wrong with it."""
 
     path: str

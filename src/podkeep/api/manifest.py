@@ -6,7 +6,6 @@ Called by the command line and, for static pods, by the agent. Every wrong field
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from podkeep.api import class_resources, defaults
@@ -21,6 +20,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.support import refuse_unsupported
 from podkeep.api.validation import objects as validation
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import shortened
 
 Key = tuple[str, str]
@@ -32,8 +32,7 @@ _SHOWN = 400
 """Characters of an object's kind, namespace and name in each of its problems; valid ones have no more."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(FrozenStruct, kw_only=True):
     """What a file asks for: pods in file order; ConfigMaps and Secrets by (namespace, name)."""
 
     pods: tuple[Pod, ...]

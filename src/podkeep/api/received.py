@@ -8,7 +8,6 @@ protection that was asked for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,10 +15,10 @@ import msgspec
 from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
+from podkeep.base.frozen import FrozenStruct
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReceivedPod:
+class ReceivedPod(FrozenStruct, kw_only=True):
     """A pod, and which fields of its specification this version cannot take: it must not run then."""
 
     pod: Pod

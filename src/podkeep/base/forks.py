@@ -10,11 +10,11 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import ForkProcess
 
 import podkeep
+from podkeep.base.frozen import FrozenStruct
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 """What the process that is copied may have handlers for."""
@@ -36,8 +36,7 @@ def _installation() -> tuple[int, int]:
 _BEGUN = _installation()
 
 
-@dataclass(frozen=True)
-class Fork:
+class Fork(FrozenStruct):
     """A copy of this process that runs."""
 
     _process: ForkProcess

@@ -9,8 +9,12 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
+
+from podkeep.base.frozen import FrozenStruct
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DEFAULT_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -26,8 +30,7 @@ class Kind(Enum):
     HISTOGRAM = "histogram"
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Metric:
+class Metric(FrozenStruct, kw_only=True, eq=False):
     """What is counted. ``name`` is whole, with ``_total`` for counters; ``aliases`` are other names of the same."""
 
     kind: Kind
@@ -63,8 +66,7 @@ class _Observed:
     total: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(FrozenStruct):
     """One line. ``moment``: when it was measured, in milliseconds since 1970; None: now. ``suffix``: of its name."""
 
     labels: Labels
@@ -72,12 +74,11 @@ class Sample:
     moment: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(FrozenStruct):
     """A counter or gauge with its samples, made by somebody else than a :class:`Metrics`."""
 
     metric: Metric
-    samples: Sequence[Sample] = field(default_factory=list)
+    samples: Sequence[Sample] = msgspec.field(default_factory=list)
 
 
 class Metrics:

@@ -18,11 +18,11 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import podkeep
 from podkeep.base.errors import CommandFailed, DeadlineExceeded, NotFound, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 
 MAX_POLL_S = 86_400.0
 KILL_TIMEOUT_S = 2.0
@@ -37,8 +37,7 @@ def poll_timeout(seconds: float | None) -> float | None:
     return None if seconds is None else min(max(seconds, 0.0), MAX_POLL_S) * 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Completed:
+class Completed(FrozenStruct, kw_only=True):
     """What a finished program left: exit status (negative: the signal that ended it) and both outputs."""
 
     command: str

@@ -11,13 +11,14 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed, printable
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core.bundles import bundle
@@ -42,8 +43,7 @@ _SHOWN, _SHOWN_KINDS = 63, 10
 """Characters of a kind, which has no more, and kinds of a file that are named."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
+class _Wanted(FrozenStruct, kw_only=True):
     """What a run is told beside its files and its output."""
 
     classes: tuple[str, ...]
@@ -232,7 +232,7 @@ async def _run(
         async def show_pull(image: str, pull: Awaitable[str]) -> str:
             return await shown(client, image, pull, sys.stderr)
 
-        node = replace(this_node(client, config, each_once(show_pull)), kubelets=known)
+        node = structs.replace(this_node(client, config, each_once(show_pull)), kubelets=known)
         outputs = [out.pod(pod.metadata.name if len(pods) > 1 else "") for pod in pods]
         workers = [
             PodWorker(pod=pod, sources=sources, node=node, listener=output, retry=wanted.retry)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from podkeep.agent.logs import files as log_files
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import following
 from podkeep.cli.core.output import echo_error, echo_json, echo_line
 from podkeep.cli.objects import kinds
@@ -50,8 +51,7 @@ _REMOVAL_S = 600.0
 """How long removing may take, beyond the grace period of a pod."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wish:
+class Wish(FrozenStruct, kw_only=True):
     """How to run. ``detached``: leave all behind at once; ``keep``: leave what has ended."""
 
     detached: bool = False

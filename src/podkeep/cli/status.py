@@ -6,13 +6,13 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core import output as forms
@@ -31,8 +31,7 @@ _SHOWN = 20
 """Pods that are not well and have a line each; of more the number is told."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Seen:
+class Seen(FrozenStruct, kw_only=True):
     """What the API says. ``problem``: why it says nothing; ``node`` is None if it has no such node."""
 
     node: Object | None = None
@@ -41,8 +40,7 @@ class Seen:
     problem: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodLine:
+class PodLine(FrozenStruct, kw_only=True):
     """A pod that is not well."""
 
     namespace: str
@@ -53,15 +51,14 @@ class PodLine:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
+class Status(FrozenStruct, kw_only=True):
     """All that is shown."""
 
     name: str
     summary: str
     is_well: bool
     daemons: tuple[DaemonReport, ...] = ()
-    counts: Mapping[str, int] = field(default_factory=dict)
+    counts: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Pods by state."""
     unwell: tuple[PodLine, ...] = ()
     are_pods_known: bool = True

@@ -15,7 +15,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -23,6 +22,7 @@ import msgspec
 
 import podkeep
 from podkeep.base.errors import DeadlineExceeded, ResourceExhausted, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.client.connection import Connection, ConnectionEnded, Headers, server_address
 from podkeep.client.credentials import Credentials
 from podkeep.client.errors import ApiError, refusal, status_error
@@ -73,8 +73,7 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
 _EVENT = msgspec.json.Decoder(WatchEvent)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(FrozenStruct, kw_only=True):
     """An answer of any path: what :meth:`Client.request` returns."""
 
     status: int

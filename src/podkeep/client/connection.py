@@ -14,12 +14,12 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator
 from contextlib import suppress
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import h11
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
 
@@ -38,8 +38,7 @@ _ESCAPED = re.compile(r"\\(.)")
 Headers = list[tuple[str, str]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServerAddress:
+class ServerAddress(FrozenStruct, kw_only=True):
     """Where a server is: ``path`` is a unix socket's; ``prefix`` goes before each request's path."""
 
     host: str = ""

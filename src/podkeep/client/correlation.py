@@ -9,6 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
 MAX_KEYS = 4096
@@ -25,8 +26,7 @@ _COMBINED = "(combined from similar events): "
 Value = TypeVar("Value")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reference:
+class Reference(FrozenStruct, kw_only=True):
     """What an event is about (v1.ObjectReference)."""
 
     kind: str
@@ -43,8 +43,7 @@ class Reference:
         return self.kind, self.namespace, self.name, self.uid, self.api_version
 
 
-@dataclass(frozen=True, kw_only=True)
-class Occurrence:
+class Occurrence(FrozenStruct, kw_only=True):
     """Something that happened once. ``time``: seconds since 1970."""
 
     about: Reference

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
+from podkeep.base.frozen import FrozenStruct
 
-@dataclass(frozen=True, kw_only=True)
-class Resource:
+
+class Resource(FrozenStruct, kw_only=True):
     """A resource: ``group`` is empty for core/v1; ``name`` is the plural, as in paths."""
 
     group: str = ""

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, cast
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import transport
 
 # isort: split
@@ -64,8 +64,7 @@ Observe = Callable[[str, Any, float, PodkeepError | None], None]
 """Told of each call that was answered: name of the RPC, request, seconds, and the error if it failed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Connection:
+class _Connection(FrozenStruct, kw_only=True):
     channel: grpc.aio.Channel
     runtime: RuntimeServiceAsyncStub
     images: ImageServiceAsyncStub

@@ -22,10 +22,10 @@ import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import transport
 
 # isort: split
@@ -129,8 +129,7 @@ _LARGE_HINTS = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Rpc:
+class _Rpc(FrozenStruct, kw_only=True):
     """One RPC: its name in logs and errors, its message classes and whether it streams answers."""
 
     name: str

@@ -11,12 +11,12 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 
 import h11
 
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import netloc
 from podkeep.http.budget import HANGUP_TIMEOUT_S, ClientGone
 from podkeep.http.messages import Headers, encoded
@@ -35,8 +35,7 @@ _WAITING_BYTES = 16 * 1024
 """Twice that waits to be passed on before nothing more is read (:class:`asyncio.StreamReader`)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Address:
+class Address(FrozenStruct, kw_only=True):
     """Where a server is: ``host`` is a name or an IP address; ``name`` is what its certificate must have."""
 
     host: str

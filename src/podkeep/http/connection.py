@@ -14,7 +14,6 @@ import ssl
 import struct
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing, suppress
-from dataclasses import dataclass
 from email.utils import formatdate
 from hashlib import sha256
 from http import HTTPStatus
@@ -25,6 +24,7 @@ import h11
 from podkeep.base import log as request_log
 from podkeep.base.concurrency.tasks import ungrouped
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import Account, ClientGone, Pool
 from podkeep.http.listener import Connection
 from podkeep.http.messages import (
@@ -58,8 +58,7 @@ _UCRED = struct.Struct("3i")
 """struct ucred (unix(7))."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(FrozenStruct, kw_only=True):
     """What clients may have and take. Times are in seconds."""
 
     waiting: int = 1024

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+
+from podkeep.base.frozen import FrozenStruct
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(FrozenStruct):
     """One check: ``look`` returns what is wrong, or nothing."""
 
     name: str

@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any, NewType, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import Account
 from podkeep.http.transport import Transport
 
@@ -41,14 +43,13 @@ class Refused(InvalidArgument):
         self.status, self.headers = status, headers
 
 
-@dataclass(frozen=True, kw_only=True)
-class Head:
+class Head(FrozenStruct, kw_only=True):
     """``headers`` with names in lower case; a name that comes several times has its values in order."""
 
     method: str
     target: str
     """As the client sent it: neither decoded nor normalised."""
-    headers: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    headers: Mapping[str, Sequence[str]] = msgspec.field(default_factory=dict)
 
     @property
     def path(self) -> str:
@@ -67,8 +68,7 @@ class Head:
         return ", ".join(self.headers.get("upgrade", ())).lower()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Credentials:
+class Credentials(FrozenStruct, kw_only=True):
     """The process that connected to a unix socket, when it did (SO_PEERCRED, unix(7))."""
 
     pid: int
@@ -76,8 +76,7 @@ class Credentials:
     gid: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peer:
+class Peer(FrozenStruct, kw_only=True):
     """Who is at the other end, as far as the connection itself proves it."""
 
     address: str = ""
@@ -178,8 +177,7 @@ async def _in_any_case(work: Coroutine[Any, Any, _Result], /) -> _Result:
     return await work
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request(Head):
+class Request(Head, kw_only=True):
     """A request whose head has come."""
 
     body: Body
@@ -200,8 +198,7 @@ class Request(Head):
     :class:`~podkeep.http.budget.ClientGone` raised, when the client leaves."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Response:
+class Response(FrozenStruct, kw_only=True):
     """An answer with a whole body, or with one that is made while it is sent, chunk by chunk.
 
     The next chunk is asked for when the client has taken enough of those before; each is held whole, so 64 KiB are
@@ -214,8 +211,7 @@ class Response:
     body: bytes | AsyncGenerator[bytes, None] = b""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Upgrade:
+class Upgrade(FrozenStruct, kw_only=True):
     """``101 Switching Protocols``, and then a session on the connection, with what the client sent early."""
 
     headers: Headers

@@ -14,10 +14,12 @@ import enum
 import struct
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import msgspec
+
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.spdy_dictionary import DICTIONARY
 
 VERSION = 3
@@ -78,75 +80,66 @@ class GoAwayStatus(enum.IntEnum):
     INTERNAL_ERROR = 2
 
 
-@dataclass(frozen=True, kw_only=True)
-class SynStream:
+class SynStream(FrozenStruct, kw_only=True):
     """Opens a stream; ``fin``: its opener sends no data."""
 
     stream_id: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     associated: int = 0
     priority: int = 0
     flags: Flag = Flag.NONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class SynReply:
+class SynReply(FrozenStruct, kw_only=True):
     """Accepts a stream."""
 
     stream_id: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     flags: Flag = Flag.NONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class RstStream:
+class RstStream(FrozenStruct, kw_only=True):
     """Ends a stream at once, in both directions. ``status``: usually a :class:`ResetStatus`."""
 
     stream_id: int
     status: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(FrozenStruct, kw_only=True):
     """``entries``: flags, number and value of each setting."""
 
     entries: tuple[tuple[int, int, int], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ping:
+class Ping(FrozenStruct, kw_only=True):
     """Answered with the same frame, if the number is the peer's: odd of a client, even of a server."""
 
     ping_id: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class GoAway:
+class GoAway(FrozenStruct, kw_only=True):
     """Ends the connection; ``status``: usually a :class:`GoAwayStatus`."""
 
     last_stream_id: int
     status: int = GoAwayStatus.OK
 
 
-@dataclass(frozen=True, kw_only=True)
-class Headers:
+class Headers(FrozenStruct, kw_only=True):
     """Further headers of a stream."""
 
     stream_id: int
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
     flags: Flag = Flag.NONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class WindowUpdate:
+class WindowUpdate(FrozenStruct, kw_only=True):
     """Allows the peer so many bytes more."""
 
     stream_id: int
     delta: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Data:
+class Data(FrozenStruct, kw_only=True):
     """Data of a stream; ``fin``: its last. A decoder may pass one frame on as several of these."""
 
     stream_id: int
@@ -154,8 +147,7 @@ class Data:
     fin: bool = False
 
 
-@dataclass(frozen=True)
-class Unknown:
+class Unknown(FrozenStruct):
     """A frame of a type that is not known, which is passed over (section 2.2.1): taking it is work all the same."""
 
 

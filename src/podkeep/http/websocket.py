@@ -14,7 +14,6 @@ import base64
 import binascii
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 
 from wsproto.connection import Connection, ConnectionType
 from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
@@ -22,6 +21,7 @@ from wsproto.frame_protocol import CloseReason
 from wsproto.utilities import LocalProtocolError
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import Account, ClientGone
 from podkeep.http.streams import Inbox
 from podkeep.http.transport import LINGER_S, Transport
@@ -35,8 +35,7 @@ PARTS_AT_A_TIME = 64
 """Parts of messages that are kept at a time for who takes them."""
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(FrozenStruct):
     """A part of a message: ``first`` and ``last`` say which."""
 
     data: bytes
@@ -122,8 +121,7 @@ class WebSocket:
         await self.transport.close()
 
 
-@dataclass(frozen=True)
-class Protocol:
+class Protocol(FrozenStruct):
     """A version of the channel protocol."""
 
     name: str
@@ -213,8 +211,7 @@ class ChannelConnection:
         await self._socket.close()
 
 
-@dataclass(frozen=True)
-class ChannelSink:
+class ChannelSink(FrozenStruct):
     """One channel to the client. It has no end of its own: the connection's end is the end of all."""
 
     connection: ChannelConnection

@@ -14,10 +14,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 
+from msgspec import structs
+
 from podkeep.base.errors import KernelCallError, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel import libc
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo
@@ -44,8 +46,7 @@ _LINES = {
 """Lines of a KubeletConfiguration, which is YAML, or JSON as it is usually written in lines. Each is looked at once."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Daemon:
+class Daemon(FrozenStruct, kw_only=True):
     """A process and the inode of its mount namespace; ``unit`` is its systemd service, empty if it is in none.
 
     ``endpoint`` is the CRI socket that a kubelet was told to use, without ``unix://``; empty if that cannot be seen.
@@ -137,7 +138,7 @@ def _daemon(directory: Path, name: str, pid: int) -> Daemon:
         _text(directory / "root", file) for file in _files(directory / "root", path("config"), path("config-dir"))
     ]
     endpoint = option(argv, "container-runtime-endpoint") or _last(_ENDPOINT, configuration)
-    return replace(
+    return structs.replace(
         daemon,
         endpoint=endpoint.removeprefix("unix://").removeprefix("unix:"),
         root=path("root-dir"),

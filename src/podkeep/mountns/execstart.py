@@ -11,10 +11,12 @@ cannot carry over is refused: a daemon that starts differently than its unit say
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
+import msgspec
+
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.mountns import daemons
 from podkeep.mountns.namespace_ref import KUBENS_PIN
 
@@ -51,21 +53,19 @@ Settings = Mapping[tuple[str, str], tuple[str, ...]]
 """By section and key, every value since the last empty one, and that."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
+class Part(FrozenStruct, kw_only=True):
     """One file of a unit: its fragment, or a drop-in."""
 
     path: str
     text: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Unit:
+class Unit(FrozenStruct, kw_only=True):
     """What matters here of a unit, after all of its files: the commands of ``ExecStart=``, as text, and the rest."""
 
     name: str
     commands: tuple[str, ...]
-    settings: Settings = field(default_factory=dict)
+    settings: Settings = msgspec.field(default_factory=dict)
 
     def last(self, section: str, key: str) -> str:
         """Return the value that counts of a setting that is no list; empty if there is none."""
@@ -76,8 +76,7 @@ class Unit:
         return {name for value in self.settings.get(("Unit", key), ()) for name in value.split()}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Entry:
+class Entry(FrozenStruct, kw_only=True):
     """How daemons get into the namespace: where it is pinned, and the programs that a command line is put behind."""
 
     pin: Path

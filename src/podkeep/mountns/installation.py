@@ -16,11 +16,11 @@ import os
 import re
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from podkeep.base import atomicfile, spawn
 from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.mountns import execstart, unitfiles, units
 from podkeep.mountns.execstart import Entry, Part
 from podkeep.mountns.namespace_ref import UNIT
@@ -45,8 +45,7 @@ class Origin(enum.Enum):
     FOREIGN = "somebody else's"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(FrozenStruct, kw_only=True):
     """What to install: for a namespace pinned at ``pin``, on the machine whose root directory is ``root``.
 
     ``units`` empty: every one of :data:`units.DAEMONS` that exists (containerd only where there is a kubelet.service),
@@ -62,8 +61,7 @@ class Request:
     keep: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class File:
+class File(FrozenStruct, kw_only=True):
     """A file to be: ``path`` on the machine it is for, its whole text, permission bits."""
 
     path: PurePath
@@ -71,8 +69,7 @@ class File:
     mode: int = 0o644
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(FrozenStruct, kw_only=True):
     """What :func:`install` is about to do: files to be, drop-ins that are not needed any more, and sentences about what
     is left alone."""
 
@@ -81,8 +78,7 @@ class Plan:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(FrozenStruct, kw_only=True):
     """What was done. Paths are those of the machine it was done for.
 
     ``notes`` are sentences: what was left alone, and why. ``restart`` are the daemons that go on as before until they
@@ -101,8 +97,7 @@ class Report:
         return spawn.command_line(["systemctl", "restart", *self.restart]) if self.restart else ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(FrozenStruct, kw_only=True):
     """Something about an installed drop-in that is not right any more."""
 
     unit: str

@@ -14,12 +14,14 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from msgspec import structs
+
 from podkeep.base import failpoints, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo, mounts
@@ -41,16 +43,14 @@ SHOWN = 5
 """How many processes an error names."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Started:
+class Started(FrozenStruct, kw_only=True):
     """``inode``: of the namespace; ``made``: whether it was made now."""
 
     inode: int
     made: bool
 
 
-@dataclass(frozen=True, kw_only=True)
-class Status:
+class Status(FrozenStruct, kw_only=True):
     """What there is at a pin. Without a namespace everything but ``pin`` is empty."""
 
     pin: Path
@@ -105,7 +105,7 @@ def start_locked(pin: Path, *, on_demand: bool) -> Started:
             _share(pin, host)
     if inode is not None:
         if known is not None and known.on_demand and not on_demand:
-            record.write(pin.parent, replace(known, on_demand=False))
+            record.write(pin.parent, structs.replace(known, on_demand=False))
         return Started(inode=inode, made=False)
     if pin == KUBENS_PIN:
         raise FailedPrecondition(f"{pin} belongs to kubens.service", hint="start it with `systemctl start kubens`")
@@ -143,7 +143,7 @@ def _make(pin: Path, *, on_demand: bool) -> int:
     def announce(inode: int) -> None:
         inherited = () if contents.follows_host(contents.own_propagation()) else sorted(set(contents.keys()))
         # The inode is written before the namespace is pinned: from inside the pin is not seen, and this file is.
-        record.write(directory, replace(made, inode=inode, inherited=tuple(inherited)))
+        record.write(directory, structs.replace(made, inode=inode, inherited=tuple(inherited)))
 
     # Before the namespace is made: a first `ip netns add` would later mount over what is pinned in it.
     netns_directory.prepare()

@@ -13,14 +13,15 @@ import logging
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from podkeep.base import atomicfile
 from podkeep.base.errors import FailedPrecondition, KernelCallError, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.namespace import namespaces
@@ -35,8 +36,7 @@ PUBLICATION = "mount-namespace.json"
 _APART = "`podkeep mountns status` names the steps that bring the runtime to where the others are"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Membership:
+class Membership(FrozenStruct, kw_only=True):
     """Where this process is."""
 
     inode: int
@@ -46,8 +46,7 @@ class Membership:
     """The host's ``/``, through which the pin is seen as long as the process lives."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Publication:
+class Publication(FrozenStruct, kw_only=True):
     """What a runtime tells of its mount namespace to those that must be in the same one."""
 
     inode: int
@@ -218,7 +217,7 @@ def follow(run: Path, place: NamespaceRef | None) -> Membership:
     """
     theirs = published(run)
     if theirs is None:
-        return enter(None if place is None else replace(place, may_make=False))
+        return enter(None if place is None else structs.replace(place, may_make=False))
     if theirs.hidden:
         there = theirs.place
         if own() == theirs.inode:
@@ -227,7 +226,7 @@ def follow(run: Path, place: NamespaceRef | None) -> Membership:
             membership, seen = enter(there), True
         # The last one who leaves a namespace made on demand removes it.
         may_make = seen and place is not None and place.may_make and place.pin == there.pin
-        membership = replace(membership, place=replace(there, may_make=may_make))
+        membership = structs.replace(membership, place=structs.replace(there, may_make=may_make))
     else:
         membership = Membership(inode=own(), place=None, host=HostRoot.own())
     try:

@@ -11,11 +11,11 @@ last podkeep's own ``/run/container-mount-namespace/mnt`` (OpenShift enhancement
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.config import MountnsConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 DEFAULT_PIN = Path("/run/container-mount-namespace/mnt")
 KUBENS_PIN = Path("/run/kubens/mnt")
@@ -25,8 +25,7 @@ KUBENSMNT = "KUBENSMNT"
 """Environment variable with the path of the pinned namespace (kubensmnt, environment of crio.service)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamespaceRef:
+class NamespaceRef(FrozenStruct, kw_only=True):
     """A mount namespace, by the file it is pinned on or by a process in it: exactly one of ``pin`` and ``pid``."""
 
     pin: Path | None = None

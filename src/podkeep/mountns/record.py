@@ -6,7 +6,6 @@ Called by ``lifecycle``, under the lock of the directory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,6 +13,7 @@ import msgspec
 
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss
+from podkeep.base.frozen import FrozenStruct
 from podkeep.mountns.netns_directory import Done
 
 NAME = "podkeep.json"
@@ -22,8 +22,7 @@ Key = tuple[str, str, str]
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(FrozenStruct, kw_only=True):
     """``inode``: of the namespace, 0 before it is made; ``on_demand``: who needs it removes it when it is unused."""
 
     inode: int = 0

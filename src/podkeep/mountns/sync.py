@@ -11,10 +11,10 @@ lives in the old one runs on; a kubelet is started without being put into it; so
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.mountns import daemons, unitfiles, units
 from podkeep.mountns import pin as pins
 from podkeep.mountns.daemons import AGENT, KUBELET, RUNTIME, Daemon
@@ -35,8 +35,7 @@ _LOST_BOTH_WAYS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mismatch:
+class Mismatch(FrozenStruct, kw_only=True):
     """Two mount namespaces that should be one. ``theirs`` is 0 where there is none; ``who`` names who is in ``theirs``.
 
     ``message`` says what does not work, with both inodes; ``hint`` is what fixes it.
@@ -49,8 +48,7 @@ class Mismatch:
     hint: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Situation:
+class Situation(FrozenStruct, kw_only=True):
     """What was found, for :func:`judge`.
 
     ``pin`` is None in a namespace that was joined by a process ID; ``pinned`` is None if no mount namespace is pinned

@@ -10,11 +10,11 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from podkeep.base.config import ClassResourcesConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
@@ -288,11 +288,11 @@ def test_a_group_that_is_gone_is_made_again_for_the_next_container(node: Node, s
 def test_who_was_in_a_group_that_is_gone_is_put_back_with_the_next_that_comes(
     node: Node, start: Callable[..., Target], comes: str
 ) -> None:
-    rdt, target, elsewhere = node.active(), start(), replace(start(), id="d" * 64)
+    rdt, target, elsewhere = node.active(), start(), structs.replace(start(), id="d" * 64)
     rdt.apply(target, "gold")
     rdt.apply(elsewhere, "silver")
     Resctrl(node.mounted.path).remove(Group(name="gold"))
-    coming = replace(start(), id="e" * 64)
+    coming = structs.replace(start(), id="e" * 64)
     assert coming.process is not None
 
     if comes == "container":
@@ -313,7 +313,7 @@ def test_who_was_in_a_group_that_is_gone_is_put_back_with_the_next_that_comes(
 def test_a_change_that_fails_leaves_the_former_class(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], movable: bool, operation: str
 ) -> None:
-    node = Node(resctrl(replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
+    node = Node(resctrl(structs.replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
     rdt, target = node.active(), start()
     rdt.apply(target, "gold")
     node.mounted.fail("silver/tasks", operation, errno.EIO)
@@ -526,7 +526,7 @@ def test_a_container_is_counted(node: Node, start: Callable[..., Target]) -> Non
 def test_a_change_of_class_leaves_one_monitoring_group(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], movable: bool
 ) -> None:
-    node = Node(resctrl(replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
+    node = Node(resctrl(structs.replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
     rdt, target = node.active(), start()
 
     rdt.apply(target, "gold")
@@ -560,7 +560,7 @@ def test_without_an_rmid_a_container_runs_in_its_class_and_it_is_said_once(
 def test_a_class_gets_the_rmid_of_a_container_that_is_counted(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(resctrl(replace(INTEL, monitoring=hardware.Monitoring(num_rmids=4))), cgroups, tmp_path)
+    node = Node(resctrl(structs.replace(INTEL, monitoring=hardware.Monitoring(num_rmids=4))), cgroups, tmp_path)
     rdt, target = node.active(), start()
     rdt.apply(target, "gold")
     there = Resctrl(node.mounted.path)
@@ -658,7 +658,7 @@ def test_a_container_can_be_taken_back_into_a_class_that_is_gone(node: Node, sta
 def test_a_command_enters_the_class_of_its_container(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], counted: bool
 ) -> None:
-    node = Node(resctrl(INTEL if counted else replace(INTEL, monitoring=None)), cgroups, tmp_path)
+    node = Node(resctrl(INTEL if counted else structs.replace(INTEL, monitoring=None)), cgroups, tmp_path)
     rdt, target, command = node.active(), start(), start()
     rdt.apply(target, "gold")
     enter = rdt.entering(target, "gold")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
 from podkeep.agent.backoff import BackOff, event_message, waiting_message
 from podkeep.agent.events import PostStartFailed, PullFailed, StepFailed
@@ -57,7 +57,9 @@ def running(name: str, attempt: int = 0) -> ContainerView:
 
 
 def exited(name: str, code: int = 0, attempt: int = 0, ago: float = 0.0) -> ContainerView:
-    return replace(running(name, attempt), state=State.EXITED, exit_code=code, finished_at=int((NOW - ago) * 1e9))
+    return structs.replace(
+        running(name, attempt), state=State.EXITED, exit_code=code, finished_at=int((NOW - ago) * 1e9)
+    )
 
 
 def observed(*views: ContainerView, sandbox: SandboxView | None = SANDBOX) -> Observed:
@@ -84,7 +86,7 @@ def test_the_sandbox_comes_first() -> None:
 
 
 def test_a_sandbox_that_died_is_stopped_then_replaced() -> None:
-    dead = replace(SANDBOX, ready=False)
+    dead = structs.replace(SANDBOX, ready=False)
     decision = ask(make(), observed(running("a"), sandbox=dead))
     assert decision.action == StopSandbox(sandbox=dead)
     assert ask(make(), observed(exited("a", 137), sandbox=dead)).action == CreateSandbox(attempt=1)
@@ -106,7 +108,7 @@ def test_init_containers_run_one_after_the_other_and_before_all_others() -> None
 
 
 def test_init_containers_run_again_in_a_new_sandbox() -> None:
-    old = replace(exited("i"), sandbox_id="earlier")
+    old = structs.replace(exited("i"), sandbox_id="earlier")
     assert starts(ask(make(inits={"i": None}), observed(old))) == ("i", 1, True)
 
 
@@ -150,7 +152,7 @@ def test_restart_policy(policy: str, codes: tuple[int, int], expected: Finish | 
 
 
 def test_a_finished_pod_stays_finished_when_its_sandbox_dies() -> None:
-    seen = observed(exited("a", 137), exited("b", 137), sandbox=replace(SANDBOX, ready=False))
+    seen = observed(exited("a", 137), exited("b", 137), sandbox=structs.replace(SANDBOX, ready=False))
     assert ask(make("Never"), seen).action == Finish(failed=True)
 
 
@@ -322,7 +324,7 @@ def test_a_container_whose_start_failed_holds_up_no_other() -> None:
 def test_everything_waits_for_an_init_container_whose_start_failed() -> None:
     pod = make(inits={"init": None})
     assert ask_with(pod, observed(), init=5).action == Wait(until=NOW + 5)
-    elsewhere = replace(exited("init"), sandbox_id="earlier")
+    elsewhere = structs.replace(exited("init"), sandbox_id="earlier")
     assert ask_with(pod, observed(elsewhere), init=5).action == Wait(until=NOW + 5)
     assert starts(ask_with(pod, observed(elsewhere), init=0)) == ("init", 1, True)
     limited = make(inits={"init": None}, activeDeadlineSeconds=3)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
 from podkeep.agent.convert.container import container_hash
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
@@ -40,7 +40,7 @@ from podkeep.base.config import AgentConfig
 
 NOW = 1_000_000.0
 READY = SandboxView(id="s0", ready=True, attempt=0, created_at=1, ips=("10.0.0.2",))
-DEAD = replace(READY, ready=False)
+DEAD = structs.replace(READY, ready=False)
 PROBE = {"exec": {"command": ["true"]}}
 
 
@@ -78,7 +78,7 @@ def view(name: str, state: State, code: int = 0, attempt: int = 0, **more: Any) 
         started_at=max(ended - 10**9, 1),
         finished_at=ended,
     )
-    return replace(base, **more)
+    return structs.replace(base, **more)
 
 
 def runs(*names: str) -> list[ContainerView]:
@@ -158,12 +158,12 @@ def ask(pod: Pod, observed: Observed, *, state: WorkerState = WorkerState(), del
         # Of two sandboxes the newest is kept.
         (
             "Always",
-            seen(*runs("a", "b", "c"), sandbox=replace(READY, id="s1", attempt=1), others=(READY,)),
+            seen(*runs("a", "b", "c"), sandbox=structs.replace(READY, id="s1", attempt=1), others=(READY,)),
             ["stop s0"],
         ),
         (
             "Always",
-            seen(*runs("a", "b", "c"), sandbox=replace(READY, id="s1", attempt=1), others=(DEAD,)),
+            seen(*runs("a", "b", "c"), sandbox=structs.replace(READY, id="s1", attempt=1), others=(DEAD,)),
             ["stop s0"],
         ),
     ],
@@ -212,15 +212,15 @@ def test_a_probe_without_an_answer_kills_nothing() -> None:
 def test_a_changed_image_replaces_the_container_whatever_its_policy(policy: str) -> None:
     pod = make(policy)
     hashes = {container.name: container_hash(container) for container in pod.spec.containers}
-    same = [replace(item, hash=hashes[item.name]) for item in runs("b", "c")]
-    old = replace(runs("a")[0], hash="0")
+    same = [structs.replace(item, hash=hashes[item.name]) for item in runs("b", "c")]
+    old = structs.replace(runs("a")[0], hash="0")
     decision = decide(pod, seen(old, *same), now=NOW, since=NOW, delay=lambda _: 0.0)
     (kill,) = decision.actions
     assert isinstance(kill, KillContainer)
     assert kill.message == "Container a definition changed, will be restarted"
     state = WorkerState(killed={"a0": kill})
     assert ask(pod, seen(old, *same), state=state) == ["wait"]
-    gone = replace(old, state=State.EXITED, exit_code=0, finished_at=int(NOW * 1e9))
+    gone = structs.replace(old, state=State.EXITED, exit_code=0, finished_at=int(NOW * 1e9))
     assert ask(pod, seen(gone, *same), state=state) == ["start a 1"]
 
 
@@ -260,7 +260,11 @@ INITS = ({"name": "i"}, {"name": "j"}, {"name": "k"})
         ("Always", seen(*runs("a", "b", "c")), ["wait"]),
         ("Always", seen(*ended("i", "j"), *ended("k", code=1), *runs("a", "b", "c")), ["wait"]),
         # In a new sandbox all run again.
-        ("Always", seen(*(replace(item, sandbox_id="s9") for item in ended("i", "j", "k", "a"))), ["start i 1"]),
+        (
+            "Always",
+            seen(*(structs.replace(item, sandbox_id="s9") for item in ended("i", "j", "k", "a"))),
+            ["start i 1"],
+        ),
     ],
 )
 def test_init_containers(policy: str, observed: Observed, expected: list[str]) -> None:

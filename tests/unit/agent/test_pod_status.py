@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
 from podkeep.agent.observed import Confinement, ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.news import tells_anew
@@ -521,7 +521,7 @@ def test_resources_of_the_pod_as_a_whole() -> None:
 
 
 def test_a_view_of_another_attempt_says_nothing_of_this_one() -> None:
-    seen = observed(replace(view("a", State.RUNNING, 1), id="new"), view("a", State.EXITED, 0, 2))
+    seen = observed(structs.replace(view("a", State.RUNNING, 1), id="new"), view("a", State.EXITED, 0, 2))
     before = PodStatus(container_statuses=(said("a", "2", container_id="podkeep://a0", ready=False),))
     found = only(status_of(make(containers=("a",)), seen, previous=before))
     assert (found.container_id, found.restart_count) == ("podkeep://new", 1)

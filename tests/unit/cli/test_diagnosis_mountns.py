@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from podkeep.cli.diagnosis import mountns
 from podkeep.cli.diagnosis.finding import Level
@@ -88,7 +89,11 @@ def test_the_runtime_whose_pin_is_gone_is_still_the_one_that_is_configured() -> 
 def test_where_there_is_none_status_says_who_makes_it() -> None:
     absent = report(inode=None)
     assert any("`podkeep mountns start` makes one" in line for line in absent.lines())
-    assert any("`systemctl start kubens`" in line for line in replace(absent, may_make=False).lines())
+    assert any("`systemctl start kubens`" in line for line in structs.replace(absent, may_make=False).lines())
     gone = Mismatch(mine=7, theirs=0, who=str(PIN), message="it is gone", hint="make it anew")
-    assert replace(absent, enabled=False).lines()[-1] == "namespace   none"
-    assert replace(absent, mismatches=(gone,)).lines()[-3:] == ["namespace   none", "it is gone", "fix: make it anew"]
+    assert structs.replace(absent, enabled=False).lines()[-1] == "namespace   none"
+    assert structs.replace(absent, mismatches=(gone,)).lines()[-3:] == [
+        "namespace   none",
+        "it is gone",
+        "fix: make it anew",
+    ]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import structs
 
 from podkeep.base.errors import InvalidArgument, NotFound
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
@@ -79,10 +80,10 @@ def test_pod_row_of_a_pod_with_a_user_namespace() -> None:
     assert cells[:5] == ("web", "default", "1/1", "Running", "2")
     assert cells[6:] == ("10.183.0.2", "65536-131071")
     assert cells[5] == output.since(pod.created_at)
-    assert pod.as_json()["containers"] == (
+    assert [structs.asdict(row) for row in pod.containers] == [
         {"name": "c", "id": "c-2", "image": "busybox", "state": "running"}
         | {"restarts": 2, "exit_code": None, "reason": "", "message": ""},
-    )
+    ]
 
 
 def test_pod_row_of_a_pod_on_the_host_network_and_host_users() -> None:
@@ -115,9 +116,9 @@ def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:
     told = Containers(main=("c", "d"), waiting=waiting, followed=True)
     pod = ps.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c")], {}, told)
     assert output.cells(ps.COLUMNS, pod)[2:4] == ("1/2", "ImagePullBackOff")
-    assert pod.as_json()["waiting"] == tuple(
+    assert [structs.asdict(row) for row in pod.waiting] == [
         {"name": name, "reason": "ImagePullBackOff", "message": "why"} for name in ("c", "d")
-    )
+    ]
 
 
 SIDE, SETUP = row("running", name="side"), row("exited", exit_code=0, name="setup")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from podkeep.agent.poddirs import PodDirs, PodIdentity
 from podkeep.agent.user_namespaces import blocks
@@ -105,7 +105,7 @@ def test_what_is_wrong(found: list[Record], running: Runtime, expected: dict[str
 
 def node_mapping(uid: str) -> Record:
     """Return the record of a pod with the mapping of all pods."""
-    return replace(record(uid, None), damage="", id_map=idmap.block(1000, 70000))
+    return structs.replace(record(uid, None), damage="", id_map=idmap.block(1000, 70000))
 
 
 def of_all(uid: str) -> Sandbox:
@@ -140,8 +140,8 @@ def steps(found: list[Record], running: Runtime) -> dict[str, tuple[Block | IdMa
 def test_a_damaged_record_of_a_pod_with_the_mapping_of_all_pods_is_written_anew() -> None:
     """It is no block of the pod's own, though it looks like one: its volumes are not shifted."""
     mapping = idmap.block(2 * UNIT, UNIT)
-    shared = replace(record("b", None), damage="", id_map=mapping, node_mapping=True)
-    found = [replace(record("a", None), node_mapping=True), shared]
+    shared = structs.replace(record("b", None), damage="", id_map=mapping, node_mapping=True)
+    found = [structs.replace(record("a", None), node_mapping=True), shared]
     assert steps(found, runtime(sandbox("a", 2), sandbox("b", 2))) == {"a": (mapping, "")}
 
 

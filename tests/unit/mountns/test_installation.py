@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from dataclasses import replace
 from pathlib import Path, PurePath
 
 import pytest
+from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.mountns import installation, units
@@ -136,20 +136,20 @@ def test_a_unit_that_cannot_be_wrapped_stops_all_of_it(root: Path) -> None:
     with pytest.raises(FailedPrecondition, match=r"containerd\.service has ProtectHome=yes"):
         installation.install(request(root))
     assert tree(root) == before
-    only = installation.install(replace(request(root), units=("kubelet",)))
+    only = installation.install(structs.replace(request(root), units=("kubelet",)))
     assert CONTAINERD not in only.written
 
 
 @pytest.mark.requirement("M18")
 def test_any_unit_can_be_named(root: Path) -> None:
     write(root, "/etc/systemd/system/k3s.service", "[Service]\nExecStart=/usr/local/bin/k3s server\n")
-    report = installation.install(replace(request(root), units=("k3s",)))
+    report = installation.install(structs.replace(request(root), units=("k3s",)))
     drop_in = PurePath("/etc/systemd/system/k3s.service.d") / units.DROP_IN
     assert report.written == (SERVICE, drop_in, units.HELPER)
     write(root, "/etc/systemd/system/k3s.service", "[Service]\nExecStart=/usr/local/bin/k3s agent\n")
     assert drop_in in installation.install(request(root)).written, "one that has a drop-in is kept up to date"
     with pytest.raises(NotFound, match=r"nosuch\.service does not exist"):
-        installation.install(replace(request(root), units=("nosuch.service",)))
+        installation.install(structs.replace(request(root), units=("nosuch.service",)))
 
 
 def test_masked_units_are_left_alone(root: Path) -> None:
@@ -159,7 +159,7 @@ def test_masked_units_are_left_alone(root: Path) -> None:
     assert KUBELET not in report.written
     assert report.notes == ("kubelet.service is masked and left alone",)
     with pytest.raises(NotFound, match="is masked"):
-        installation.install(replace(request(root), units=("kubelet",)))
+        installation.install(structs.replace(request(root), units=("kubelet",)))
 
 
 @pytest.mark.requirement("M16")
@@ -190,7 +190,7 @@ def test_what_a_unit_needs_by_itself_is_left(root: Path) -> None:
 
 def test_what_a_changed_drop_in_needs_is_left(root: Path) -> None:
     write(root, "/etc/systemd/system/k3s.service", "[Service]\nExecStart=/usr/local/bin/k3s server\n")
-    installation.install(replace(request(root), units=("kubelet", "k3s")))
+    installation.install(structs.replace(request(root), units=("kubelet", "k3s")))
     drop_in = PurePath("/etc/systemd/system/k3s.service.d") / units.DROP_IN
     edited = root / drop_in.relative_to("/")
     edited.write_text(edited.read_text() + "# an administrator's\n")
@@ -211,13 +211,13 @@ def test_containerd_without_a_kubelet_is_dockers(root: Path) -> None:
     (note,) = report.notes
     assert "containerd.service is left alone" in note
     assert "`podkeep mountns install containerd.service`" in note
-    assert CONTAINERD in installation.install(replace(request(root), units=("containerd",))).written
+    assert CONTAINERD in installation.install(structs.replace(request(root), units=("containerd",))).written
     assert CONTAINERD in installation.install(request(root)).unchanged, "who asked for it once has it kept up to date"
 
 
 def test_an_instance_of_a_template_is_wrapped_alone(root: Path) -> None:
     write(root, "/etc/systemd/system/tm@.service", "[Service]\nExecStart=/usr/bin/tm %i\n")
-    report = installation.install(replace(request(root), units=("tm@foo.service",)))
+    report = installation.install(structs.replace(request(root), units=("tm@foo.service",)))
     drop_in = PurePath("/etc/systemd/system/tm@foo.service.d") / units.DROP_IN
     assert drop_in in report.written
     assert "-- /usr/bin/tm %i\n" in read(root, drop_in)
@@ -266,15 +266,15 @@ def test_a_drop_in_that_is_not_needed_any_more_goes(root: Path) -> None:
 
 
 def test_podkeep_and_keep_are_in_the_service(root: Path) -> None:
-    installation.install(replace(request(root), podkeep=("/opt/podkeep", "--set", "log.level=debug")))
+    installation.install(structs.replace(request(root), podkeep=("/opt/podkeep", "--set", "log.level=debug")))
     assert "ExecStop=/opt/podkeep --set log.level=debug --set mountns.pin=" in read(root, SERVICE)
-    report = installation.install(replace(request(root), podkeep=("/opt/podkeep",), keep=True))
+    report = installation.install(structs.replace(request(root), podkeep=("/opt/podkeep",), keep=True))
     assert report.written == (SERVICE,)
     assert "ExecStop" not in read(root, SERVICE)
 
 
 def test_kubens_is_not_made_by_us(root: Path) -> None:
-    kubens = replace(request(root), pin=KUBENS_PIN)
+    kubens = structs.replace(request(root), pin=KUBENS_PIN)
     with pytest.raises(NotFound, match=r"kubens\.service does not exist"):
         installation.install(kubens)
     write(root, f"{VENDOR}/kubens.service", "[Service]\nExecStart=/bin/true\n")
@@ -295,7 +295,7 @@ def test_what_is_missing_is_said(root: Path, program: str, said: str) -> None:
 
 def test_a_pin_that_no_unit_can_have_is_refused(root: Path) -> None:
     with pytest.raises(InvalidArgument):
-        installation.install(replace(request(root), pin=Path("/run/mnt")))
+        installation.install(structs.replace(request(root), pin=Path("/run/mnt")))
 
 
 def test_a_link_in_an_image_does_not_lead_out_of_it(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.mountns import sync
@@ -23,13 +23,13 @@ DRAIN = "remove the pods of this machine (drain the node)"
 
 def test_nothing_is_wrong() -> None:
     assert sync.judge(FINE) == []
-    assert sync.judge(replace(FINE, kubelets=())) == []
-    assert sync.judge(replace(FINE, pin=None, pinned=None)) == []
+    assert sync.judge(structs.replace(FINE, kubelets=())) == []
+    assert sync.judge(structs.replace(FINE, pin=None, pinned=None)) == []
 
 
 def test_the_service_was_restarted_and_the_runtime_was_not() -> None:
-    me = replace(RUNS, inode=OLD)
-    pin, kubelet = sync.judge(replace(FINE, me=me))
+    me = structs.replace(RUNS, inode=OLD)
+    pin, kubelet = sync.judge(structs.replace(FINE, me=me))
     assert (pin.mine, pin.theirs, pin.who) == (OLD, NEW, str(PIN))
     assert pin.message.startswith(f"mnt:[{NEW}] is pinned at {PIN}, but podkeep runtime (pid 5) is in mnt:[{OLD}]")
     assert (kubelet.mine, kubelet.theirs, kubelet.who) == (OLD, NEW, "kubelet (pid 6)")
@@ -37,38 +37,38 @@ def test_the_service_was_restarted_and_the_runtime_was_not() -> None:
 
 
 def test_the_service_was_restarted_and_nobody_else() -> None:
-    stale = replace(FINE, me=replace(RUNS, inode=OLD), kubelets=(replace(KUBE, inode=OLD),))
+    stale = structs.replace(FINE, me=structs.replace(RUNS, inode=OLD), kubelets=(structs.replace(KUBE, inode=OLD),))
     (pin,) = sync.judge(stale)
     assert pin.hint == f"{DRAIN}; then systemctl restart podkeep.service kubelet.service"
 
 
 def test_the_pin_is_gone() -> None:
-    (pin,) = sync.judge(replace(FINE, pinned=None))
+    (pin,) = sync.judge(structs.replace(FINE, pinned=None))
     assert (pin.theirs, pin.who) == (0, str(PIN))
     assert pin.hint == f"{DRAIN}; then systemctl restart {UNIT} podkeep.service kubelet.service"
-    by_hand = replace(FINE, pinned=None, service="", me=replace(RUNS, unit=""), kubelets=())
+    by_hand = structs.replace(FINE, pinned=None, service="", me=structs.replace(RUNS, unit=""), kubelets=())
     assert sync.judge(by_hand)[0].hint == (
         f"{DRAIN}; then podkeep mountns start; then podkeep runtime stop, and start it again"
     )
 
 
 def test_a_kubelet_of_the_host_has_to_be_wrapped_first() -> None:
-    apart = replace(FINE, kubelets=(replace(KUBE, inode=HOST),), upstream=frozenset({KUBE.pid}))
+    apart = structs.replace(FINE, kubelets=(structs.replace(KUBE, inode=HOST),), upstream=frozenset({KUBE.pid}))
     (found,) = sync.judge(apart)
     assert "Bidirectional" in found.message
     assert found.hint == f"{DRAIN}; then podkeep mountns install; then systemctl restart kubelet.service"
-    by_hand = replace(apart, kubelets=(replace(KUBE, inode=HOST, unit=""),))
+    by_hand = structs.replace(apart, kubelets=(structs.replace(KUBE, inode=HOST, unit=""),))
     assert f"start it again with `nsenter --mount={PIN}` before its command line" in sync.judge(by_hand)[0].hint
 
 
 def test_a_kubelet_of_an_old_namespace_is_only_restarted() -> None:
-    (found,) = sync.judge(replace(FINE, kubelets=(replace(KUBE, inode=OLD),)))
+    (found,) = sync.judge(structs.replace(FINE, kubelets=(structs.replace(KUBE, inode=OLD),)))
     assert "is an empty directory for containers" in found.message
     assert found.hint == f"{DRAIN}; then systemctl restart kubelet.service"
 
 
 def test_a_namespace_joined_by_a_process_has_no_pin() -> None:
-    by_pid = replace(FINE, pin=None, pinned=None, kubelets=(replace(KUBE, inode=HOST, unit=""),))
+    by_pid = structs.replace(FINE, pin=None, pinned=None, kubelets=(structs.replace(KUBE, inode=HOST, unit=""),))
     (found,) = sync.judge(by_pid)
     assert "`nsenter --mount=/proc/5/ns/mnt`" in found.hint
     assert "runtime stop" not in found.hint

@@ -15,7 +15,6 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.agent.certificates import orders
@@ -23,6 +22,7 @@ from podkeep.agent.certificates.orders import Delivery, Order, Subject
 from podkeep.agent.certificates.store import CertificateStore
 from podkeep.base.backoff import Backoff
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PermissionDenied, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import CERTIFICATE_SIGNING_REQUESTS
@@ -42,8 +42,7 @@ _LONGEST_SLEEP_S = 60.0
 """The clock may be set: the time of day is looked at once a minute."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(FrozenStruct, kw_only=True):
     """A kind of certificate: its signer, its usages and its subject."""
 
     signer: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -18,6 +17,7 @@ from podkeep.agent.resources.qos import LinuxResources
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2
 
@@ -29,16 +29,14 @@ _PROPAGATION = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedImage:
+class PlannedImage(FrozenStruct, kw_only=True):
     """An image that is a volume: its name in the manifest, and what PullImage or ImageStatus returned for it."""
 
     reference: str
     ref: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedMount:
+class PlannedMount(FrozenStruct, kw_only=True):
     """What appears where in the container: of the node, or of an image (then ``host_path`` is None)."""
 
     host_path: Path | None = None
@@ -54,8 +52,7 @@ class PlannedMount:
     """The files are the pod's own, and get its label."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PlannedDevice:
+class PlannedDevice(FrozenStruct, kw_only=True):
     """A device of the node, and where it is in the container (``volumeDevices``)."""
 
     host_path: Path
@@ -63,8 +60,7 @@ class PlannedDevice:
     read_only: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerPlan:
+class ContainerPlan(FrozenStruct, kw_only=True):
     """What the node adds to a container when it asks for it.
 
     ``image_ref`` is what PullImage or ImageStatus returned; ``user_namespace`` as in the sandbox's plan.
@@ -85,7 +81,7 @@ class ContainerPlan:
     """Of the runtime; ``None``: the one that is called as the pod's RuntimeClass is."""
     target_id: str = ""
     """Of an ephemeral container, the container whose processes it sees."""
-    classes: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = msgspec.field(default_factory=dict)
     """By type; those of the pod as a whole are none of its containers' (KEP-3008, Proposal)."""
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.convert import names
 from podkeep.agent.convert.namespaces import namespace_options
@@ -14,13 +15,13 @@ from podkeep.agent.resources import class_messages as class_resources
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.containers import is_sidecar
 from podkeep.api.pod import Pod
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.v1 import api_pb2
 
 _PROTOCOLS = {"TCP": api_pb2.TCP, "UDP": api_pb2.UDP, "SCTP": api_pb2.SCTP}
 
 
-@dataclass(frozen=True, kw_only=True)
-class SandboxPlan:
+class SandboxPlan(FrozenStruct, kw_only=True):
     """What the node adds to a Pod when it asks for its sandbox."""
 
     user_namespace: PodUserNamespace | None
@@ -29,7 +30,7 @@ class SandboxPlan:
     cgroup_root: str
     pod_logs: str
     attempt: int = 0
-    classes: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Of the pod as a whole, by type."""
     cluster_domain: str = ""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from podkeep.agent.convert.names import full_name
 from podkeep.api.containers import (
@@ -17,6 +16,7 @@ from podkeep.api.containers import (
 )
 from podkeep.api.pod import Pod, PodSecurityContext
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.v1 import api_pb2
 
 _SECCOMP = {
@@ -46,8 +46,7 @@ MASKED_PATHS = (
 READONLY_PATHS = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SeccompPolicy:
+class SeccompPolicy(FrozenStruct, kw_only=True):
     """What the node says about seccomp: where profiles of type Localhost are, and what counts if a pod says nothing.
 
     :param is_default: then it is RuntimeDefault, otherwise Unconfined (kubelet: ``seccompDefault``).

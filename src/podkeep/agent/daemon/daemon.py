@@ -12,11 +12,12 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from podkeep.agent import kubelet_configuration
 from podkeep.agent.certificates import bootstrap
@@ -195,7 +196,7 @@ async def _serve(
         client = Client(settings, user_agent="podkeep-agent")
         stack.push_async_callback(client.close)
         about = await runtime.runtime.Version(api_pb2.VersionRequest())
-        node = replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
+        node = structs.replace(this_node(runtime, config), runtime_name=about.runtime_name or "cri")
         node.runtime_status.keep(status, lost=lost)
         stack.push_async_callback(node.logs.close)
         await asyncio.to_thread(_require_blocks, node)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from podkeep.agent.events import Event
 from podkeep.api.pod import Pod
+from podkeep.base.frozen import FrozenStruct
 from podkeep.client.correlation import Reference
 from podkeep.client.recorder import Recorder
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reports:
+class Reports(FrozenStruct, kw_only=True):
     """Where events go.
 
     :ivar node_reference: what events of the node are about.

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.environment import env_files, resource_fields, service_links
 from podkeep.agent.network.addresses import by_family
@@ -16,6 +17,7 @@ from podkeep.agent.objects.sources import Sources
 from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, FileKeySelector, SecretKeySelector
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.frozen import FrozenStruct
 
 _REFERENCE = re.compile(r"\$(?:\$|\(([^)]*)\))")
 _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
@@ -25,8 +27,7 @@ MAX_BYTES = 1 << 20
 """Of the environment of a container, of its command, and of its arguments; Linux takes 128 KiB of one, 6 MiB of all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodFacts:
+class PodFacts(FrozenStruct, kw_only=True):
     """What only the node knows about a pod: its addresses, the node's own name and addresses, what it has to give.
 
     ``allocatable`` has quantities by resource. ``read_file`` returns the text of a path in a volume, by both names; it
@@ -36,7 +37,7 @@ class PodFacts:
     pod_ips: tuple[str, ...] = ()
     host_ips: tuple[str, ...] = ()
     node_name: str = ""
-    allocatable: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
     read_file: Callable[[str, str], str] | None = None
 
 

@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.agent.convert import names
@@ -19,6 +18,7 @@ from podkeep.agent.logs import rotation
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import parse_pod_uid
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -30,8 +30,7 @@ INTERVAL_S = 60.0
 """Between two collections, as a kubelet has it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EndedContainer:
+class EndedContainer(FrozenStruct, kw_only=True):
     """A container that does not run. ``created_at`` in nanoseconds since 1970; ``log`` in the directory of all logs.
 
     Of the attempts of one container ``attempt`` says which is newer: the clock may have been set between them.
@@ -45,8 +44,7 @@ class EndedContainer:
     log: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(FrozenStruct, kw_only=True):
     """How many are kept; negative: all. ``min_age`` in seconds."""
 
     per_container: int = 1

@@ -6,9 +6,9 @@ Format: D-Bus Specification, "Marshaling (Wire Format)" and "Message Protocol"; 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from podkeep.base.errors import Internal
+from podkeep.base.frozen import FrozenStruct
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
 MAX_BYTES = 1 << 20
@@ -19,8 +19,7 @@ _TYPES = {_PATH: "o", _INTERFACE: "s", _MEMBER: "s", _ERROR_NAME: "s", _REPLY: "
 _TYPES |= {_SIGNATURE: "g", _FDS: "u"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Message:
+class Message(FrozenStruct, kw_only=True):
     """A message; ``reply_to`` is the serial that it answers, ``fds`` how many descriptors come with it."""
 
     type: int

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from podkeep.agent.pod.actions import Finish
 from podkeep.agent.pod.status.conditions import DISRUPTION_TARGET
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition
+from podkeep.base.frozen import FrozenStruct
 
 TERMINATION_BY_KUBELET = "TerminationByKubelet"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
+class Ending(FrozenStruct, kw_only=True):
     """Why and how fast a pod is ended. It has failed, with this reason and message.
 
     :param grace: seconds between the stop signal and SIGKILL; ``None``: the pod's own.

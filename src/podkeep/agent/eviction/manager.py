@@ -21,8 +21,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from podkeep.agent.eviction import pressure, ranking
 from podkeep.agent.eviction.ending import Ending
@@ -38,6 +39,7 @@ from podkeep.agent.resources.thresholds import Observations, Threshold
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -80,15 +82,14 @@ class Events(Protocol):
         """Report an event of a pod."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Freed:
+class Freed(FrozenStruct, kw_only=True):
     """What became of a disk that was full: whether there is enough room now, and what pods use if there is not.
 
     ``pods``: UIDs of those that there were when the count began.
     """
 
     enough: bool
-    uses: Mapping[str, PodUse] = field(default_factory=dict)
+    uses: Mapping[str, PodUse] = msgspec.field(default_factory=dict)
     pods: frozenset[str] = frozenset()
 
 

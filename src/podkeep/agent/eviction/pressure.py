@@ -6,23 +6,24 @@ Rules: pkg/kubelet/eviction (synchronize). Times are seconds of a clock that nev
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.resources.thresholds import CONDITIONS, Condition, Observations, Threshold, met
+from podkeep.base.frozen import FrozenStruct
 
 _ORDER: tuple[Condition, ...] = ("MemoryPressure", "DiskPressure", "PIDPressure")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pressure:
+class Pressure(FrozenStruct, kw_only=True):
     """What is remembered from one look to the next."""
 
     conditions: tuple[Condition, ...] = ()
     """Those that the node reports."""
     due: tuple[Threshold, ...] = ()
     """Thresholds for which something is to be reclaimed now: their grace period is over."""
-    first_met: Mapping[Threshold, float] = field(default_factory=dict)
-    seen: Mapping[Condition, float] = field(default_factory=dict)
+    first_met: Mapping[Threshold, float] = msgspec.field(default_factory=dict)
+    seen: Mapping[Condition, float] = msgspec.field(default_factory=dict)
     """When a condition was observed last."""
 
 

@@ -6,7 +6,6 @@ Rules and texts: pkg/kubelet/eviction/helpers.go.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from podkeep.agent.eviction.usage import LOGS, ROOT, VOLUMES, PodUse, UseOf, is_local
@@ -14,6 +13,7 @@ from podkeep.agent.resources import critical, requests
 from podkeep.agent.resources import thresholds as signals
 from podkeep.agent.resources.thresholds import INODES_RESOURCE, PIDS_RESOURCE, Observations, Threshold
 from podkeep.api.pod import Pod
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import quantity
 
 REASON = "Evicted"
@@ -22,8 +22,7 @@ _HIDDEN = "cannot be counted: there are too many files, or directories inside or
 """Who hides files from a limit has exceeded it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Filesystems:
+class Filesystems(FrozenStruct, kw_only=True):
     """How images and writable layers lie: on other file systems than the agent's directory, and than one another."""
 
     images_apart: bool = False

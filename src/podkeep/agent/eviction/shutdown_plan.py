@@ -6,19 +6,18 @@ Rules: pkg/kubelet/nodeshutdown (migrateConfig, groupByPriority).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.resources import critical
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, ShutdownGracePeriod
+from podkeep.base.frozen import FrozenStruct
 
 REASON = "Terminated"
 MESSAGE = "Pod was terminated in response to imminent node shutdown."
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(FrozenStruct, kw_only=True):
     """Pods that are ended together, within ``seconds``."""
 
     priority: int

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
+from podkeep.base.frozen import FrozenStruct
 
 ROOT, LOGS, VOLUMES = "root", "logs", "volumes"
 """What of a pod is on a disk: writable layers, logs, what is in the agent's directory: volumes that are local and end
 with the pod, and files that the agent made for it."""
 
 
-@dataclass(frozen=True)
-class DiskUse:
+class DiskUse(FrozenStruct):
     """Space on a file system. ``hidden``: there is more, in more files or directories than are counted."""
 
     used_bytes: int = 0
@@ -27,8 +28,7 @@ class DiskUse:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerUse:
+class ContainerUse(FrozenStruct, kw_only=True):
     """What one container uses; ``memory`` is its working set in bytes, ``None`` if nobody measured it."""
 
     memory: int | None = None
@@ -36,8 +36,7 @@ class ContainerUse:
     logs: DiskUse = DiskUse()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodUse:
+class PodUse(FrozenStruct, kw_only=True):
     """What one pod uses. ``other``: files that the agent made for it and containers write to, such as /etc/hosts.
 
     ``in_memory``: volumes that take nothing of a disk. ``seconds``: how long its files were counted; ``partly``: not to
@@ -46,9 +45,9 @@ class PodUse:
 
     memory: int | None = None
     processes: int = 0
-    containers: Mapping[str, ContainerUse] = field(default_factory=dict)
-    volumes: Mapping[str, DiskUse] = field(default_factory=dict)
-    in_memory: Mapping[str, DiskUse] = field(default_factory=dict)
+    containers: Mapping[str, ContainerUse] = msgspec.field(default_factory=dict)
+    volumes: Mapping[str, DiskUse] = msgspec.field(default_factory=dict)
+    in_memory: Mapping[str, DiskUse] = msgspec.field(default_factory=dict)
     other: DiskUse = DiskUse()
     seconds: float = 0.0
     partly: bool = False

@@ -23,6 +23,7 @@ from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import aggregated, printable
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -38,8 +39,7 @@ _SHOWN = 200
 """Characters of a path that a runtime says."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(FrozenStruct, kw_only=True):
     """When images go: percentages of the file system in use, and ages in seconds; ``max_age`` 0 is never."""
 
     high_percent: int = 85
@@ -72,8 +72,7 @@ class ImageRecord:
     last_used: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Space:
+class Space(FrozenStruct, kw_only=True):
     """The file system of the images, in bytes."""
 
     capacity: int
@@ -84,8 +83,7 @@ class Space:
         return 100 - self.available * 100 // self.capacity
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reclaimed:
+class Reclaimed(FrozenStruct, kw_only=True):
     """What a collection came to: bytes, and how many images."""
 
     size: int = 0
@@ -96,8 +94,7 @@ Key = tuple[str, str]
 """ID and runtime handler of an image."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageUsers:
+class ImageUsers(FrozenStruct, kw_only=True):
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
     ``volumes`` says whether images of volumes count (feature gate ImageVolume); those that containers have mounted

@@ -28,13 +28,13 @@ import secrets
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from podkeep.base import atomicfile, lockfile
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.registries.docker_config import Credentials
 from podkeep.base.registries.reference import Reference
 
@@ -64,8 +64,7 @@ class _Record(msgspec.Struct, kw_only=True):
     repositories: dict[str, _Access] = {}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verification:
+class Verification(FrozenStruct, kw_only=True):
     """Which images must be asked for at their registry though they are here, unless the pod is known to have access.
 
     ``allowed``: repositories, with ``/*`` at the end also those below, of ``NeverVerifyAllowlistedImages``.
@@ -83,8 +82,7 @@ class Verification:
         return self.policy == "AlwaysVerify"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pull:
+class Pull(FrozenStruct, kw_only=True):
     """One pull that has begun: its file, and a descriptor of it with the lock. Ended once, in one of three ways."""
 
     name: Reference

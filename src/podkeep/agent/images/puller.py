@@ -14,8 +14,10 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, Protocol
+
+import msgspec
 
 from podkeep.agent import durations
 from podkeep.agent.backoff import PullBackOff
@@ -34,6 +36,7 @@ from podkeep.base.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.registries import reference
 from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.base.registries.reference import Reference
@@ -62,8 +65,7 @@ _FINAL = (DeadlineExceeded, InvalidArgument, RegistryUnavailable, ResourceExhaus
 """What other credentials would not change."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LocalImage:
+class LocalImage(FrozenStruct, kw_only=True):
     """An image the runtime has: what to call it in requests, and the user it runs as. ``size`` in bytes."""
 
     ref: str
@@ -71,8 +73,7 @@ class LocalImage:
     size: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(FrozenStruct, kw_only=True):
     """An image to have, pulled when ``policy`` says so. ``container`` is empty for one of the pod's volumes."""
 
     image: str
@@ -80,8 +81,7 @@ class Wanted:
     container: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodPull:
+class PodPull(FrozenStruct, kw_only=True):
     """For which pod images are had.
 
     ``handler`` is its runtime handler, ``report`` gets the events of its images.
@@ -91,8 +91,8 @@ class PodPull:
     sandbox: api_pb2.PodSandboxConfig
     report: Callable[[Event], None]
     handler: str = ""
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    keyring: Keyring = field(default_factory=Keyring)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
+    keyring: Keyring = msgspec.field(default_factory=Keyring)
 
     def spec(self, image: str) -> api_pb2.ImageSpec:
         """Return how the runtime is asked for ``image``."""
@@ -101,8 +101,7 @@ class PodPull:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PullLimits:
+class PullLimits(FrozenStruct, kw_only=True):
     """Pulls at a time and per second, ``burst`` of them at once after a pause; 0: any number."""
 
     parallel: int = 0

@@ -16,13 +16,15 @@ import os
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import structs
 
 from podkeep.agent.logs import files as log_files
 from podkeep.agent.logs.rotation import RotatedLog
 from podkeep.agent.logs.rotation import rotated as rotated_logs
 from podkeep.base.errors import DataLoss, NotFound
+from podkeep.base.frozen import FrozenStruct
 
 _BLOCK = 64 * 1024
 READ_BYTES = 256 * 1024
@@ -33,8 +35,7 @@ MAX_RECORD = 1 << 20
 """The longest record that is held in memory; runtimes write 16 KiB at most, unless they are told otherwise."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(FrozenStruct, kw_only=True):
     """One record of a log. ``text`` is what the container wrote, without a line's end if ``partial``."""
 
     time: bytes
@@ -193,7 +194,7 @@ class LogReader:
             # and stream.
             self._rest = b" ".join((*self._rest.split(b" ", 3)[:3], b"")) if pieces else b""
             for piece in pieces:
-                yield replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])
+                yield structs.replace(piece, partial=True, text=piece.text if piece.partial else piece.text[:-1])
 
     def _parsed(self, line: bytes) -> list[Record]:
         """Return the record that a line stands for; none if it is damaged."""

@@ -15,7 +15,6 @@ import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from pathlib import Path
 from podkeep.agent.logs import files as log_files
 from podkeep.base.concurrency.tasks import Tasks, acquired, finished, on_thread
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.log_names import is_rotated, numbered, rotated_name
 from podkeep.kernel.files import openat
 
@@ -34,8 +34,7 @@ _MOST = 10_000
 """Rotated files of a log that are looked at: whoever writes to the directory may have made millions of them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class RotatedLog:
+class RotatedLog(FrozenStruct, kw_only=True):
     """A file that was a container's log. ``stem`` is its name without ``.gz``."""
 
     stem: str

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,6 +14,7 @@ from podkeep.agent.manager.status_manager import StatusManager
 from podkeep.agent.resources.predicates import Rejection
 from podkeep.api import received
 from podkeep.api.pod import Pod, PodSpec
+from podkeep.base.frozen import FrozenStruct
 
 log = logging.getLogger(__name__)
 
@@ -24,8 +24,7 @@ UNSUPPORTED = "PodFeatureUnsupported"
 """A kubelet's reason for a pod that asks for what it does not know."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Spec:
+class _Spec(FrozenStruct, kw_only=True):
     """The specification of a pod as it came and decoded, and what of it this agent cannot take."""
 
     raw: Mapping[str, Any]

@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from podkeep.agent.convert import names
 from podkeep.agent.manager.api_source import SOURCE
@@ -21,6 +20,7 @@ from podkeep.agent.pod import teardown
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -31,8 +31,7 @@ LOOK_S = 60.0
 DEFAULT_GRACE_S = 30
 
 
-@dataclass(frozen=True, kw_only=True)
-class Orphans:
+class Orphans(FrozenStruct, kw_only=True):
     """Removes orphaned pods.
 
     :ivar is_wanted: says of a UID whether somebody looks after that pod.

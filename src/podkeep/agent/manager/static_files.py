@@ -26,6 +26,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.scheduling import Toleration
 from podkeep.api.status import PodStatus
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import printable
 from podkeep.kernel.files import openat
 
@@ -43,8 +44,7 @@ Mark = tuple[int, int, int, int]
 """Device, inode, size and time of the last write of a file."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _File:
+class _File(FrozenStruct, kw_only=True):
     mark: Mark
     pod: Pod | None
     problem: str = ""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from podkeep.api.pod import Pod, PodDNSConfig
+from podkeep.base.frozen import FrozenStruct
 
 _MAX_SERVERS, _MAX_SEARCHES = 3, 32
 _MAX_SEARCH, _MAX_SEARCH_LINE = 253, 2048
 """Characters of a search domain, and of all together (kubelet, as for clusters of Kubernetes 1.26 and newer)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResolvConf:
+class ResolvConf(FrozenStruct, kw_only=True):
     """Name servers, search domains and options (resolv.conf(5); CRI: DNSConfig)."""
 
     servers: tuple[str, ...] = ()
@@ -38,16 +36,14 @@ def parse(text: str) -> ResolvConf:
     return ResolvConf(servers=tuple(servers), searches=searches, options=tuple(options))
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClusterDns:
+class ClusterDns(FrozenStruct, kw_only=True):
     """The DNS servers of a cluster and its domain (kubelet: ``clusterDNS``, ``clusterDomain``); empty: it has none."""
 
     servers: tuple[str, ...] = ()
     domain: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodDns:
+class PodDns(FrozenStruct, kw_only=True):
     """A pod's resolv.conf, and what did not fit into it, as messages of events ``DNSConfigForming``."""
 
     conf: ResolvConf

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import aggregated
 
 READY = "Ready"
@@ -14,8 +14,7 @@ MEMORY, DISK, PID = "MemoryPressure", "DiskPressure", "PIDPressure"
 Condition = Mapping[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Pressure:
+class _Pressure(FrozenStruct, kw_only=True):
     """What one kind of pressure is called while it is there, and while not; ``event``: the reasons of events."""
 
     reasons: tuple[str, str]
@@ -43,8 +42,7 @@ _PRESSURES: Mapping[str, _Pressure] = {
 """In the order in which a Node has them; Ready is the last."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Conditions:
+class Conditions(FrozenStruct, kw_only=True):
     """The conditions that are to be reported, and the reasons of events about those that turned."""
 
     values: tuple[dict[str, Any], ...]

@@ -11,7 +11,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -25,6 +24,7 @@ from podkeep.api.feature_gates import CLASS_RESOURCES
 from podkeep.base.backoff import doubling
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.client.client import Client
 from podkeep.client.correlation import Reference
@@ -42,8 +42,7 @@ _START_S = 0.1
 """Between looks until the node is ready for the first time."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeSettings:
+class NodeSettings(FrozenStruct, kw_only=True):
     """What the configuration says of the Node; times in seconds."""
 
     name: str
@@ -87,8 +86,7 @@ def settings_of(node: ThisNode, port: int = 0) -> NodeSettings:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sensors:
+class Sensors(FrozenStruct, kw_only=True):
     """Who knows what of the node; called at each look, and must not block."""
 
     capacity: Callable[[], Mapping[str, str]]

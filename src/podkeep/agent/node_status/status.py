@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.agent.node_status.conditions import Conditions, conditions, differ
+from podkeep.base.frozen import FrozenStruct
 
 SPREAD = 0.5
 """Of the period between reports: how much earlier or later one is, so that not all nodes report at once."""
@@ -14,8 +14,7 @@ _LISTS = ("addresses", "podClassResources", "containerClassResources")
 """Fields whose lists a strategic patch would merge."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(FrozenStruct, kw_only=True):
     """What a Node's status is made of."""
 
     capacity: Mapping[str, str]
@@ -60,8 +59,7 @@ def with_missing(facts: Facts) -> tuple[str, ...]:
     return (*facts.errors, f"missing node capacity for resources: {', '.join(missing)}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(FrozenStruct, kw_only=True):
     """What is to be written. ``patch`` is a strategic one of the status; None: nothing."""
 
     patch: dict[str, Any] | None

@@ -32,6 +32,7 @@ from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
@@ -138,8 +139,7 @@ class _WatchedList:
         self._changed()
 
 
-@dataclass(frozen=True)
-class _Watch:
+class _Watch(FrozenStruct):
     """An object that is followed, and who does."""
 
     one: _WatchedObject[Any]
@@ -151,8 +151,7 @@ class _Watch:
         return self.one.synced.is_set() and self.reflector.error is None and not self.one.settled.is_set()
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Token:
+class _Token(FrozenStruct, kw_only=True):
     """A token; times in seconds since 1970."""
 
     text: str

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from podkeep.agent.objects.sources import TokenKey
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume, VolumeProjection
+from podkeep.base.frozen import FrozenStruct
 
 TOKEN_EXPIRATION_S = 3600
 """``expirationSeconds`` of a projected token that has none (Kubernetes: defaults)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class References:
+class References(FrozenStruct, kw_only=True):
     """Names in the pod's namespace, and tokens of its service account."""
 
     config_maps: frozenset[str] = frozenset()

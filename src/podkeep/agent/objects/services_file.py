@@ -8,11 +8,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
+
+from podkeep.base.frozen import FrozenStruct
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +21,7 @@ FILE_NAME = "services.json"
 _MAX_BYTES = 64 << 20
 
 
-@dataclass(frozen=True)
-class ServicesFile:
+class ServicesFile(FrozenStruct):
     """The file. Not synced: after a loss of power no container runs that could be started again."""
 
     path: Path

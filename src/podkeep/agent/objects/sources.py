@@ -8,12 +8,14 @@ user knows; the pod's event carries them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.frozen import FrozenStruct
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -21,16 +23,14 @@ TokenKey = tuple[str, int]
 """Audience, empty for that of the API server, and ``expirationSeconds`` as the pod asks for it."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Claim:
+class Claim(FrozenStruct, kw_only=True):
     """A PersistentVolumeClaim and the PersistentVolume that it names, as their JSON; ``None`` for what is not there."""
 
     claim: Mapping[str, Any] | None = None
     volume: Mapping[str, Any] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sources:
+class Sources(FrozenStruct, kw_only=True):
     """What was read for one pod.
 
     ConfigMaps, Secrets and claims by (namespace, name); tokens are of the pod's own service account, bound to the pod.
@@ -38,13 +38,13 @@ class Sources:
     does not exist.
     """
 
-    config_maps: Mapping[Key, ConfigMap] = field(default_factory=dict)
-    secrets: Mapping[Key, Secret] = field(default_factory=dict)
-    tokens: Mapping[TokenKey, str] = field(default_factory=dict)
-    claims: Mapping[Key, Claim] = field(default_factory=dict)
-    services: Mapping[Key, Mapping[str, Any]] = field(default_factory=dict)
+    config_maps: Mapping[Key, ConfigMap] = msgspec.field(default_factory=dict)
+    secrets: Mapping[Key, Secret] = msgspec.field(default_factory=dict)
+    tokens: Mapping[TokenKey, str] = msgspec.field(default_factory=dict)
+    claims: Mapping[Key, Claim] = msgspec.field(default_factory=dict)
+    services: Mapping[Key, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """As their JSON: those of the pod's namespace, and ``default/kubernetes``."""
-    failures: Mapping[str, str] = field(default_factory=dict)
+    failures: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def config_map(self, namespace: str, name: str, *, optional: bool = False) -> Mapping[str, bytes]:
         """Return the content of a ConfigMap; nothing if it is missing and ``optional``.

@@ -6,13 +6,15 @@ Values only; ``plan.decide`` makes them, ``worker`` carries them out.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Literal
+
+import msgspec
 
 from podkeep.agent.observed import ContainerView, SandboxView
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.status import PodStatus
+from podkeep.base.frozen import FrozenStruct
 
 ContainerKind = Literal["container", "init container", "ephemeral container"]
 KillReason = Literal[
@@ -21,22 +23,19 @@ KillReason = Literal[
 """Why a container is killed. That of a failed postStart hook is with who runs hooks."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StopSandbox:
+class StopSandbox(FrozenStruct, kw_only=True):
     """Stop what is left of a sandbox that is not ready any more, or is one too many."""
 
     sandbox: SandboxView
 
 
-@dataclass(frozen=True, kw_only=True)
-class CreateSandbox:
+class CreateSandbox(FrozenStruct, kw_only=True):
     """Make a sandbox; ``attempt`` counts from 0."""
 
     attempt: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class StartContainer:
+class StartContainer(FrozenStruct, kw_only=True):
     """Pull, create and start one container; ``previous`` is the attempt before it.
 
     :param target: of an ephemeral container, the name of the container whose processes it sees; empty for none.
@@ -54,8 +53,7 @@ class StartContainer:
         return self.kind == "init container"
 
 
-@dataclass(frozen=True, kw_only=True)
-class KillContainer:
+class KillContainer(FrozenStruct, kw_only=True):
     """Stop one container: its preStop hook, its stop signal, SIGKILL. The next decision starts it again if it is to.
 
     :param message: of the event ``Killing``.
@@ -73,8 +71,7 @@ class KillContainer:
     hook: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResetContainer:
+class ResetContainer(FrozenStruct, kw_only=True):
     """Remove one attempt of a container from the runtime, after stopping it without a grace period if it runs.
 
     The logs stay. The trigger of the restart comes last, so that a reset that was interrupted goes on.
@@ -83,8 +80,7 @@ class ResetContainer:
     view: ContainerView
 
 
-@dataclass(frozen=True, kw_only=True)
-class Resize:
+class Resize(FrozenStruct, kw_only=True):
     """Give the pod's cgroup and these running containers the resources that the specification says.
 
     What shrinks comes first. Empty ``containers``: those of the pod as a whole changed alone.
@@ -93,15 +89,13 @@ class Resize:
     containers: tuple[tuple[Container, ContainerView], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wait:
+class Wait(FrozenStruct, kw_only=True):
     """Nothing to do before ``until`` (by the clock of the decision) or before something changes."""
 
     until: float | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finish:
+class Finish(FrozenStruct, kw_only=True):
     """The pod is done: stop what is left of it."""
 
     failed: bool
@@ -112,8 +106,7 @@ class Finish:
 Action = StopSandbox | CreateSandbox | StartContainer | KillContainer | ResetContainer | Resize | Wait | Finish
 
 
-@dataclass(frozen=True, kw_only=True)
-class Decision:
+class Decision(FrozenStruct, kw_only=True):
     """What to do now, at least one action, and why."""
 
     actions: tuple[Action, ...]
@@ -126,15 +119,14 @@ class Decision:
         return self.actions[0]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WorkerState:
+class WorkerState(FrozenStruct, kw_only=True):
     """What the worker of a pod keeps from one decision to the next; the rest is what the runtime says.
 
     ``probes`` is by container ID.
     """
 
-    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
-    killed: Mapping[str, KillContainer] = field(default_factory=dict)
+    probes: Mapping[str, ProbeResult] = msgspec.field(default_factory=dict)
+    killed: Mapping[str, KillContainer] = msgspec.field(default_factory=dict)
     """By container ID: what this agent stops, or has stopped, because it was decided so."""
     actuated: Mapping[str, ResourceRequirements] | None = None
     """By container: the resources it was last given. ``None`` if nothing of this pod can be resized in place."""
@@ -142,9 +134,9 @@ class WorkerState:
     """The pod's own resources that its cgroup was last given."""
     previous: PodStatus | None = None
     """The status that was last reported: attempts of containers that the runtime has forgotten are counted in it."""
-    ended: Mapping[str, float] = field(default_factory=dict)
+    ended: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By container ID: when it ended, by the clock that decisions go by; of others the runtime's time of day counts."""
-    ran: Mapping[str, float] = field(default_factory=dict)
+    ran: Mapping[str, float] = msgspec.field(default_factory=dict)
     """By container ID: for how many seconds of that clock it ran, likewise."""
 
 

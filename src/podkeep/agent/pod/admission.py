@@ -11,7 +11,6 @@ import os
 import time
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +36,7 @@ from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.failpoints import reach
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.base.text import rfc3339
 from podkeep.cri.v1 import api_pb2
@@ -53,8 +53,7 @@ _NO_OBJECTS = StaticObjects(Sources())
 _SWITCH_ON = "switch it on in [agent] feature_gates, or make the pod without `hostUsers: false`"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Admitted:
+class Admitted(FrozenStruct, kw_only=True):
     """A pod that this process runs. ``lock`` is a descriptor that holds it; ``user_namespace`` is its own, if any."""
 
     uid: PodUID
@@ -69,8 +68,7 @@ class Admitted:
         os.close(self.lock)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
+class _Wanted(FrozenStruct, kw_only=True):
     """Which user namespace a pod is to get. ``id_map`` is the node's mapping as it is for this pod, if it gets that.
 
     ``kept``: what it has already.

@@ -9,7 +9,6 @@ that takes long and noting it in :attr:`WorkerState.killed` meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from podkeep.agent.backoff import HEALTHY_AFTER
 from podkeep.agent.convert.container import container_hash
@@ -35,6 +34,7 @@ from podkeep.agent.probes.model import NO_PROBES
 from podkeep.api.containers import Container, EphemeralContainer, ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import ContainerStatus, PodStatus
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import quantity
 
 _NS = 1e9
@@ -128,8 +128,7 @@ def as_container(ephemeral: EphemeralContainer) -> Container:
     return Container(**{name: getattr(ephemeral, name) for name in Container.__struct_fields__})
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Clock:
+class _Clock(FrozenStruct, kw_only=True):
     now: float
     deadline: float | None
     delay: Delay

@@ -10,11 +10,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import structs
 
 from podkeep.agent.convert import names
 from podkeep.agent.convert.container import (
@@ -55,6 +55,7 @@ from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, PodkeepError
 from podkeep.base.failpoints import reach
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.registries.docker_config import Keyring
 from podkeep.cri.v1 import api_pb2
 
@@ -65,8 +66,7 @@ _NO_HOST_PATH = ('""', "HostPath is empty")
 """How runtimes that do not know image volumes complain: to them it is a mount of no path (containerd 1.6, CRI-O)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerImages:
+class ContainerImages(FrozenStruct, kw_only=True):
     """The images of a container that are here: its own, and those of its volumes by their names."""
 
     image: LocalImage
@@ -272,7 +272,7 @@ class Starter:
         return await asyncio.to_thread(self._of(admitted).set_up, self._pod, self._sources, self._around(admitted))
 
     def _around(self, admitted: Admitted) -> Surroundings:
-        return replace(surroundings(self._node), user_namespace=admitted.user_namespace)
+        return structs.replace(surroundings(self._node), user_namespace=admitted.user_namespace)
 
     def _of(self, admitted: Admitted) -> PodVolumes:
         if self._pod_volumes is None:

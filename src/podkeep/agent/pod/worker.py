@@ -18,7 +18,6 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -67,6 +66,7 @@ from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base.concurrency.clock import SteadyClock
 from podkeep.base.concurrency.tasks import Tasks, on_thread
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.text import rfc3339
 from podkeep.cri.v1 import api_pb2
@@ -95,8 +95,7 @@ _REMOVAL_S = 0.2
 """Seconds between looks whether somebody asks for the pod's removal."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shared:
+class Shared(FrozenStruct, kw_only=True):
     """What an agent that goes on for ever gives to the worker of one pod.
 
     Such a worker adopts what an earlier process of the agent left, waits for a runtime that is away for as long as it
@@ -110,8 +109,7 @@ class Shared:
     report: Callable[[PodStatus], None]
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodResult:
+class PodResult(FrozenStruct, kw_only=True):
     """How a pod ended. ``exit_code`` is that of the container that failed first, 0 if none did."""
 
     exit_code: int

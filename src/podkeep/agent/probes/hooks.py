@@ -7,7 +7,8 @@ fails is stopped all the same.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+
+from msgspec import structs
 
 from podkeep.agent.events import Event, PodListener
 from podkeep.agent.metrics import HOOK_HTTP_FALLBACKS, HOOK_SLEEP_ENDED_EARLY
@@ -85,7 +86,7 @@ class Hooks:
             except http_get.PlainAnswer:
                 # What was meant for TLS is not sent in the clear.
                 headers = tuple(item for item in request.headers if item[0].lower() != "authorization")
-                await http_get.get(replace(request, scheme="http", headers=headers), None)
+                await http_get.get(structs.replace(request, scheme="http", headers=headers), None)
                 place = netloc.join(request.host, request.port)
                 text = f"request to HTTPS lifecycle hook {place} got HTTP response, retry with HTTP succeeded"
                 self._metrics.add(HOOK_HTTP_FALLBACKS)

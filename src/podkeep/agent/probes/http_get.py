@@ -12,15 +12,16 @@ import re
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
 from urllib.parse import quote, urljoin, urlsplit
 
 import h11
+from msgspec import structs
 
 from podkeep.agent.probes import dialing, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.api.containers import HTTPGetAction
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import netloc
 from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
@@ -49,8 +50,7 @@ class PlainAnswer(Unavailable):
     """A server that was asked over TLS answered without."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(FrozenStruct, kw_only=True):
     """A GET request. ``host`` and ``port`` are where it goes, ``target`` is what the first line has."""
 
     scheme: str
@@ -65,8 +65,7 @@ class Request:
         return f"{self.scheme}://{netloc.join(self.host, self.port)}{self.target}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Answer:
+class Answer(FrozenStruct, kw_only=True):
     """A response; ``body``: its first 10 kB."""
 
     status: int
@@ -180,7 +179,7 @@ def _redirect(asked: Request, answer: Answer) -> Request | None:
         return None
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         return None
-    return replace(
+    return structs.replace(
         asked,
         scheme=parts.scheme,
         host=parts.hostname,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 
 from podkeep.api.containers import Container, EphemeralContainer, Probe
+from podkeep.base.frozen import FrozenStruct
 
 
 class Kind(Enum):
@@ -27,16 +27,14 @@ class Verdict(Enum):
     """The probe could not be carried out, which says nothing about the container."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
+class Outcome(FrozenStruct, kw_only=True):
     """One run of a probe; ``text``: what it says for the event."""
 
     verdict: Verdict
     text: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProbeResult:
+class ProbeResult(FrozenStruct, kw_only=True):
     """What the probes of one attempt of a container found, after their thresholds.
 
     Each is ``None`` until its probe has an answer, and where there is no such probe: that is in the specification.
@@ -53,8 +51,7 @@ class ProbeResult:
 NO_PROBES = ProbeResult()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(FrozenStruct, kw_only=True):
     """One attempt of a container that is probed, or for which a hook runs."""
 
     container: Container | EphemeralContainer

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from msgspec import structs
 
 from podkeep.agent.probes.model import Kind, Verdict
 from podkeep.api.containers import Probe
+from podkeep.base.frozen import FrozenStruct
 
 _INITIAL = {Kind.STARTUP: None, Kind.READINESS: False, Kind.LIVENESS: True}
 """What counts before a probe has said anything (kubelet, ``newWorker``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Progress:
+class Progress(FrozenStruct, kw_only=True):
     """How far one probe of one attempt of a container is.
 
     ``result`` is what counts: whether it succeeds, ``None`` while that is not known. ``run`` is how often in a row it
@@ -44,7 +44,7 @@ def after(progress: Progress, kind: Kind, probe: Probe, verdict: Verdict) -> Pro
     run = progress.run + 1 if progress.last is success else 1
     threshold = probe.success_threshold if success else probe.failure_threshold
     if run < max(threshold, 1):
-        return replace(progress, last=success, run=run)
+        return structs.replace(progress, last=success, run=run)
     # A container that is about to be killed is left alone, and startup is proven or refuted once.
     held = kind is Kind.STARTUP or (kind is Kind.LIVENESS and not success)
     return Progress(result=success, last=success, run=0 if held else run, held=held)

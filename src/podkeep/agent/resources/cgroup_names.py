@@ -7,19 +7,18 @@ systemd    podkeep-burstable-pod1_2.slice
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from podkeep.agent.resources import qos
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodQOSClass
 from podkeep.base.config import Config
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.cgroup import systemd
 
 _LEVELS: Mapping[PodQOSClass, str] = {"Guaranteed": "", "Burstable": "burstable", "BestEffort": "besteffort"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodCgroup:
+class PodCgroup(FrozenStruct, kw_only=True):
     """The cgroup of a pod, and the one above it that pods of its class share; ``None`` if that is the root of all."""
 
     name: str

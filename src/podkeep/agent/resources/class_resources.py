@@ -9,13 +9,15 @@ every sandbox and container anew.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.resources.qos import qos_class
 from podkeep.api import class_resources as api
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed
 
 UNAVAILABLE = "ClassResourceUnavailable"
@@ -25,8 +27,7 @@ _SHOWN = 10
 """Classes, or containers, that a message names at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(FrozenStruct, kw_only=True):
     """What the node offers of one type at one level (CRI: ClassResourceInfo)."""
 
     classes: tuple[str, ...]
@@ -36,18 +37,16 @@ class Offer:
     """Whether the class of what exists cannot be changed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offers:
+class Offers(FrozenStruct, kw_only=True):
     """What the runtime reports (CRI: ResourcesInfo), by type, for pods and for containers."""
 
     reported: bool = False
     """False: an older or another runtime, which would pass over what it is asked for."""
-    pod: Mapping[str, Offer] = field(default_factory=dict)
-    container: Mapping[str, Offer] = field(default_factory=dict)
+    pod: Mapping[str, Offer] = msgspec.field(default_factory=dict)
+    container: Mapping[str, Offer] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refusal:
+class Refusal(FrozenStruct, kw_only=True):
     """Why the node cannot take a pod on, and what to do about it."""
 
     message: str

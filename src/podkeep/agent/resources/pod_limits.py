@@ -6,10 +6,12 @@ Rules: pkg/kubelet/cm (ResourceConfigForPod, the QoS container manager, node all
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.resources import machine, qos, requests
 from podkeep.api.pod import Pod
+from podkeep.base.frozen import FrozenStruct
 
 _SHARES = (2, 262_144)
 _WEIGHTS = (1, 10_000)
@@ -17,15 +19,14 @@ _UNLIMITED = 1 << 60
 """From so many bytes on, a limit of memory is none: version 1 has the largest number of pages there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CgroupLimits:
+class CgroupLimits(FrozenStruct, kw_only=True):
     """Limits in the kernel's units; ``None``: as it is. ``quota_us`` 0: no limit of CPU time."""
 
     shares: int | None = None
     quota_us: int | None = None
     memory: int | None = None
     pids: int | None = None
-    hugepages: Mapping[str, int] = field(default_factory=dict)
+    hugepages: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Bytes by page size, ``2MB``."""
 
 

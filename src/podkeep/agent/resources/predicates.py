@@ -8,8 +8,9 @@ or the facts (``node.py``, ``node_status``, ``eviction``).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from podkeep.agent.resources import critical, preemption, requests
 from podkeep.agent.resources.node_selection import NO_EXECUTE, NO_SCHEDULE, Taint, selects, tolerates, untolerated
@@ -18,6 +19,7 @@ from podkeep.api.class_resources import containers
 from podkeep.api.containers import is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.validation.objects import SAFE_SYSCTLS
+from podkeep.base.frozen import FrozenStruct
 
 EVICTED = "Evicted"
 NODE_SHUTDOWN = "NodeShutdown"
@@ -30,14 +32,13 @@ _MEMORY_TAINT = Taint("node.kubernetes.io/memory-pressure", "", NO_SCHEDULE)
 _ANY_ADDRESS = "0.0.0.0"
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(FrozenStruct, kw_only=True):
     """What admission knows of the node. ``allocatable`` in the units of ``requests``; without a name: not limited."""
 
     name: str
     labels: Mapping[str, str]
     taints: Sequence[Taint] = ()
-    allocatable: Mapping[str, int] = field(default_factory=dict)
+    allocatable: Mapping[str, int] = msgspec.field(default_factory=dict)
     conditions: Sequence[str] = ()
     """Those of node pressure that hold, in the order in which a kubelet lists them (eviction manager)."""
     supplemental_groups_policy: bool = True
@@ -49,16 +50,14 @@ class NodeFacts:
     shutting_down: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rejection:
+class Rejection(FrozenStruct, kw_only=True):
     """Why the node does not take a pod on: the reason and message of its event and, after a prefix, of its status."""
 
     reason: str
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Preempt:
+class Preempt(FrozenStruct, kw_only=True):
     """The pod may run once these pods are ended (``preemption.MESSAGE``); it is critical and there is no room."""
 
     pods: tuple[Pod, ...]

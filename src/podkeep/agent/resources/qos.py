@@ -6,12 +6,14 @@ The figures are the kubelet's, so that a pod weighs the same on every node.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.resources import critical, requests
 from podkeep.api.containers import Container, ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodQOSClass
+from podkeep.base.frozen import FrozenStruct
 
 PERIOD_US = 100_000
 """Over which a CPU quota is counted (kubelet: cpuCFSQuotaPeriod)."""
@@ -24,8 +26,7 @@ _MIN_SHARES = 2
 _MAX_SHARES = 262_144
 
 
-@dataclass(frozen=True, kw_only=True)
-class LinuxResources:
+class LinuxResources(FrozenStruct, kw_only=True):
     """Limits of one container in the kernel's units; 0 means no limit (CRI: LinuxContainerResources)."""
 
     cpu_period_us: int
@@ -33,7 +34,7 @@ class LinuxResources:
     cpu_shares: int
     memory_limit_bytes: int
     oom_score_adj: int
-    hugepage_limits: Mapping[str, int] = field(default_factory=dict)
+    hugepage_limits: Mapping[str, int] = msgspec.field(default_factory=dict)
     """Bytes by page size as CRI spells it, ``2MB``; 0 is a limit here."""
     ends_whole: bool = False
     """Where memory runs out, all its processes are ended, as cgroup version 2 can (memory.oom.group)."""

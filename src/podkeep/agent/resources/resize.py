@@ -7,7 +7,6 @@ as a whole, KEP-3008 for classes. What is granted is the pod's specification as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -16,6 +15,7 @@ from podkeep.agent.resources import requests
 from podkeep.api.containers import Container, ResourceRequirements, is_sidecar
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition
+from podkeep.base.frozen import FrozenStruct
 
 PENDING, IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
 DEFERRED, INFEASIBLE, ERROR = "Deferred", "Infeasible", "Error"
@@ -28,8 +28,7 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
     pod: ResourceRequirements | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refused:
+class Refused(FrozenStruct, kw_only=True):
     """Why a change is not granted now. ``kind`` is the reason of the condition, ``reason`` that of the event's text."""
 
     kind: Literal["Deferred", "Infeasible"]

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import structs
 
 from podkeep.agent.resources import cgroup_names, pod_limits, podcgroups, qos, requests, resize
 from podkeep.agent.resources import class_messages as convert
@@ -19,14 +20,14 @@ from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 
 _NOTHING = ResourceRequirements()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Running:
+class Running(FrozenStruct, kw_only=True):
     """A container that runs, by its ID, and what its specification says now."""
 
     id: str
@@ -62,7 +63,7 @@ class Resizer:
         await self._require_memory(pod, had, running, wanted, now)
         await asyncio.to_thread(podcgroups.update, root, pod, larger(wanted, now))
         # Only CPU and memory can be changed while a pod runs (KEP-1287).
-        return replace(wanted, hugepages={}, pids=None)
+        return structs.replace(wanted, hugepages={}, pids=None)
 
     async def container(self, pod: Pod, had: Allocation, running: Running) -> None:
         """Give one container its resources, and its classes if they changed.

@@ -6,12 +6,14 @@ Rules: pkg/kubelet/eviction (helpers.go, api/types.go). A signal is an amount of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+from msgspec import structs
 
 from podkeep.agent.resources import requests
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import quantity
 
 MEMORY = "memory.available"
@@ -49,8 +51,7 @@ CONDITIONS: Mapping[str, Condition] = {
 _ALLOWED = f"the signals are {', '.join(name for name in RESOURCES if name != ALLOCATABLE_MEMORY)}"
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(FrozenStruct):
     """An amount as it was given (``text``), or a part of the capacity between 0 and 1."""
 
     text: str = ""
@@ -67,8 +68,7 @@ class Value:
         return shown(signal, self.of(capacity))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threshold:
+class Threshold(FrozenStruct, kw_only=True):
     """Less than ``value`` of ``signal`` is too little. ``grace`` in seconds; ``None``: a hard threshold."""
 
     signal: str
@@ -82,8 +82,7 @@ class Threshold:
         return not self.grace
 
 
-@dataclass(frozen=True, kw_only=True)
-class Observation:
+class Observation(FrozenStruct, kw_only=True):
     """How much of something there is, in bytes or by number; ``time`` (seconds) is when it was measured."""
 
     available: int
@@ -120,11 +119,13 @@ def read(agent: AgentConfig) -> tuple[Threshold, ...]:
                 f"{threshold.signal}",
                 hint=f'write eviction_soft_grace_period = {{"{threshold.signal}" = 90.0}}, in seconds',
             )
-        found.append(replace(threshold, grace=grace))
-    found = [replace(item, reclaim=reclaim.get(item.signal)) for item in found]
+        found.append(structs.replace(threshold, grace=grace))
+    found = [structs.replace(item, reclaim=reclaim.get(item.signal)) for item in found]
     if "pods" in agent.enforce_node_allocatable:
         # What the limit of all pods together is for memory is a threshold like that of the machine.
-        found += [replace(item, signal=ALLOCATABLE_MEMORY) for item in found if item.signal == MEMORY and item.is_hard]
+        found += [
+            structs.replace(item, signal=ALLOCATABLE_MEMORY) for item in found if item.signal == MEMORY and item.is_hard
+        ]
     return tuple(found)
 
 
@@ -140,7 +141,7 @@ def for_filesystems(
     # Writable layers are with the images, or on the file system of the agent's directory.
     disk, inodes = (IMAGEFS, IMAGEFS_INODES) if images_apart and not layers_apart else (NODEFS, NODEFS_INODES)
     made = {disk: CONTAINERFS, inodes: CONTAINERFS_INODES}
-    return (*kept, *(replace(item, signal=made[item.signal]) for item in kept if item.signal in made))
+    return (*kept, *(structs.replace(item, signal=made[item.signal]) for item in kept if item.signal in made))
 
 
 def met(

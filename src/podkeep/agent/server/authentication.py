@@ -11,11 +11,14 @@ import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+import msgspec
+from msgspec import structs
 
 from podkeep.agent.server.ttl_cache import TtlCache
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.messages import Refused, Request
 
 log = logging.getLogger(__name__)
@@ -30,14 +33,13 @@ Review = Callable[[Mapping[str, Any]], Awaitable[Mapping[str, Any]]]
 """Creates a review with a ``spec`` and returns its ``status``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class User:
+class User(FrozenStruct, kw_only=True):
     """Who asks (``authentication.k8s.io/v1`` ``UserInfo``)."""
 
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
-    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extra: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 NOBODY = User(name="system:anonymous", groups=("system:unauthenticated",))
@@ -64,7 +66,7 @@ def certified(certificate: Mapping[str, Any] | None) -> User | None:
 def _authenticated(user: User) -> User:
     if user.name == NOBODY.name or AUTHENTICATED in user.groups:
         return user
-    return replace(user, groups=(*user.groups, AUTHENTICATED))
+    return structs.replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
 def reviewed(status: Mapping[str, Any]) -> User | None:

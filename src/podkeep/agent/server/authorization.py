@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Literal
 
 from podkeep.agent.server.authentication import Review, User
 from podkeep.agent.server.ttl_cache import TtlCache
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.messages import Refused
 
 log = logging.getLogger(__name__)
@@ -33,8 +33,7 @@ _RUNS = ("/exec", "/attach", "/portForward", "/run")
 """Paths that need ``create`` with any method: WebSockets ask with GET, and reading is not running commands."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(FrozenStruct, kw_only=True):
     """What a request is for: a verb on any of these subresources of the node will do."""
 
     verb: str
@@ -55,8 +54,7 @@ def wanted(method: str, path: str) -> Wanted:
     return Wanted(verb=verb, subresources=(*fine[:1], own))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Question:
+class _Question(FrozenStruct, kw_only=True):
     user: str
     uid: str
     groups: tuple[str, ...]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -25,6 +24,7 @@ from podkeep.agent.server.paths import Path
 from podkeep.api.pod import Pod
 from podkeep.base import process_metrics
 from podkeep.base.errors import PodkeepError, Unimplemented, reason_of
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.metrics import CONTENT_TYPE, text_of
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -41,8 +41,7 @@ _STREAMED = frozenset({"exec", "attach", "portForward", "run", "containerLogs", 
 """What ``enable_debugging_handlers`` switches."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(FrozenStruct, kw_only=True):
     """How the endpoints behave (KubeletConfiguration)."""
 
     debugging_handlers: bool = True
@@ -53,8 +52,7 @@ class Settings:
     """Directory for checkpoints of containers; empty: there are none."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Endpoints:
+class Endpoints(FrozenStruct, kw_only=True):
     """Answers requests.
 
     :ivar configuration: returns what ``/configz`` shows, in KubeletConfiguration's form.
@@ -70,7 +68,7 @@ class Endpoints:
     configuration: Callable[[], Mapping[str, Any]]
     checks: tuple[health.Check, ...] = ()
     settings: Settings = Settings()
-    readers: logs.Readers = field(default_factory=logs.Readers)
+    readers: logs.Readers = msgspec.field(default_factory=logs.Readers)
 
     async def answer(self, request: Request) -> Answer:
         try:
@@ -339,8 +337,7 @@ class Endpoints:
 Respond = Callable[[Endpoints, Request, Path, tuple[str, ...]], Awaitable[Answer]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Route:
+class _Route(FrozenStruct, kw_only=True):
     """``parts``: how many parts of the path may follow."""
 
     answer: Respond

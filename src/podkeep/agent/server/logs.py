@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -22,6 +21,7 @@ from podkeep.api.status import ContainerStatus, PodStatus
 from podkeep.base.concurrency.tasks import on_thread
 from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import RUNTIME_NAME
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -43,8 +43,7 @@ _TRUE = frozenset({"true", "1", "t", "T", "TRUE", "True"})
 _FALSE = frozenset({"", "false", "0", "f", "F", "FALSE", "False"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogOptions:
+class LogOptions(FrozenStruct, kw_only=True):
     """What of a log is asked for (``v1.PodLogOptions``)."""
 
     follow: bool = False
@@ -208,8 +207,7 @@ class Readers:
                 del self._counts[namespace]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share:
+class Share(FrozenStruct, kw_only=True):
     """What one log may take that is being read. Times are in seconds."""
 
     counts: Mapping[str, int]

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.cgroup import cgroup_files
 from podkeep.kernel.cgroup.cgroup_files import Psi
 from podkeep.kernel.network import netdev
@@ -23,8 +23,7 @@ _IGNORED = ("lo", "veth", "docker", "nerdctl", "cbr")
 PROC = Path("/proc")
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeUsage:
+class NodeUsage(FrozenStruct, kw_only=True):
     """Sizes in bytes."""
 
     cpu_ns: int

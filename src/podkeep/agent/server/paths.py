@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.messages import Head, Refused
 
 _MAX_FIELDS = 10_000
@@ -19,8 +19,7 @@ _OF_PODS = frozenset({"run", "exec", "attach", "portForward", "containerLogs", "
 _LONG = frozenset({"exec", "attach", "portForward"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Path:
+class Path(FrozenStruct, kw_only=True):
     """``parts`` are decoded; none is empty, ``.`` or ``..``, or has a slash in it."""
 
     parts: tuple[str, ...]

@@ -7,12 +7,12 @@ where the runtime says nothing, there is nothing. What is added here: sizes of l
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from podkeep.agent.server.node_usage import NodeUsage
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.cgroup.cgroup_files import Psi
@@ -23,8 +23,7 @@ Json = dict[str, Any]
 _DEFAULT_INTERFACE = "eth0"
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileSystem:
+class FileSystem(FrozenStruct, kw_only=True):
     """A file system: sizes in bytes; ``moment`` in nanoseconds since 1970."""
 
     moment: int
@@ -34,16 +33,14 @@ class FileSystem:
     inodes_free: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(FrozenStruct, kw_only=True):
     """What something takes of a file system."""
 
     used_bytes: int
     inodes: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class VolumeUsage:
+class VolumeUsage(FrozenStruct, kw_only=True):
     """A volume of a pod. ``claim``: name of its PersistentVolumeClaim; empty: it goes with the pod."""
 
     name: str
@@ -53,8 +50,7 @@ class VolumeUsage:
     in_memory: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodDisk:
+class PodDisk(FrozenStruct, kw_only=True):
     """What a pod takes of the node's disk beside its containers' writable layers.
 
     ``logs`` are by container; ``other``: /etc/hosts and what else of the pod is a file of the agent.
@@ -175,8 +171,7 @@ def _network(message: api_pb2.NetworkUsage) -> Json:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class Inventory:
+class Inventory(FrozenStruct, kw_only=True):
     """What the statistics of pods are completed with.
 
     ``created``: when each sandbox and each running container was created, by ID, in nanoseconds since 1970. What is
@@ -252,8 +247,7 @@ def _ephemeral(containers: Sequence[api_pb2.ContainerStats], disk: PodDisk, root
     return fs_stats(root, total)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NodeFacts:
+class NodeFacts(FrozenStruct, kw_only=True):
     """The node itself. ``started`` is when it was booted, in nanoseconds since 1970, as is ``moment``."""
 
     name: str

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from podkeep.agent.convert.names import CONTAINER_NAME, POD_UID, with_labels
 from podkeep.base.errors import NotFound, PodkeepError, ResourceExhausted, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.backend import Address, Backend
@@ -24,8 +24,7 @@ _DROPPED = frozenset({"authorization", "connection", "content-length", "expect",
 _RETRY_AFTER_S = 60
 
 
-@dataclass(frozen=True, kw_only=True)
-class Streams:
+class Streams(FrozenStruct, kw_only=True):
     """Which streams of a command a client wants."""
 
     stdin: bool

@@ -24,6 +24,7 @@ from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base import atomicfile
 from podkeep.base.errors import DataLoss, InvalidArgument, PodkeepError, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
 
@@ -42,8 +43,7 @@ _NOTHING = (NO_ID, NO_ID + 1)
 """A series of units that is beyond all there are."""
 
 
-@dataclass(frozen=True, kw_only=True, order=True)
-class Block:
+class Block(FrozenStruct, kw_only=True, order=True):
     """``length`` host IDs from ``first`` on, of users and of groups: those of one pod, from its ID 0 on."""
 
     first: int

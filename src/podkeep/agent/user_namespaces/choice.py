@@ -7,7 +7,6 @@ for; only a pod that says nothing is defaulted to the node's (KEP-127 draft, ris
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from podkeep.api.containers import Container, EphemeralContainer
@@ -15,6 +14,7 @@ from podkeep.api.feature_gates import NO_HOST_DEFAULTING, FeatureGates
 from podkeep.api.pod import Pod
 from podkeep.api.structs import json_name
 from podkeep.api.volumes import Volume
+from podkeep.base.frozen import FrozenStruct
 
 _POWERLESS = frozenset({"SYS_TIME", "SYS_MODULE", "MKNOD", "ALL"})
 """Capabilities that a process has in the node's user namespace or not at all, and what adds them with all others."""
@@ -34,8 +34,7 @@ class Outcome(Enum):
     NODE_MAPPING = auto()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(FrozenStruct, kw_only=True):
     """What was decided. ``triggers`` say why a pod that asked for nothing shares the node's user namespace."""
 
     outcome: Outcome
@@ -47,8 +46,7 @@ class Choice:
         return self.outcome is not Outcome.HOST
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoundSource:
+class BoundSource(FrozenStruct, kw_only=True):
     """What is behind a claim: the field of the PersistentVolume that says what it is (``local``, ``nfs``)."""
 
     kind: str

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec import structs
 
 from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
@@ -40,8 +41,8 @@ def read(uids: str, gids: str) -> IdMap | None:
             raise InvalidArgument(f"{other} is given without {name}", hint="give both, or neither")
     id_map = IdMap(uids=_extents(uids, _NAMES[0]), gids=_extents(gids, _NAMES[1]))
     # Each side for itself, so that the message can name the flag.
-    _check(replace(id_map, gids=_ANY), id_map.uids, _NAMES[0])
-    _check(replace(id_map, uids=_ANY), id_map.gids, _NAMES[1])
+    _check(structs.replace(id_map, gids=_ANY), id_map.uids, _NAMES[0])
+    _check(structs.replace(id_map, uids=_ANY), id_map.gids, _NAMES[1])
     return id_map
 
 
@@ -115,7 +116,7 @@ def with_fs_group(id_map: IdMap, group: int) -> IdMap:
             f"fsGroup {group} is the group of the node that the pod's GID 0 is mapped to, which must stay mapped",
             hint="choose another fsGroup, or set `hostUsers: true`",
         )
-    found = replace(id_map, gids=tuple(sorted((*rest, wanted), key=lambda item: item.container_id)))
+    found = structs.replace(id_map, gids=tuple(sorted((*rest, wanted), key=lambda item: item.container_id)))
     try:
         found.validate()
     except InvalidArgument as error:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from podkeep.agent.user_namespaces.blocks import Block
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.namespace import idmap
 from podkeep.kernel.namespace.idmap import IdMap
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodUserNamespace:
+class PodUserNamespace(FrozenStruct, kw_only=True):
     """A user namespace that a pod has for itself; a pod that shares the node's has none of these.
 
     :ivar id_map: which IDs of the pod are which of the node.

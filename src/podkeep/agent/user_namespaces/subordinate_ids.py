@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed, printable
 from podkeep.kernel.process import users
 
@@ -28,8 +28,7 @@ _ULONG_BITS = 64
 _SHOWN = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Granted:
+class Granted(FrozenStruct, kw_only=True):
     """``count`` host IDs from ``first`` on that ``file`` gives to ``user``, a name or a number."""
 
     file: str

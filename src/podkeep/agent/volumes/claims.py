@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +19,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.scheduling import NodeSelector
 from podkeep.api.volumes import HostPathVolumeSource, Volume
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import quoted
 
 _PROTECTION = "kubernetes.io/pvc-protection"
@@ -99,8 +99,7 @@ class _Volume(msgspec.Struct, frozen=True, kw_only=True):
     spec: _VolumeSpec = _VolumeSpec()
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoundVolume:
+class BoundVolume(FrozenStruct, kw_only=True):
     """The volume behind a claim: a directory, or with ``block`` a device of the node.
 
     ``group`` is one that every container of the pod gets (annotation ``pv.beta.kubernetes.io/gid``); ``exclusive``

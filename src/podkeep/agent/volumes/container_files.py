@@ -8,8 +8,9 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec import structs
 
 from podkeep.agent import sub_path
 from podkeep.agent.convert.container import PlannedImage, PlannedMount
@@ -87,7 +88,7 @@ def mounts(
         _make_termination_log(log, owner)
         planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
     # Files and volumes that were made for the pod get its label; what it only refers to keeps its own label.
-    return [replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
+    return [structs.replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
 
 
 def _is_own(mount: PlannedMount, directory: PodDir) -> bool:
@@ -108,7 +109,7 @@ def recursive(container: Container, planned: Sequence[PlannedMount], *, possible
         mode = None if mount is None else mount.recursive_read_only
         if mount is not None and mode in {"Enabled", "IfPossible"}:
             _check_recursive(mount, possible=possible)
-            item = replace(item, recursive_read_only=possible and item.image is None)
+            item = structs.replace(item, recursive_read_only=possible and item.image is None)
         result.append(item)
     return result
 

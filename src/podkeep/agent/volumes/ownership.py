@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from podkeep.base.errors import KernelCallError, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.openat import Found
 from podkeep.kernel.namespace.idmap import IdMap, IdMapping
@@ -33,8 +34,7 @@ _LEAVE = -1
 """An ID that chown(2) leaves as it is."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Owners:
+class Owners(FrozenStruct, kw_only=True):
     """Whom the files of a pod's volumes belong to on disk.
 
     :ivar id_map: the pod's mapping, if its volumes are mounted plainly; ``None``: owners on disk are what they would be

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -26,13 +25,13 @@ from podkeep.api.volumes import (
     VolumeProjection,
 )
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 
 _TOKEN_MODE = 0o600
 """Of a token that belongs to a user or a group of the pod; a group's may be read by it, too (``ownership``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class File:
+class File(FrozenStruct, kw_only=True):
     """Content and permission bits of one file in a volume, and its owner; root's if it has none."""
 
     data: bytes
@@ -105,8 +104,7 @@ def token_user(pod: Pod) -> int | None:
     return users.pop() if len(users) == 1 else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Node:
+class _Node(FrozenStruct, kw_only=True):
     """What files are made of."""
 
     pod: Pod

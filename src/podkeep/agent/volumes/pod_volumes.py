@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.objects.sources import Sources
@@ -24,6 +23,7 @@ from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 
 _FIRST_S = 0.5
 _MOST_S = 122.0
@@ -33,8 +33,7 @@ _NOT_PROCESSED_S = 10.0
 _REASON = "FailedMount"
 
 
-@dataclass(frozen=True, kw_only=True)
-class VolumeFailure:
+class VolumeFailure(FrozenStruct, kw_only=True):
     """Why a volume is not ready. ``processed`` is false if it is not even known what to mount."""
 
     volume: str

@@ -14,8 +14,9 @@ import posixpath
 import stat
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir
@@ -27,6 +28,7 @@ from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, paylo
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 
 _PLUGINS = {
@@ -48,8 +50,7 @@ _DIRECTORY_MODE = 0o755
 _SETUP = "MountVolume.SetUp"
 
 
-@dataclass(frozen=True, kw_only=True)
-class MountedVolume:
+class MountedVolume(FrozenStruct, kw_only=True):
     """A volume that is ready: where it is on the node, and whether containers may only read it.
 
     With ``device`` it is a block device, for ``volumeDevices``. ``group`` is one more group of every container.
@@ -66,16 +67,15 @@ class MountedVolume:
     owners: Owners = UNCHANGED
 
 
-@dataclass(frozen=True, kw_only=True)
-class Surroundings:
+class Surroundings(FrozenStruct, kw_only=True):
     """What volumes have to know of the node: name, labels, and ``allocatable``, what it has for pods by resource.
 
     And of the pod's place on it: ``user_namespace``, the pod's own; ``None`` if it shares the node's.
     """
 
     node_name: str = ""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    allocatable: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = msgspec.field(default_factory=dict)
+    allocatable: Mapping[str, str] = msgspec.field(default_factory=dict)
     images: bool = True
     """Whether volumes may be images (feature gate ImageVolume)."""
     user_namespace: PodUserNamespace | None = None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
+
+import msgspec
 
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.apiserver.meta.objects import Object
+from podkeep.base.frozen import FrozenStruct
 
 
 class Operation(StrEnum):
@@ -19,8 +21,7 @@ class Operation(StrEnum):
     DELETE = "DELETE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attributes:
+class Attributes(FrozenStruct, kw_only=True):
     """What admission decides about. ``value`` may be changed by mutating plugins; None for a deletion.
 
     Plugins add to ``warnings``, which the client gets, and to ``annotations`` of the request's audit record.
@@ -32,8 +33,8 @@ class Attributes:
     old: Object | None
     user: User = NOBODY
     dry_run: bool = False
-    warnings: list[str] = field(default_factory=list)
-    annotations: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Admission(Protocol):

@@ -8,7 +8,6 @@ binding stays; what is missing comes back, unless the annotation says ``false``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -19,6 +18,7 @@ from podkeep.apiserver.auth.rbac import CLUSTER_ROLES, GROUP, aggregated_rules, 
 from podkeep.apiserver.auth.rules import Part, Rule, parts
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object, metadata
+from podkeep.base.frozen import FrozenStruct
 
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 _LABELS = {"kubernetes.io/bootstrapping": "rbac-defaults"}
@@ -30,8 +30,7 @@ _KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(FrozenStruct):
     """What is to be written. ``old`` is what is there; ``recreate``: it cannot be changed into ``value``."""
 
     plural: str

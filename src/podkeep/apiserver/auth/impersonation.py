@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 from podkeep.apiserver.auth.interfaces import Authorizer, RequestAttributes
@@ -17,6 +16,7 @@ from podkeep.apiserver.auth.user import (
     service_account_of,
 )
 from podkeep.apiserver.meta.status import bad_request
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.messages import Head
 
 _USER = "impersonate-user"
@@ -28,8 +28,7 @@ MAX_PARTS = 1_000
 """Groups and other values that one request may ask for; each is authorized."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class _Part(FrozenStruct, kw_only=True):
     """One of the things that are asked for: a kind, as ``ObjectReference`` names it, and what is to be allowed."""
 
     kind: str

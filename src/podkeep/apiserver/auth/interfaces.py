@@ -6,15 +6,14 @@ body is read.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol
 
 from podkeep.apiserver.auth.user import User
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.messages import Request
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestAttributes:
+class RequestAttributes(FrozenStruct, kw_only=True):
     """What a request would do (apiserver: ``authorizer.Attributes``).
 
     ``verb`` is one of Kubernetes' (``get``, ``list``, ``watch``, ``create``, ``update``, ``patch``, ``delete``,
@@ -35,8 +34,7 @@ class RequestAttributes:
     field_selector: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(FrozenStruct):
     """Whether a request is allowed. ``reason`` is for the answer and the audit log; it may be empty.
 
     ``denied`` is a refusal that no other authorizer overrules; without it, and not ``allowed``, the next one is asked.

@@ -11,13 +11,13 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 
 MAX_CHARACTERS = 16 << 10
 """Of a token; those of service accounts have some 1,200."""
@@ -35,14 +35,13 @@ class InvalidToken(Exception):
     """A token that is not taken; the text is for whoever asks about it (TokenReview), never the token itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerificationKey:
+class VerificationKey(FrozenStruct, kw_only=True):
     """A public key. ``identifier`` is that of ``kid``; ``verify`` tells whether a signature is right."""
 
     identifier: str
     algorithm: str
     verify: Callable[[bytes, bytes], bool]
-    numbers: Mapping[str, str] = field(default_factory=dict)
+    numbers: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What the key consists of, as members of a JSON Web Key (RFC 7518, section 6)."""
 
     @property
@@ -51,8 +50,7 @@ class VerificationKey:
         return {"use": "sig", "kid": self.identifier, "alg": self.algorithm, **self.numbers}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SigningKey:
+class SigningKey(FrozenStruct, kw_only=True):
     """A private key, and the public one of it."""
 
     public: VerificationKey

@@ -22,6 +22,7 @@ from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import ChangingLister, Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import quote
 
 LEASE_NAMESPACE = "kube-node-lease"
@@ -66,8 +67,7 @@ class _NamingPod(msgspec.Struct, frozen=True):
     spec: _PodSpec = _PodSpec()
 
 
-@dataclass(frozen=True, slots=True)
-class _Pod:
+class _Pod(FrozenStruct):
     """What the index keeps of a pod. ``shape`` is what changes if its references may have."""
 
     node: str
@@ -75,8 +75,7 @@ class _Pod:
     references: tuple[Ref, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Volume:
+class _Volume(FrozenStruct):
     claim: tuple[str, str]
     secrets: tuple[tuple[str, str], ...]
 

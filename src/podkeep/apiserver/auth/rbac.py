@@ -21,6 +21,7 @@ from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import ChangingLister, Lister
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.meta.status import StatusError, not_found
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import aggregated, quote
 
 GROUP = "rbac.authorization.k8s.io"
@@ -54,8 +55,7 @@ class RoleRef(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(FrozenStruct):
     """A role that a user has by a binding, which names the user or a group of theirs."""
 
     role: RoleRef
@@ -75,8 +75,7 @@ class _Subject(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Granted:
+class _Granted(FrozenStruct):
     """The rules that a user has in one namespace, by what grants them, and what is wrong with other roles."""
 
     rules: tuple[tuple[Grant, tuple[Rule, ...]], ...]

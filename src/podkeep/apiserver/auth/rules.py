@@ -6,12 +6,12 @@ Whoever writes a role may grant only what the rules of their own roles cover.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import chain, product
 from math import prod
 from typing import Any, NamedTuple
 
 from podkeep.apiserver.auth.interfaces import RequestAttributes
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import quote
 
 ALL = "*"
@@ -38,8 +38,7 @@ class Part(NamedTuple):
     url: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(FrozenStruct):
     """A rule as a role has it. Nothing is made of it in advance: a role may have thousands, for a single request."""
 
     value: Mapping[str, Any]

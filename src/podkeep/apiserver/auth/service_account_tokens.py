@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -21,6 +20,7 @@ from podkeep.apiserver.auth.tokens import TokenUser
 from podkeep.apiserver.auth.user import User, service_account_groups, service_account_name
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import metadata
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
 # That of kube-apiserver (go-jose: DefaultLeeway).
@@ -64,8 +64,7 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 _claims = msgspec.json.Decoder(Claims).decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Binding:
+class Binding(FrozenStruct, kw_only=True):
     """What a token is made for: the objects, as they are stored. At most one of pod and secret."""
 
     account: Mapping[str, Any]

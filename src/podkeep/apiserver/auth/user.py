@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
+from msgspec import structs
 
 from podkeep.api import names
+from podkeep.base.frozen import FrozenStruct
 
 ADMIN = "kubernetes-admin"
 """Root of this machine, and whoever has ``admin.conf``."""
@@ -27,14 +30,13 @@ SYSTEM_NAMESPACE = "kube-system"
 _CONTROL_PLANE = frozenset({"system:kube-controller-manager", "system:kube-scheduler"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class User:
+class User(FrozenStruct, kw_only=True):
     """Who asks."""
 
     name: str
     uid: str = ""
     groups: tuple[str, ...] = ()
-    extra: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extra: Mapping[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
 
 
 NOBODY = User(name=ANONYMOUS, groups=(UNAUTHENTICATED,))
@@ -44,7 +46,7 @@ def authenticated(user: User) -> User:
     """Return a user with the group of everybody who has shown who they are (apiserver: ``AuthenticatedGroupAdder``)."""
     if user.name == ANONYMOUS or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
         return user
-    return replace(user, groups=(*user.groups, AUTHENTICATED))
+    return structs.replace(user, groups=(*user.groups, AUTHENTICATED))
 
 
 def node_of(user: User) -> str | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from sys import intern
@@ -21,6 +20,7 @@ from podkeep.apiserver.auth.user import (
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.storage.records import Event, EventType, Key
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
 Item: TypeAlias = Hashable
@@ -80,8 +80,7 @@ class Change:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Create:
+class Create(FrozenStruct, kw_only=True):
     """An object to be created; ``resource`` is the name that the store has."""
 
     resource: str
@@ -89,8 +88,7 @@ class Create:
     value: Object
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patch:
+class Patch(FrozenStruct, kw_only=True):
     """A merge patch. With ``metadata.resourceVersion`` or ``metadata.uid`` in it, it is for that revision or object."""
 
     resource: str
@@ -100,8 +98,7 @@ class Patch:
     subresource: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delete:
+class Delete(FrozenStruct, kw_only=True):
     """An object to be deleted, if it has this uid, and this revision if one is given."""
 
     resource: str
@@ -113,8 +110,7 @@ class Delete:
     grace_period: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bind:
+class Bind(FrozenStruct, kw_only=True):
     """A pod to be bound to a node, if it has this uid (``pods/binding``)."""
 
     namespace: str
@@ -126,8 +122,7 @@ class Bind:
 Write: TypeAlias = Create | Patch | Delete | Bind
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Plan(FrozenStruct, kw_only=True):
     """What is to be written: ``writes`` in any order, and when all of them are done ``then``.
 
     The item is looked at again ``after`` so many seconds; None: when something changes.

@@ -7,7 +7,6 @@ budget is in ``endpoints/evictions.py``. A pod that was to be disrupted, and sta
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -32,6 +31,7 @@ from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import has_condition
 from podkeep.apiserver.meta.selectors import LabelSelector
 from podkeep.apiserver.storage.records import Key
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
 PODS, BUDGETS = "pods", "policy/poddisruptionbudgets"
@@ -66,8 +66,7 @@ class _Uncountable(Exception):
     """It cannot be known how many pods there should be."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class Expected(FrozenStruct, kw_only=True):
     """How many pods there should be, and how many of them have to be healthy."""
 
     pods: int

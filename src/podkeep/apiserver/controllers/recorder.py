@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import Create, Patch, Write, revised
 from podkeep.apiserver.controllers.event_expiry import EVENTS, last_seen
 from podkeep.apiserver.meta.lister import Lister
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
 REPEATED = timedelta(minutes=5)
@@ -21,8 +21,7 @@ _MAX_BASE = 220
 """Characters of the object's name that are kept in that of the event."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(FrozenStruct, kw_only=True):
     """What an event says. ``kind`` is ``Normal`` or ``Warning``, ``action`` what was done or tried.
 
     :param about: kind of the object that it is about, of ``api_version``.

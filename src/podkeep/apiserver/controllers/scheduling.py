@@ -16,6 +16,7 @@ from podkeep.apiserver.admission.pod_specs import containers
 from podkeep.apiserver.kinds.pods.resources import aggregate
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.selectors import LabelSelector, Requirement
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import quantity
 
 Fields: TypeAlias = Mapping[str, Any]
@@ -55,8 +56,7 @@ class ClassRequest(NamedTuple):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AffinityTerm:
+class AffinityTerm(FrozenStruct):
     """Pods that a pod wants to run beside, or not: by labels and namespace, on nodes that share a label's value."""
 
     topology_key: str
@@ -85,8 +85,7 @@ class PodNeeds:
     spec: Fields = field(compare=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeState:
+class NodeState(FrozenStruct, kw_only=True):
     """What matters about a node, in the units of :class:`PodNeeds`."""
 
     name: str

@@ -6,12 +6,12 @@ Routing, discovery and OpenAPI read it.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from podkeep.apiserver.kinds.access import reviews
 from podkeep.apiserver.kinds.resources import Resource
 from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.schema.table import Kind
+from podkeep.base.frozen import FrozenStruct
 
 CHANGES = frozenset({"get", "patch", "update"})
 CREATES = frozenset({"create"})
@@ -50,8 +50,7 @@ NOT_SERVED = frozenset(
 _PROXIES = {"nodes": "NodeProxyOptions", "services": "ServiceProxyOptions"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(FrozenStruct, kw_only=True):
     """What is at a path. ``kind`` is that of bodies; ``resource`` is None where nothing is stored."""
 
     group: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -12,6 +11,7 @@ import msgspec
 
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.schema.types import Anything, Field, Format, List, Map, Scalar, Struct, Type
+from podkeep.base.frozen import FrozenStruct
 
 _TIME = "io.k8s.apimachinery.pkg.apis.meta.v1.Time"
 _MICRO_TIME = "io.k8s.apimachinery.pkg.apis.meta.v1.MicroTime"
@@ -36,14 +36,13 @@ _SCALARS: Mapping[Format, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Dialect:
+class Dialect(FrozenStruct):
     """OpenAPI v2 or v3: where definitions are, how a field refers to one, and those that are no structs."""
 
     prefix: str
     wraps: bool
     """References are within ``allOf``, so that something may stand beside them."""
-    special: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+    special: Mapping[str, dict[str, Any]] = msgspec.field(default_factory=dict)
 
     def reference(self, name: str) -> dict[str, Any]:
         found = {"$ref": f"{self.prefix}{name}"}

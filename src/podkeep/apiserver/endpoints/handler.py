@@ -10,8 +10,9 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
+
+import msgspec
 
 from podkeep import __version__
 from podkeep.apiserver.auth.impersonation import impersonate
@@ -33,6 +34,7 @@ from podkeep.apiserver.requests.media_types import JSON, PLAIN
 from podkeep.apiserver.requests.query import Query
 from podkeep.apiserver.requests.request_info import RequestInfo
 from podkeep.base import log as request_log
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import ClientGone
 from podkeep.http.health import Check
 from podkeep.http.messages import Refused, Request, Response, Upgrade
@@ -43,8 +45,7 @@ Answer = Callable[[Call, Entry], Awaitable[Response | Upgrade]]
 """Answers a request for a subresource or a review."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class Parts(FrozenStruct, kw_only=True):
     """What the handler is put together of. ``answers`` are by name in discovery, or by subresource."""
 
     catalog: Catalog
@@ -55,12 +56,12 @@ class Parts:
     openapi: OpenApi
     metrics: Metrics
     in_flight: InFlight
-    answers: Mapping[str, Answer] = field(default_factory=dict)
+    answers: Mapping[str, Answer] = msgspec.field(default_factory=dict)
     checks: Sequence[Check] = ()
     audit: AuditLog | None = None
-    downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = field(default_factory=dict)
+    downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = msgspec.field(default_factory=dict)
     """Other things that are served, by path."""
-    openid: Mapping[str, tuple[str, bytes]] = field(default_factory=dict)
+    openid: Mapping[str, tuple[str, bytes]] = msgspec.field(default_factory=dict)
     """Documents about tokens with their content types, by path."""
 
 

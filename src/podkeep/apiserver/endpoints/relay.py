@@ -12,10 +12,11 @@ import random
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, urlsplit
+
+from msgspec import structs
 
 from podkeep.apiserver.auth.interfaces import Authorizer
 from podkeep.apiserver.auth.user import share_of
@@ -29,6 +30,7 @@ from podkeep.apiserver.meta.status import StatusError, bad_request, forbidden, n
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.requests.call import Call
 from podkeep.base.errors import Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.backend import Address, Backend
 from podkeep.http.messages import Headers, Request, Response, Upgrade
 
@@ -50,8 +52,7 @@ _SCHEMES = ("", "http", "https")
 _PORT = re.compile(r"[0-9]{1,5}")
 
 
-@dataclass(frozen=True, slots=True)
-class Relay:
+class Relay(FrozenStruct):
     """Answers requests for ``log``, ``exec``, ``attach``, ``portforward`` and ``proxy``."""
 
     lister: StoreLister
@@ -127,7 +128,7 @@ class Relay:
 
         :raises StatusError: 403.
         """
-        attributes = replace(call.info, verb="create")
+        attributes = structs.replace(call.info, verb="create")
         decision = self.authorizer.authorize(call.user, attributes)
         if not decision.allowed:
             raise forbidden(attributes.resource, attributes.group, attributes.name, decision.reason)
@@ -141,12 +142,12 @@ class Relay:
         commands for WebSockets, which ask with GET.
         """
         if call.request.upgrade:
-            call.require(replace(call.info, verb="create"))
+            call.require(structs.replace(call.info, verb="create"))
         scheme, name, port = _split(call.info.name, "node")
         kubelet = self.kubelets.find(name)
         host = await _resolved(kubelet.host)
         if port in ("", str(kubelet.port)):
-            return await _proxied(call, replace(kubelet, host=host, name=kubelet.host))
+            return await _proxied(call, structs.replace(kubelet, host=host, name=kubelet.host))
         return await _proxied(call, _address(scheme, host, port, call.info.name, "node"))
 
     async def pod(self, call: Call, entry: Entry) -> Response | Upgrade:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from podkeep.api.fields import FieldErrors
@@ -18,13 +17,13 @@ from podkeep.apiserver.meta.status import bad_request, invalid
 from podkeep.apiserver.requests import options
 from podkeep.apiserver.requests.bodies import decode_object
 from podkeep.apiserver.requests.call import Call
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.messages import Response
 
 _RESOURCES = {resource.plural: resource for resource in VIRTUAL}
 
 
-@dataclass(frozen=True, slots=True)
-class Reviews:
+class Reviews(FrozenStruct):
     """Answers them."""
 
     authorizer: Authorizer

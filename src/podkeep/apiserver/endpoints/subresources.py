@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -34,6 +33,7 @@ from podkeep.apiserver.requests.output import Rendering
 from podkeep.apiserver.requests.request_info import check_name
 from podkeep.apiserver.schema.decode import WrongType, decode
 from podkeep.apiserver.schema.table import Kind, kubernetes
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.http.messages import Response
 
@@ -45,8 +45,7 @@ _SCALE = Resource(kind=scale.SCALE, plural="scales", columns=scale.COLUMNS)
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
 
 
-@dataclass(frozen=True, slots=True)
-class Subresources:
+class Subresources(FrozenStruct):
     """Answers requests for them."""
 
     resources: Resources

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
+
+import msgspec
 
 from podkeep.api import names
 from podkeep.api.feature_gates import FeatureGates
@@ -15,6 +16,7 @@ from podkeep.apiserver.meta.status import StatusError, conflict, not_found
 from podkeep.apiserver.schema.table import Kind, kubernetes
 from podkeep.apiserver.schema.types import Struct
 from podkeep.apiserver.storage.records import Key
+from podkeep.base.frozen import FrozenStruct
 
 
 def _nothing(*_: Any) -> None:
@@ -37,8 +39,7 @@ def _yes(_: Mapping[str, Any]) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column:
+class Column(FrozenStruct, kw_only=True):
     """A column of the table that ``kubectl get`` prints (``meta.k8s.io/v1`` ``TableColumnDefinition``).
 
     ``cell`` returns the value (a string, a number or a boolean) of an object at a time; ``priority`` above 0 is for
@@ -53,8 +54,7 @@ class Column:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
+class Part(FrozenStruct, kw_only=True):
     """What a subresource changes of its object, such as ``resize`` of a pod.
 
     ``prepare`` (new, old) takes back every other change; ``validate`` (new, old, errors) notes errors.
@@ -64,8 +64,7 @@ class Part:
     validate: Callable[[Object, Object, FieldErrors], None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Strategy:
+class Strategy(FrozenStruct, kw_only=True):
     """In what a kind differs from others. Functions get objects that are theirs to change, and old ones that are not.
 
     - ``default`` fills in what a client left out.
@@ -99,7 +98,7 @@ class Strategy:
     validate_update: Callable[[Object, Object, FieldErrors], None] = _nothing
     validate_status: Callable[[Object, Object, FieldErrors], None] = _nothing
     name_rule: Callable[[str], str] = names.dns_subdomain
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, Part] = msgspec.field(default_factory=dict)
     status: bool = False
     status_on_create: bool = False
     generation: bool = False
@@ -113,8 +112,7 @@ class Strategy:
     selectable: Callable[[Mapping[str, Any]], dict[str, str]] = _no_fields
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class View(FrozenStruct, kw_only=True):
     """How a resource is stored as another one: ``read`` makes its object of what is stored, ``write`` the reverse.
 
     Both return a new object and change none.
@@ -128,8 +126,7 @@ class View:
 ALL_VERBS = frozenset({"create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resource:
+class Resource(FrozenStruct, kw_only=True):
     """A resource: ``plural`` is its name in paths, ``short_names`` and ``categories`` are for ``kubectl get``.
 
     ``subresources`` are their names in paths: ``status``, ``scale``. ``columns`` are all of them in order, ``Name``
@@ -145,7 +142,7 @@ class Resource:
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
     subresources: frozenset[str] = frozenset()
-    strategy: Strategy = field(default_factory=Strategy)
+    strategy: Strategy = msgspec.field(default_factory=Strategy)
     columns: tuple[Column, ...] = ()
     verbs: frozenset[str] = ALL_VERBS
     view: View | None = None

@@ -11,7 +11,6 @@ import binascii
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -24,6 +23,7 @@ from podkeep.apiserver.requests.options import EXACT, ListOptions
 from podkeep.apiserver.requests.output import Pieces
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted, FutureRevision, Page, Store
+from podkeep.base.frozen import FrozenStruct
 
 _TOKEN_VERSION = "meta.k8s.io/v1"
 _TOO_OLD = "The resourceVersion for the provided list is too old."
@@ -199,8 +199,7 @@ class Objects:
         return newest if newest is not None and newest.revision == self._revisions[index] else None
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
+class Listed(FrozenStruct):
     """Objects of a list, and its metadata."""
 
     objects: Objects

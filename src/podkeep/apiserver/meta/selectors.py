@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.api import names
 from podkeep.apiserver.meta.status import StatusError, bad_request
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import printable
 
 MAX_CHARACTERS = 65_536
@@ -27,8 +27,7 @@ _ESCAPE = re.compile(r"\\.?", re.DOTALL)
 _UNESCAPED = re.compile(r"\\(.)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(FrozenStruct):
     """One condition: ``operator`` is ``in``, ``notin``, ``exists``, ``!``, ``gt`` or ``lt``."""
 
     key: str
@@ -60,8 +59,7 @@ def _integer(text: str) -> int | None:
     return number if number is not None and -(1 << 63) <= number < 1 << 63 else None
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
+class LabelSelector(FrozenStruct):
     """All of its requirements; none: everything."""
 
     requirements: tuple[Requirement, ...] = ()
@@ -71,8 +69,7 @@ class LabelSelector:
         return all(requirement.matches(labels) for requirement in self.requirements)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldSelector:
+class FieldSelector(FrozenStruct):
     """Fields and the values that they have, or have not; none: everything."""
 
     equal: tuple[tuple[str, str], ...] = ()

@@ -7,11 +7,11 @@ Objects are as the API serves them; their ``metadata.managedFields`` are read wh
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from podkeep.api.fields import MAX_CHARACTERS
 from podkeep.apiserver.patch import typed
@@ -19,6 +19,7 @@ from podkeep.apiserver.patch.errors import PatchError, as_json
 from podkeep.apiserver.patch.field_set import FieldSet, shown
 from podkeep.apiserver.patch.values import copy, equal
 from podkeep.apiserver.schema.types import Struct
+from podkeep.base.frozen import FrozenStruct
 
 APPLY = "Apply"
 UPDATE = "Update"
@@ -46,8 +47,7 @@ class Manager(NamedTuple):
         return f"{text} using {self.api_version}" if self.operation == UPDATE else text
 
 
-@dataclass(frozen=True, slots=True)
-class Owned:
+class Owned(FrozenStruct):
     """What a manager owns: fields, in which version, and since when (RFC 3339; empty if that is not known)."""
 
     fields: FieldSet
@@ -149,8 +149,7 @@ def write(managed: Managed) -> list[dict[str, Any]]:
     return entries
 
 
-@dataclass(frozen=True, slots=True)
-class Write:
+class Write(FrozenStruct):
     """Who writes what: the manager's name, the kind, the subresource, fields that this request cannot change, and the
     time (RFC 3339, whole seconds)."""
 
@@ -159,7 +158,7 @@ class Write:
     api_version: str
     now: str
     subresource: str = ""
-    ignored: FieldSet = field(default_factory=FieldSet)
+    ignored: FieldSet = msgspec.field(default_factory=FieldSet)
 
     def by(self, operation: str) -> Manager:
         """Return the manager that this write is for."""
@@ -205,7 +204,7 @@ def apply(live: dict[str, Any] | None, config: dict[str, Any], write_: Write, *,
     before = _bare(live or {})
     if live is not None and not managed:
         # Everything that is there gets an owner first: the first apply would overwrite it without a conflict otherwise.
-        managed = _updated({}, before, managed, replace(write_, manager=BEFORE_FIRST_APPLY, subresource=""))
+        managed = _updated({}, before, managed, structs.replace(write_, manager=BEFORE_FIRST_APPLY, subresource=""))
     try:
         after, managed = _applied(before, config, managed, write_, force=force)
     except ApplyConflict as conflict:
@@ -341,7 +340,7 @@ def _without_removed_and_taken(managed: Managed, comparison: typed.Comparison, w
         if manager != writer:
             fields = fields.difference(changed).difference(comparison.removed)
         if fields:
-            kept[manager] = replace(owned, fields=fields)
+            kept[manager] = structs.replace(owned, fields=fields)
     return kept
 
 

@@ -12,7 +12,6 @@ import secrets
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -48,6 +47,7 @@ from podkeep.apiserver.storage.records import Stored
 from podkeep.apiserver.storage.store import Store
 from podkeep.base.concurrency.turns import Turns
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
 MAX_OBJECT_BYTES = 1_536 << 10
@@ -75,8 +75,7 @@ def _allow(name: str) -> None:
     """Let a part of the server itself create what it updates."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(FrozenStruct, kw_only=True):
     """How a write is asked for: by whom, as which field manager, and whether it is only tried.
 
     ``warnings`` go back to the client, ``annotations`` to the audit log.
@@ -87,14 +86,13 @@ class Request:
     size: int = 0
     """Bytes of its body."""
     dry_run: bool = False
-    warnings: list[str] = field(default_factory=list)
-    annotations: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = msgspec.field(default_factory=list)
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
     require_creation: Callable[[str], None] = _allow
     """Called with its name before an update or apply creates an object; raises StatusError if that is not allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteOptions:
+class DeleteOptions(FrozenStruct, kw_only=True):
     """How an object is deleted. ``propagation`` is ``Orphan``, ``Background``, ``Foreground`` or empty."""
 
     grace_period: int | None = None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import structs
 
 from podkeep.apiserver.auth.interfaces import Authorizer, Decision, RequestAttributes
 from podkeep.apiserver.auth.refusals import forbidden
@@ -51,7 +53,7 @@ class Call:
 
         :raises StatusError: 403.
         """
-        self.require(replace(self.info, verb="create", name=name))
+        self.require(structs.replace(self.info, verb="create", name=name))
 
     def require(self, attributes: RequestAttributes) -> None:
         """Require that who asks may do something.

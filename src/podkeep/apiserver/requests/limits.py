@@ -17,6 +17,7 @@ from podkeep.apiserver.auth.user import MASTERS, User, is_of_the_cluster, share_
 from podkeep.apiserver.meta.status import StatusError, too_many_requests
 from podkeep.apiserver.requests.request_info import READ_ONLY, RequestInfo
 from podkeep.base.concurrency.turns import Turns
+from podkeep.base.frozen import FrozenStruct
 
 MAX_READS = 400
 MAX_WRITES = 200
@@ -90,8 +91,7 @@ class NoRoom(StatusError):
     """Too much is kept for the clients of one user, or for all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Room:
+class Room(FrozenStruct):
     """What may be kept for one answer while its client takes it; ``slots`` are bytes, None: as much as it likes."""
 
     slots: Slots | None = None

@@ -6,10 +6,10 @@ The rules are kube-apiserver's (``endpoints/handlers/negotiation``); protobuf is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from podkeep.apiserver.meta.status import StatusError, not_acceptable, unsupported_media_type
+from podkeep.base.frozen import FrozenStruct
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -23,8 +23,7 @@ _HUMANS = ("curl", "Wget", "Mozilla/5.0")
 As = Literal["", "Table", "PartialObjectMetadata", "PartialObjectMetadataList"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Form:
+class Form(FrozenStruct, kw_only=True):
     """How an answer is written: as which media type, and ``as_`` what instead of the object; ``version`` of that."""
 
     media_type: str = JSON
@@ -41,8 +40,7 @@ class Form:
 PLAIN = Form()
 
 
-@dataclass(frozen=True, slots=True)
-class Clause:
+class Clause(FrozenStruct):
     """One choice of an ``Accept`` header."""
 
     media_type: str

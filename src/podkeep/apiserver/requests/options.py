@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.api.fields import FieldErrors
@@ -15,6 +14,7 @@ from podkeep.apiserver.registry.registry import DeleteOptions
 from podkeep.apiserver.requests.bodies import FieldValidation, decode_as
 from podkeep.apiserver.requests.query import Query
 from podkeep.apiserver.schema.table import kubernetes
+from podkeep.base.frozen import FrozenStruct
 
 MAX_MANAGER_BYTES = 128
 NOT_OLDER_THAN = "NotOlderThan"
@@ -29,8 +29,7 @@ def _refuse(kind: str, errors: FieldErrors) -> None:
         raise invalid(kind, _META, "", errors.found)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListOptions:
+class ListOptions(FrozenStruct, kw_only=True):
     """``meta.k8s.io/v1`` ``ListOptions``. ``resource_version`` is None if there is none."""
 
     labels: LabelSelector = _EVERYTHING[0]
@@ -151,8 +150,7 @@ def _check_selectable(selector: FieldSelector, resource: Resource) -> None:
             raise bad_request(f"field label not supported: {name[:80]}" if known else only)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteOptions:
+class WriteOptions(FrozenStruct, kw_only=True):
     """``CreateOptions``, ``UpdateOptions`` and ``PatchOptions``."""
 
     dry_run: bool = False
@@ -223,8 +221,7 @@ def manager_of(options: WriteOptions, user_agent: str) -> str:
     return kept or "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Deletion:
+class Deletion(FrozenStruct, kw_only=True):
     """``DeleteOptions``: what the registry is told, and what only concerns the answer."""
 
     options: DeleteOptions

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -17,6 +16,7 @@ from podkeep.apiserver.kinds import cells
 from podkeep.apiserver.kinds.resources import Column, Resource
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.requests.media_types import YAML, Form
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.yaml_text import to_yaml
 
 PIECE_BYTES = 64 << 10
@@ -36,8 +36,7 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.decode
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ListBody:
+class ListBody(FrozenStruct, kw_only=True):
     """A list in its parts: a whole one of many objects would keep every other request waiting.
 
     ``item`` writes a stored object; ``before`` comes before the first of them.
@@ -51,8 +50,7 @@ class ListBody:
     end_of_empty: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Rendering:
+class Rendering(FrozenStruct):
     """How the objects of one resource are shown. ``include`` says what a Table's rows have of their objects."""
 
     resource: Resource

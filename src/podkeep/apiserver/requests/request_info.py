@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 from podkeep.apiserver.auth.interfaces import RequestAttributes
@@ -17,8 +16,7 @@ _WITH_SELECTORS = frozenset({"list", "watch", "deletecollection"})
 READ_ONLY = frozenset({"get", "list", "watch"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestInfo(RequestAttributes):
+class RequestInfo(RequestAttributes, kw_only=True):
     """What is asked for: what authorizers are told, and what is not theirs to know.
 
     ``path`` is decoded. ``rest`` are the parts of the path behind the subresource, as ``pods/NAME/proxy`` has them.

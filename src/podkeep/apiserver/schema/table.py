@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache
 from importlib import resources
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec import structs
 
 from podkeep.apiserver.schema.types import Anything, Field, Format, List, ListType, Map, Scalar, Struct, Type
 
@@ -96,7 +96,7 @@ class Table:
             return _SCALARS[text]
         struct = self.struct(text)
         if options.get("mapType") == "granular" and struct.atomic:  # a field may overrule its type
-            return replace(struct, atomic=False)
+            return structs.replace(struct, atomic=False)
         return struct
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeAlias
+
+import msgspec
+
+from podkeep.base.frozen import FrozenStruct
 
 
 class Format(StrEnum):
@@ -31,38 +34,33 @@ class ListType(StrEnum):
     MAP = "map"
 
 
-@dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(FrozenStruct):
     """One value."""
 
     format: Format
 
 
-@dataclass(frozen=True, slots=True)
-class Anything:
+class Anything(FrozenStruct):
     """Any JSON, not looked at and never merged: ``FieldsV1``, ``RawExtension``."""
 
 
-@dataclass(frozen=True, slots=True)
-class List:
+class List(FrozenStruct):
     """A list; ``keys`` are the fields that tell the items of a ``map`` list apart, with what a missing one means."""
 
     items: Type
     list_type: ListType = ListType.ATOMIC
     keys: tuple[str, ...] = ()
-    key_defaults: Mapping[str, str] = field(default_factory=dict)
+    key_defaults: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Map:
+class Map(FrozenStruct):
     """An object with any keys."""
 
     values: Type
     atomic: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(FrozenStruct):
     """A field of a struct.
 
     ``patch_strategy`` and ``patch_merge_key`` are for strategic merge patches; ``feature_gate`` names the gate of a
@@ -75,8 +73,7 @@ class Field:
     feature_gate: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Struct:
+class Struct(FrozenStruct, eq=False):
     """An object with known fields. ``name`` is OpenAPI's: ``io.k8s.api.core.v1.Pod``.
 
     ``always`` are the structs and lists among them that Go's type has also when they are empty: no pointers to structs,

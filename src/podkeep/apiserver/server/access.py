@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.apiserver.auth import default_policy
@@ -19,6 +18,7 @@ from podkeep.apiserver.auth.union import AnyAuthorizer
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.server.masters import Masters
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,7 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 """Of service accounts' tokens, and the audience that means the API."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class Access(FrozenStruct, kw_only=True):
     """Who asks, and whether they may."""
 
     authenticator: Authenticator

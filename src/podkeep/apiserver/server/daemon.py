@@ -12,9 +12,10 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+
+from msgspec import structs
 
 from podkeep.api.feature_gates import read as read_gates
 from podkeep.apiserver.controllers.event_expiry import EVENTS
@@ -46,6 +47,7 @@ from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.health import Check
 
 log = logging.getLogger(__name__)
@@ -114,7 +116,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         audit = _audit_log(config, stack)
         parts = _parts(config, stored, access, stop, sockets.address, audit)
         relay = Relay(lister, kubelets, access.authorizer)
-        handler = Handler(replace(parts, answers={**parts.answers, **relay.answers()}))
+        handler = Handler(structs.replace(parts, answers={**parts.answers, **relay.answers()}))
         servers = sockets.serve(handler)
         sockets.write_kubeconfigs()
         # What is there now stays: a collection would look through all of it, with every request waiting meanwhile.
@@ -184,8 +186,7 @@ def _audit_log(config: Config, stack: AsyncExitStack) -> AuditLog | None:
     return audit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Stored:
+class _Stored(FrozenStruct, kw_only=True):
     """The objects, and who reads and writes them."""
 
     store: Store

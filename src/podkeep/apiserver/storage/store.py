@@ -16,7 +16,6 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -28,6 +27,7 @@ from podkeep.apiserver.storage.database import Database
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.base.concurrency.tasks import Tasks, finished
 from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 
 HISTORY_EVENTS = 10_000
 """Newest writes that are kept in memory for watches that begin in the past; older ones come from the disk."""
@@ -238,8 +238,7 @@ def _exceeds(events: int, size: int, times: int) -> bool:
     return events > times * WATCHER_EVENTS or size > times * WATCHER_BYTES
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
+class Page(FrozenStruct):
     """Objects of a resource at one revision. ``more`` tells whether there are some after the last."""
 
     items: list[Stored]

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 import msgspec
 
+from podkeep.base.frozen import FrozenStruct
+
 
 def complete() -> None:
     """Have everything found out of all classes that are there by now; for a process that has one thread."""
@@ -22,6 +24,9 @@ def complete() -> None:
 
 
 def _below(struct: type[msgspec.Struct]) -> Iterator[type[msgspec.Struct]]:
+    # One of FrozenStruct's is decoded as a field of another at most, and found out with it.
     for subclass in struct.__subclasses__():
+        if subclass is FrozenStruct:
+            continue
         yield subclass
         yield from _below(subclass)

@@ -12,7 +12,6 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,7 @@ import msgspec
 
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.registries.docker_config import Credentials, Entry, Keyring
 
 TIMEOUT_S = 60.0
@@ -67,8 +67,7 @@ class _Response(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     auth: dict[str, _Auth] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Provider:
+class Provider(FrozenStruct, kw_only=True):
     """A plugin: the program, and for which images it is asked."""
 
     name: str
@@ -87,8 +86,7 @@ class Provider:
 _ANY = Credentials(username="matched")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
+class Settings(FrozenStruct, kw_only=True):
     """The names of the two settings, for messages: of the configuration and of the directory of the programs."""
 
     config: str = "images.credential_providers"
@@ -183,8 +181,7 @@ def parse_duration(text: str) -> float:
     return total
 
 
-@dataclass(frozen=True, kw_only=True)
-class Told:
+class Told(FrozenStruct, kw_only=True):
     """What plugins say about an image: entries of a keyring, and what went wrong with those that say nothing."""
 
     entries: tuple[Entry, ...]

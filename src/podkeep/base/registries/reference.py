@@ -8,10 +8,10 @@ command line.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, parse_digest
 from podkeep.base.text.printable import shortened
 
@@ -33,8 +33,7 @@ _FILTER = "artifactType="
 _BARE_ID = re.compile(r"[0-9a-f]{64}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reference:
+class Reference(FrozenStruct, kw_only=True):
     """A whole image name: ``digest`` wins over ``tag`` where both are given; at least one of them is set.
 
     With ``artifact_type`` (media type) it does not name that image, but an artifact of this type that refers to it.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
+
+from msgspec import structs
 
 from podkeep.api import class_resources
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
@@ -64,4 +65,4 @@ def assigned(
         class_resources.validate(pod, gates, errors)
         if errors.found:
             raise InvalidArgument(f"--class, --pod-class: pod {pod.metadata.name}: {errors.found[0]}")
-    return dataclasses.replace(manifest, pods=tuple(changed))
+    return structs.replace(manifest, pods=tuple(changed))

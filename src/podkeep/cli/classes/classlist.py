@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core.output import Columns
 from podkeep.cri.v1 import api_pb2
 
@@ -22,16 +22,14 @@ _SHOWN_USERS = 2
 """So many are named in the table; JSON has all."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassRow:
+class ClassRow(FrozenStruct, kw_only=True):
     """One class, and the containers (``namespace/pod/container``) or pods (``namespace/pod``) that are in it."""
 
     name: str
     users: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class TypeRow:
+class TypeRow(FrozenStruct, kw_only=True):
     """One type at one level; ``default`` is the class that ``default`` stands for, empty without one."""
 
     name: str
@@ -51,8 +49,7 @@ COLUMNS: Columns[tuple[TypeRow, ClassRow]] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class NotOffered:
+class NotOffered(FrozenStruct, kw_only=True):
     """A type that the configuration has and that offers nothing at a level."""
 
     name: str
@@ -60,8 +57,7 @@ class NotOffered:
     why: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassReport:
+class ClassReport(FrozenStruct, kw_only=True):
     """Everything that is known of the class resources of a node."""
 
     types: tuple[TypeRow, ...]

@@ -6,9 +6,9 @@ Owns: what the units of ``podkeep runtime``, ``agent`` and ``node`` have in comm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core.output import EXIT_CONFIGURATION
 from podkeep.mountns import units
 from podkeep.mountns.execstart import quoted
@@ -52,8 +52,7 @@ TasksMax=infinity
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Service:
+class Service(FrozenStruct, kw_only=True):
     """What one verb's unit has of its own.
 
     :ivar order: lines of [Unit] that say what it starts after, and what it ends.

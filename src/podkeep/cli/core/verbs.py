@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import click
+
+from podkeep.base.frozen import FrozenStruct
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 _Resolved: TypeAlias = tuple[str | None, click.Command | None, list[str]]
 
 
-@dataclass(frozen=True)
-class Verb:
+class Verb(FrozenStruct):
     """Where a verb is written, and its line in the help of its group, known without importing it."""
 
     module: str

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 
 
 class Level(StrEnum):
@@ -20,8 +20,7 @@ class Level(StrEnum):
     """Pods do not run, or user namespaces do not work."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finding:
+class Finding(FrozenStruct, kw_only=True):
     """One thing looked at. ``why`` and ``fix`` (a command, or what to change) are empty when it is in order."""
 
     name: str

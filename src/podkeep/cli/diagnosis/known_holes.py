@@ -15,11 +15,11 @@ import gzip
 import os
 import re
 import zlib
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import spawn
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.diagnosis import finding
 from podkeep.cli.diagnosis.finding import Finding
 
@@ -42,8 +42,7 @@ _DOCUMENTS = Path("/usr/share/doc")
 _MOST_BYTES = 32 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hole:
+class Hole(FrozenStruct, kw_only=True):
     """A hole in some versions of a program, or of the kernel (``linux``).
 
     Affected are versions from ``since`` on; those in ``fixed`` and later ones of the same minor version are not, nor
@@ -270,8 +269,7 @@ HOLES = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Package:
+class Package(FrozenStruct, kw_only=True):
     """The distribution's package of a program; ``changelog`` is None if it is not there, or not that of what runs."""
 
     name: str

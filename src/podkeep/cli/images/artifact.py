@@ -11,13 +11,14 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -115,8 +116,7 @@ def push(invocation: Invocation, /, reference: str, paths: tuple[str, ...], outp
     _echo_pushed(target, tag, digest, artifact, form=output)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Options:
+class _Options(FrozenStruct, kw_only=True):
     """Options of ``push`` as they were given."""
 
     artifact_type: str

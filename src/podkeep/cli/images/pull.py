@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -24,8 +24,7 @@ _AT_ONCE = 3
 """Images pulled at the same time; each fetches several layers at once by itself."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pulled:
+class Pulled(FrozenStruct, kw_only=True):
     """What a reference led to; ``digest`` is None if the runtime does not tell."""
 
     reference: str

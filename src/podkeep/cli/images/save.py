@@ -10,13 +10,13 @@ import stat
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -151,8 +151,7 @@ def new_directory(target: Path) -> Iterator[int]:
                 shutil.rmtree(place.beside, dir_fd=place.directory)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Place:
+class _Place(FrozenStruct, kw_only=True):
     """Where something is to be: a name in an open directory, never followed, as others may make links there.
 
     ``beside`` is the name in the same directory that it has until it is whole.

@@ -7,7 +7,6 @@ Owns: what people type. Does not own: which namespace it is (``mountns.namespace
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Never
 
 import click
+from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.cli.core import output as forms
@@ -173,7 +173,7 @@ def _go_inside(invocation: Invocation) -> None:
     place = namespace.to_enter(invocation, told)
     where = _working_directory()
     os.chdir("/")
-    membership.enter(dataclasses.replace(place, may_make=False), to_mount=False)
+    membership.enter(structs.replace(place, may_make=False), to_mount=False)
     try:
         os.chdir(where)
     except OSError as error:

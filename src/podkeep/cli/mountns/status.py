@@ -6,10 +6,10 @@ Owns: putting the answers of ``mountns.lifecycle`` and ``mountns.sync`` together
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed
 from podkeep.cli.core.output import aligned, fields
 from podkeep.cli.mountns import namespace
@@ -30,8 +30,7 @@ _OTHER_RUNTIMES = ("crio", "containerd")
 """Runtimes that can be put into the namespace; a kubelet that uses one has its name in the path of the socket."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(FrozenStruct, kw_only=True):
     """Everything that ``status`` shows. ``host`` is the propagation of the host's ``/`` in the words of findmnt(8)."""
 
     enabled: bool

@@ -13,10 +13,10 @@ import subprocess
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import forks, service, spawn
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import printable
 from podkeep.cli.core import supervised
 from podkeep.cli.node.restarts import Reason, reason
@@ -30,8 +30,7 @@ _AT_ONCE = 64
 """Pieces read from one daemon before others have their turn."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Command:
+class Command(FrozenStruct, kw_only=True):
     """What starts a daemon. ``after``: names of those that must have served before it is started for the first time.
 
     With ``main`` that is called in a copy of this process, and nothing executed, as long as podkeep is what it was when

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core.output import told_error
 
 FIRST_DELAY_S = 1.0
@@ -14,8 +14,7 @@ RESET_AFTER_S = 60.0
 """A daemon that has served for this long has started well: its next end is counted as the first."""
 
 
-@dataclass(frozen=True)
-class Failures:
+class Failures(FrozenStruct):
     """How often a daemon ended one time after the other."""
 
     count: int = 0
@@ -33,8 +32,7 @@ class Failures:
         return 0.0 if not self.count else min(FIRST_DELAY_S * 2.0 ** min(self.count - 1, 16), LONGEST_DELAY_S)
 
 
-@dataclass(frozen=True)
-class Reason:
+class Reason(FrozenStruct):
     """Why a daemon ended, and what to do next (empty: nothing is known)."""
 
     text: str

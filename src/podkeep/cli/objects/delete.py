@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from podkeep.base.errors import DeadlineExceeded, InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import following
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.bundles import bundle
@@ -29,8 +29,7 @@ _TELL_S = 2.0
 """After which it is said what an object still has to wait for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(FrozenStruct, kw_only=True):
     """How to delete. ``grace`` in seconds, None: what the object says; ``timeout`` likewise, None: no end."""
 
     grace: int | None = None
@@ -41,8 +40,7 @@ class Options:
     propagation: Literal["", "Background", "Foreground", "Orphan"] = "Background"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Target:
+class _Target(FrozenStruct, kw_only=True):
     resource: Resource
     name: str
     namespace: str
@@ -53,8 +51,7 @@ class _Target:
         return f"{typed_name(self.resource)}/{self.name}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
+class _Chosen(FrozenStruct, kw_only=True):
     """What is to be deleted, as the command line says it."""
 
     what: tuple[str, ...]

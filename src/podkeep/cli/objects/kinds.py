@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
 from podkeep.base.errors import InvalidArgument, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.similar import similar
 from podkeep.client.resources import Resource
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kind:
+class Kind(FrozenStruct, kw_only=True):
     """A resource, the other names that it has, and the ``versions`` of its group that have it."""
 
     resource: Resource
@@ -36,7 +37,9 @@ def discovered(answer: Any) -> list[Kind]:
             for item in version.get("resources") or ():
                 kind = _kind(name, version.get("version", ""), item)
                 first = found.setdefault((name, kind.resource.name), kind)
-                found[name, kind.resource.name] = replace(first, versions=(*first.versions, kind.resource.version))
+                found[name, kind.resource.name] = structs.replace(
+                    first, versions=(*first.versions, kind.resource.version)
+                )
     return list(found.values())
 
 
@@ -105,8 +108,7 @@ def of_object(kinds: Iterable[Kind], api_version: str, kind: str) -> Resource:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Meant:
+class Meant(FrozenStruct, kw_only=True):
     """Objects that a person names: of a resource those with these names; none: all of it."""
 
     resource: Resource

@@ -5,17 +5,16 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 _SUFFIXES = (".json", ".yaml", ".yml")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Written:
+class Written(FrozenStruct, kw_only=True):
     """An object of a file; ``where`` names the file and the line."""
 
     where: str

@@ -9,12 +9,12 @@ import asyncio
 import os
 import signal
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import connection, interruptible, node_report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation
@@ -30,8 +30,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Reach:
+class Reach(FrozenStruct, kw_only=True):
     """Which API a person means, and which namespace (empty: that of the context)."""
 
     kubeconfig: str = ""

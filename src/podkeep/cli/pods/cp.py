@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -36,8 +37,7 @@ _SHOWN = 20
 """Entries of an archive that are named when they are left out."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Remote:
+class Remote(FrozenStruct, kw_only=True):
     """A path in a container."""
 
     pod: str

@@ -7,7 +7,6 @@ import re
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -44,8 +44,7 @@ _STATUS_S = 2.0
 """How long a log that is followed waits for the runtime to say whether its container runs."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Wanted:
+class _Wanted(FrozenStruct, kw_only=True):
     """Which records are shown, and how. ``since``: nanoseconds since 1970, 0: from the beginning."""
 
     follow: bool
@@ -91,8 +90,7 @@ def _moment(text: str) -> int:
         raise InvalidArgument(f"--since-time={text}: not a time", hint="write it like 2026-01-31T12:00:00Z") from error
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Chosen:
+class _Chosen(FrozenStruct, kw_only=True):
     """Whose logs: of a pod, or of all that a selector means."""
 
     pod: str
@@ -114,8 +112,7 @@ def _chosen(*, pod: str | None, **same: Any) -> _Chosen:
     return _Chosen(pod=name, **same)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Source:
+class _Source(FrozenStruct, kw_only=True):
     """A log. ``identity``: of its container."""
 
     pod: str

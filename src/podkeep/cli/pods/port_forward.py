@@ -8,12 +8,12 @@ import re
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.cli.pods.node_api import NodeApi
@@ -31,8 +31,7 @@ _NAMED = re.compile(r"(?P<local>[0-9]*:|)(?P<name>(?=.*[a-z])[a-z0-9-]{1,15})")
 _READ_BYTES = 64 * 1024
 
 
-@dataclass(frozen=True)
-class PortPair:
+class PortPair(FrozenStruct):
     """``local`` 0: any that is free."""
 
     local: int

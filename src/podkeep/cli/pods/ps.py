@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import structs
 
 from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.base.waiting import Containers, WaitingReason
 from podkeep.cli.core import connection, output
@@ -112,8 +113,7 @@ def _unstarted(pod: Mapping[str, Any]) -> PodRow:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerRow:
+class ContainerRow(FrozenStruct, kw_only=True):
     """The newest attempt of one container; ``reason`` and ``message`` say why it ended."""
 
     name: str
@@ -126,8 +126,7 @@ class ContainerRow:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class WaitingRow:
+class WaitingRow(FrozenStruct, kw_only=True):
     """A container that its agent cannot start now, and why; ``name`` is empty for the sandbox."""
 
     name: str
@@ -135,8 +134,7 @@ class WaitingRow:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodRow:
+class PodRow(FrozenStruct, kw_only=True):
     """One pod; ``id`` is that of its sandbox, empty without one.
 
     ``created_at`` is in nanoseconds since 1970, ``uids`` the host UIDs ``first-last`` that its user namespace maps to.
@@ -157,7 +155,7 @@ class PodRow:
 
     def as_json(self) -> dict[str, object]:
         """Return the row as values for JSON; times in RFC 3339."""
-        return {**asdict(self), "created_at": rfc3339.of_nanoseconds(self.created_at)}
+        return {**structs.asdict(self), "created_at": rfc3339.of_nanoseconds(self.created_at)}
 
 
 COLUMNS: output.Columns[PodRow] = {

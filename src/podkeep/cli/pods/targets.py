@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +16,7 @@ import click
 
 from podkeep.base import waiting
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.waiting import UNTOLD, Containers, WaitingReason
 from podkeep.cli.core import completion
@@ -33,8 +33,7 @@ _TYPES = ("pod", "pods", "po")
 _STARTS = "`podkeep ps` shows when it has started"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(FrozenStruct, kw_only=True):
     """The container a person named: of ``container`` ``None`` there must be just one."""
 
     pod: str

@@ -6,11 +6,12 @@ import asyncio
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import structs
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import connection
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -24,8 +25,7 @@ _FIRST_S = 1.0
 """Between the first two looks: CPU time is a difference."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Usage:
+class Usage(FrozenStruct, kw_only=True):
     """What a pod or a container uses. ``cpu`` in thousandths of a core, the others in bytes."""
 
     namespace: str
@@ -76,7 +76,7 @@ def command(invocation: Invocation, containers: bool, sort: str, once: bool, int
             after = await _read(client)
             rows = ordered(usages(before, after, containers=containers), sort)
             if output == "json":
-                forms.echo_json([asdict(row) for row in rows])
+                forms.echo_json([structs.asdict(row) for row in rows])
                 return
             lines = forms.table(columns, rows) if rows else ["no pods"]
             if live:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import shortened
 
 _MAX_MESSAGE = 300
@@ -25,8 +27,7 @@ def uid_of_events(pod: Mapping[str, Any]) -> str:
     return str((metadata.get("annotations") or {}).get(_MIRROR) or metadata.get("uid", ""))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(FrozenStruct, kw_only=True):
     """``state`` is what ``kubectl get`` would say; ``why`` is empty if nothing is wrong."""
 
     state: str
@@ -57,7 +58,7 @@ def verdict(pod: Mapping[str, Any], events: Iterable[Mapping[str, Any]] = ()) ->
         return Verdict(state=str(status.get("reason") or "Failed"), why=said)
     if problem := next(_problems(status, happened), None):
         # What its containers ended with is past; without a sandbox none of them runs again.
-        return replace(problem, why=_without_sandbox(status, happened) or problem.why)
+        return structs.replace(problem, why=_without_sandbox(status, happened) or problem.why)
     if phase == "Pending":
         return _pending(status, warning)
     if phase == "Unknown":

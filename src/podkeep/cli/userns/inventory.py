@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from msgspec import structs
 
 from podkeep.agent import kubelets, poddirs
 from podkeep.agent.pod import teardown
@@ -21,6 +22,7 @@ from podkeep.agent.user_namespaces.blocks import UNIT, Block, IdRange
 from podkeep.agent.user_namespaces.subordinate_ids import Granted
 from podkeep.base.config import Config
 from podkeep.base.errors import NotFound, PermissionDenied, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID
 from podkeep.cri import id_mappings
 from podkeep.cri.client import CriClient
@@ -32,8 +34,7 @@ _AT_ONCE = 32
 Kind = Literal["damaged", "overlaps-pod", "overlaps-user", "outside", "unrecorded", "differs"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Record:
+class Record(FrozenStruct, kw_only=True):
     """What file ``userns`` of a pod says: its block, or the mapping that all pods have, or why it cannot be understood.
 
     ``dirs`` are the directories it is in, if the pod is one of this agent's. ``node_mapping``: the pod was given the
@@ -56,8 +57,7 @@ class Record:
         return () if self.block is None else (self.block,)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sandbox:
+class Sandbox(FrozenStruct, kw_only=True):
     """A pod's user namespace as the runtime has made it: the host IDs of its users and of its groups."""
 
     uid: str
@@ -82,16 +82,14 @@ class Sandbox:
         return block if block.length % UNIT == 0 and block.first % block.length == 0 and block.first else None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Runtime:
+class Runtime(FrozenStruct, kw_only=True):
     """What the runtime holds: sandboxes with a user namespace of their own, and the UIDs of all pods."""
 
     sandboxes: tuple[Sandbox, ...]
     pods: frozenset[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Problem:
+class Problem(FrozenStruct, kw_only=True):
     """What is wrong with a pod's IDs. A warning is nothing that has to be repaired."""
 
     kind: Kind
@@ -99,8 +97,7 @@ class Problem:
     warning: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
+class Row(FrozenStruct, kw_only=True):
     """The IDs of one pod, ``first`` to ``last`` or several of these; none if its record cannot be understood.
 
     ``shared``: they are those of all pods of the node.
@@ -118,11 +115,10 @@ class Row:
     problems: tuple[Problem, ...]
 
     def as_json(self) -> dict[str, object]:
-        return asdict(self)
+        return structs.asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(FrozenStruct, kw_only=True):
     """What pods may have: the range, or why there is none; and what users have."""
 
     id_range: IdRange | None

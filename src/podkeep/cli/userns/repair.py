@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.agent.user_namespaces import blocks
 from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.base import atomicfile
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID
 from podkeep.cli.userns.inventory import Record, Runtime, running_by_uid
 from podkeep.kernel.namespace.idmap import IdMap
@@ -23,8 +23,7 @@ _ASIDE = f"{blocks.FILE_NAME}.damaged"
 _MAX_ASIDE = 1000
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(FrozenStruct, kw_only=True):
     """What is done about one record: it is put aside, and what is ``given`` recorded in its place: a block, or the
     mapping of all pods.
 
@@ -37,8 +36,7 @@ class Step:
     refusal: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Done:
+class Done(FrozenStruct, kw_only=True):
     """What was done about the record of a pod."""
 
     uid: str

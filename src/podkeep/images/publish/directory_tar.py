@@ -11,10 +11,10 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.images.formats.media_types import WHITEOUT
 from podkeep.images.layers.rules import MAX_PATH
 from podkeep.kernel.files.openat import Resolve, openat2
@@ -67,8 +67,7 @@ def tar_of(root: Path, *, top: str, mtime: int, count: Count) -> Iterator[bytes]
     yield bytes(2 * _BLOCK)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Found:
+class _Found(FrozenStruct, kw_only=True):
     """What is in a directory; ``path`` is relative to the one that is packed, ``link`` a symbolic link's target."""
 
     path: str

@@ -21,6 +21,7 @@ import zstandard
 from isal import isal_zlib
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest
 from podkeep.base.registries.reference import is_media_type
 from podkeep.images.formats.manifest import MAX_LAYERS
@@ -39,8 +40,7 @@ class _Compressor(Protocol):
     def flush(self) -> bytes: ...
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(FrozenStruct, kw_only=True):
     """What to publish: ``path`` and how the layer is to be called; an empty media type is chosen by what it is."""
 
     path: Path

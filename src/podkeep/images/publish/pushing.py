@@ -12,9 +12,10 @@ import json
 import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urldefrag, urlencode, urljoin
+
+import msgspec
 
 from podkeep.base.errors import (
     FailedPrecondition,
@@ -24,6 +25,7 @@ from podkeep.base.errors import (
     RegistryUnavailable,
     Unavailable,
 )
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest
 from podkeep.images.formats import manifest
 from podkeep.images.formats.media_types import EMPTY
@@ -52,8 +54,7 @@ Tell = Callable[[Blob, str, int], None]
 """Is told of a blob, what happens to it (``exists``, ``uploading``, ``done``) and how many bytes are there."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Subject:
+class Subject(FrozenStruct, kw_only=True):
     """The image an artifact refers to; ``size`` of its manifest in bytes."""
 
     media_type: str
@@ -61,14 +62,13 @@ class Subject:
     size: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Artifact:
+class Artifact(FrozenStruct, kw_only=True):
     """What is to be published. An empty ``config`` is one that says nothing; ``layers`` base first."""
 
     artifact_type: str
     layers: Sequence[Blob]
     config: Blob | None = None
-    annotations: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = msgspec.field(default_factory=dict)
     subject: Subject | None = None
 
 

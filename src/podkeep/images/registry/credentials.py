@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from msgspec import structs
@@ -20,6 +20,7 @@ from msgspec import structs
 from podkeep.base import spawn
 from podkeep.base.config import ImagesConfig
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.registries import credential_providers, docker_config
 from podkeep.base.registries.credential_providers import Providers, last_words
 from podkeep.base.registries.docker_config import Credentials, Keyring
@@ -39,8 +40,7 @@ _NOT_FOUND = b"credentials not found"
 """What helpers print if they have none (docker-credential-helpers, errCredentialsNotFoundMessage)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
+class Found(FrozenStruct, kw_only=True):
     """Credentials in the order in which to try them, and what went wrong on the way to others."""
 
     credentials: tuple[Credentials, ...]

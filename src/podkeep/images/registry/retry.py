@@ -10,9 +10,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.images.registry.http1 import Answer
 
 TRIES = 4
@@ -26,8 +26,7 @@ OnWait: TypeAlias = Callable[[str, int, float], None]
 """Told before a request is sent again: what it asks for, the status of the answer, and the seconds until then."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetryPolicy:
+class RetryPolicy(FrozenStruct, kw_only=True):
     """How often a request is sent: ``tries`` times at most. Who has another place to ask does not wait: 1."""
 
     tries: int = TRIES

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.images.snapshots import erofs
 from podkeep.images.snapshots.directories import DirectoriesDriver
 from podkeep.images.snapshots.driver import SnapshotDriver
@@ -15,8 +15,7 @@ from podkeep.images.snapshots.erofs import ErofsDriver
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Choice:
+class Choice(FrozenStruct, kw_only=True):
     """The driver of new layers; ``why_not`` says why it is not the better one, empty if it is or was not wanted."""
 
     driver: str

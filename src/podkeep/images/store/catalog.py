@@ -11,10 +11,12 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+import msgspec
+
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, ImageID
 from podkeep.base.registries import reference
 from podkeep.images.formats import manifest
@@ -29,14 +31,13 @@ NamesInUse = Callable[[], Collection[str]]
 """Returns the names by which containers asked for their images; called on the event loop."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Maps:
+class _Maps(FrozenStruct, kw_only=True):
     """The records at one moment."""
 
-    images: Mapping[ImageID, Image] = field(default_factory=dict)
-    names: Mapping[str, ImageID] = field(default_factory=dict)
-    layers: Mapping[Digest, LayerRecord] = field(default_factory=dict)
-    blobs: Mapping[Digest, Sequence[BlobRecord]] = field(default_factory=dict)
+    images: Mapping[ImageID, Image] = msgspec.field(default_factory=dict)
+    names: Mapping[str, ImageID] = msgspec.field(default_factory=dict)
+    layers: Mapping[Digest, LayerRecord] = msgspec.field(default_factory=dict)
+    blobs: Mapping[Digest, Sequence[BlobRecord]] = msgspec.field(default_factory=dict)
 
 
 class Catalog:

@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+
+from msgspec import structs
 
 from podkeep.base.concurrency.tasks import acquired, on_thread
 from podkeep.base.errors import NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats import manifest
 from podkeep.images.formats.image import Image
@@ -23,8 +26,7 @@ from podkeep.images.store.database import LayerRecord
 from podkeep.images.store.store import ImageStore
 
 
-@dataclass(frozen=True, kw_only=True)
-class Document:
+class Document(FrozenStruct, kw_only=True):
     """A document of an image; ``role`` is ``index``, ``manifest`` or ``configuration``."""
 
     role: str
@@ -32,16 +34,14 @@ class Document:
     data: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class Step:
+class Step(FrozenStruct, kw_only=True):
     """Progress of a verification; ``done`` of ``total`` bytes on disk."""
 
     done: int
     total: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Damage:
+class Damage(FrozenStruct, kw_only=True):
     """Something that is not what its digest says; ``kept`` says why it was not removed, if that was asked for."""
 
     object: str
@@ -187,10 +187,10 @@ class Checking:
         images = [image for image in self._store.images() if image.id in damage.images or damage.object in image.layers]
         kept = [f"{image.id} is in use {used}" for image in images if (used := self._in_use(image))]
         if kept:
-            return replace(damage, kept="; ".join(kept))
+            return structs.replace(damage, kept="; ".join(kept))
         if len(await self._store.withdraw(images)) < len(images):
-            return replace(damage, kept="it was pulled again meanwhile")
-        return replace(damage, repaired=True)
+            return structs.replace(damage, kept="it was pulled again meanwhile")
+        return structs.replace(damage, repaired=True)
 
 
 def documents_of(store: ImageStore, image: Image) -> list[Document]:

@@ -14,10 +14,12 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from msgspec import structs
+
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import ImageKind, LayerKind
 
@@ -99,8 +101,7 @@ _RESERVE_SHARE = 4
 """A disk is worth a reserve if it has this many times as much free."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LayerRecord:
+class LayerRecord(FrozenStruct, kw_only=True):
     """A layer on disk.
 
     ``id`` is the diff ID of a ``tar``, and of a ``file`` what ``layers.file_layer_id`` makes of ``blob`` and ``title``,
@@ -124,8 +125,7 @@ class LayerRecord:
     boot_id: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class BlobRecord:
+class BlobRecord(FrozenStruct, kw_only=True):
     """Which layer a blob became when it was taken to be compressed like this; it was compared with its digest.
 
     ``compression`` is ``auto`` where its content said whether it is a plain tar or a file.
@@ -136,8 +136,7 @@ class BlobRecord:
     layer: Digest
 
 
-@dataclass(frozen=True, kw_only=True)
-class _ImageFields:
+class _ImageFields(FrozenStruct, kw_only=True):
     """What is known of an image; ``layers`` base first, ``pulled_at`` in nanoseconds since 1970, 0 if not known.
 
     ``user`` and ``stop_signal`` are of its configuration; ``user`` is None if nobody has looked at that yet. A podkeep
@@ -155,16 +154,14 @@ class _ImageFields:
     digests: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageRecord(_ImageFields):
+class ImageRecord(_ImageFields, kw_only=True):
     """An image as stored; its configuration has so many bytes, and is not read with it."""
 
     config_bytes: int
     unusable: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NewImage(_ImageFields):
+class NewImage(_ImageFields, kw_only=True):
     """An image to be recorded, with its documents by their digests; its names lead to it from now on.
 
     ``run`` is how it wants to be run (``encode_run``), None if nobody has looked at that yet.
@@ -418,7 +415,7 @@ class ImageDatabase:
                 " (id, kind, title, blob, driver, bytes, inodes, data_bytes, boot_id, metadata, implied) VALUES"
                 " (:id, :kind, :title, :blob, :driver, :bytes, :inodes, :data_bytes, :boot_id, :metadata, :implied)"
                 " ON CONFLICT DO NOTHING",
-                [asdict(layer) for layer in layers],
+                [structs.asdict(layer) for layer in layers],
             )
             connection.executemany(
                 "INSERT INTO blobs (digest, compression, layer_id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",

@@ -13,11 +13,13 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from weakref import WeakValueDictionary
 
+from msgspec import structs
+
 from podkeep.base.errors import FailedPrecondition, Internal, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image
 from podkeep.images.messages import Available, AvailableLayer, FetchedImage, NewLayer, WantedLayer
@@ -34,8 +36,7 @@ _RECORDED = frozenset(("layers", "headers", "erofs", "staging", "trash", "mounte
 _BLOCK_BYTES = 512  # st_blocks, whatever the file system's block size is (inode(7))
 
 
-@dataclass(frozen=True, kw_only=True)
-class FsUsage:
+class FsUsage(FrozenStruct, kw_only=True):
     """What images take (CRI: FilesystemUsage): ``mountpoint`` is the store's directory."""
 
     mountpoint: str
@@ -141,7 +142,7 @@ class LayerStore:
         if source is not None:
             path = staging / f"link-{len(fresh)}"
             metadata = self._drivers[source.driver].link(source.id, layer.title, path)
-            taken = replace(source, id=layer.layer, title=layer.title, metadata=metadata, boot_id=boot_id)
+            taken = structs.replace(source, id=layer.layer, title=layer.title, metadata=metadata, boot_id=boot_id)
         elif layer.staged is not None:
             staged, path = layer.staged, Path(layer.staged.path)
             taken = LayerRecord(

@@ -12,11 +12,13 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import partial
+
+from msgspec import structs
 
 from podkeep.base.concurrency.tasks import acquired, on_thread
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import Image, PullProgress
 from podkeep.images.formats.openfile import OpenFile, open_directory, remove_directory
@@ -39,8 +41,7 @@ from podkeep.images.store.store import ImageStore
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageUser:
+class ImageUser(FrozenStruct, kw_only=True):
     """A container that has an image as root file system or, with ``volume``, as volume."""
 
     container_id: str
@@ -55,8 +56,7 @@ class ImageUser:
         return f"{how} container {self.container_name} of pod {pod} ({self.container_id[:12]})"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
+class Description(FrozenStruct, kw_only=True):
     """An image, who uses it, its layers base first with the number of images that have each, and, if asked for, its
     documents."""
 
@@ -67,8 +67,7 @@ class Description:
     layers: tuple[tuple[LayerRecord, int], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Removed:
+class Removed(FrozenStruct, kw_only=True):
     """What went: names, the image if it went with them, and bytes on disk."""
 
     untagged: tuple[str, ...]
@@ -124,7 +123,7 @@ class Maintenance:
             except InvalidArgument as error:
                 log.warning("image %s is reported without its manifests: %s", found.image.id, error.message)
                 content = ()
-            yield replace(found, documents=content)
+            yield structs.replace(found, documents=content)
 
     def _described(self, images: Iterable[Image]) -> list[Description]:
         here, layers = self._store.records()

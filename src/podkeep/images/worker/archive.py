@@ -12,9 +12,10 @@ import os
 import re
 import stat
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
+
+from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, of_request
 from podkeep.base.ids import Digest, parse_digest
@@ -312,7 +313,7 @@ class _Loader:
             manifests=documents,
             layers=selection.fetch_missing(selected.jobs, [source], self._assembly, self._channel),
             # A digest in the name was not verified; the one below was.
-            tags=[str(replace(name, digest=None))] if name.tag else [],
+            tags=[str(structs.replace(name, digest=None))] if name.tag else [],
             digests=[name.with_digest(top.digest)],
         )
 

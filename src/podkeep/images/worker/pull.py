@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -27,7 +26,7 @@ _Answer = TypeVar("_Answer")
 def pull(request: Pull, assembly: Assembly, channel: Channel) -> FetchedImage:
     """Pull what ``request`` names and return its one image."""
     wanted = request.source.name
-    name = replace(wanted, artifact_type="")
+    name = structs.replace(wanted, artifact_type="")
     pulling = _Pull(name, _registries(request.source, channel), assembly, channel)
     if not wanted.artifact_type:
         return pulling.run()

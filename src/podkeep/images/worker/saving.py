@@ -16,12 +16,12 @@ import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from podkeep.base.errors import DataLoss, FailedPrecondition
 from podkeep.base.failpoints import reach
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest
 from podkeep.images.formats import manifest
 from podkeep.images.formats.media_types import OCI_TAR
@@ -67,8 +67,7 @@ def save(request: Save, channel: Channel) -> None:
     channel.emit(Saved(bytes=what.bytes))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(FrozenStruct, kw_only=True):
     """The files of a layout: ``documents`` by name, ``layers`` by the name of their blob, and the layers' ``sizes``."""
 
     documents: Mapping[str, bytes]

@@ -15,11 +15,11 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE, read_text
@@ -34,8 +34,7 @@ _FILE_BYTES = 4096
 """More than a file with a number in it has."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CgroupLayout:
+class CgroupLayout(FrozenStruct, kw_only=True):
     """Where this machine's hierarchies are; version 2 has exactly one. A hybrid machine counts as version 1."""
 
     version: int
@@ -473,8 +472,7 @@ def _inherit_cpuset(directory: Path) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
+class _Found(FrozenStruct):
     """A cgroup, by a descriptor of the directory that it is in; None: ``name`` is its path. It holds until the next."""
 
     directory: int | None

@@ -22,11 +22,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from podkeep.kernel.tables import GONE, lines, read_text
@@ -48,8 +48,7 @@ _UNLIMITED = (1 << 32) - 1
 """The largest number that the kernel reads, and where values are MBps what it takes for no limit."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
+class Group(FrozenStruct, kw_only=True):
     """A control group (``name``; empty: the default one), or with ``monitor`` one of its monitoring groups."""
 
     name: str = ""

@@ -12,11 +12,11 @@ import os
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from enum import Flag, auto
 from pathlib import Path
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountAttr, MountFlag
 
@@ -99,8 +99,7 @@ def overlay_readonly(
     _mount(wanted, target, by_path=by_path)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Overlay:
+class _Overlay(FrozenStruct, kw_only=True):
     """``upper_work`` is None for a read-only one."""
 
     lowers: Sequence[int]

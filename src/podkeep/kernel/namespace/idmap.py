@@ -8,10 +8,10 @@ namespace helper's client.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 MAX_ID = 2**32 - 2
 """The largest ID; 2^32-1 means "no ID" to the kernel."""
@@ -25,8 +25,7 @@ MAX_TEXT_BYTES = 4096
 """A write to uid_map or gid_map must be shorter than one page; 4096 is the smallest page in use."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdMapping:
+class IdMapping(FrozenStruct, kw_only=True):
     """``length`` IDs from ``container_id`` inside are the IDs from ``host_id`` outside.
 
     The fields are those of the OCI runtime-spec, config-linux.md, "User namespace mappings".
@@ -40,8 +39,7 @@ class IdMapping:
         return f"{self.container_id}:{self.host_id}:{self.length}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class IdMap:
+class IdMap(FrozenStruct, kw_only=True):
     """The mappings of one user namespace; UIDs and GIDs may differ (KEP-127: an fsGroup entry is in the GIDs only)."""
 
     uids: tuple[IdMapping, ...]

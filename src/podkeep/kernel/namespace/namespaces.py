@@ -18,14 +18,16 @@ import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel import libc, own_thread
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mounts
@@ -70,8 +72,7 @@ _KINDS: dict[int, NamespaceKind] = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamespaceRequest:
+class NamespaceRequest(FrozenStruct, kw_only=True):
     """New namespaces for a pod, owned by its user namespace if it gets one (KEP-127).
 
     ``hostname`` needs :attr:`NamespaceKind.UTS`; ``sysctls`` (name to value) need the namespace they belong to.
@@ -81,7 +82,7 @@ class NamespaceRequest:
     kinds: frozenset[NamespaceKind]
     idmap: IdMap | None = None
     hostname: str | None = None
-    sysctls: Mapping[str, str] = field(default_factory=dict)
+    sysctls: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def validate(self) -> None:
         """Check what can be checked without trying.

@@ -17,11 +17,11 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from pathlib import Path
 
 from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.namespace.namespaces import run_in_netns
 from podkeep.kernel.network import nlmsg
 from podkeep.kernel.tables import read_text
@@ -59,8 +59,7 @@ Interface = IPv4Interface | IPv6Interface
 Address = IPv4Address | IPv6Address
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Request:
+class _Request(FrozenStruct, kw_only=True):
     """A message, and the words for it in an error."""
 
     words: str
@@ -69,16 +68,14 @@ class _Request:
     flags: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Endpoint:
+class Endpoint(FrozenStruct, kw_only=True):
     """An address of a pod, and the router of its subnet."""
 
     address: Interface
     gateway: Address
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Link:
+class _Link(FrozenStruct, kw_only=True):
     index: int
     kind: str
     """Empty for what is no virtual device."""

@@ -10,9 +10,9 @@ import errno
 import socket
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from podkeep.base.errors import KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.network import nlmsg
 
 INET = 1
@@ -40,8 +40,7 @@ _TIMEOUT_S = 5.0
 _BATCH = _GENERIC.pack(socket.AF_UNSPEC, 0, socket.htons(_SUBSYS_NFTABLES))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Element:
+class Element(FrozenStruct, kw_only=True):
     """An element of a set without data. ``key``: its parts in the kernel's form, each padded to four bytes."""
 
     set_name: str

@@ -10,9 +10,9 @@ import errno
 import socket
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from podkeep.base.errors import Internal, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 
 REQUEST, ACK, DUMP = 0x1, 0x4, 0x300
 REPLACE, EXCL, CREATE = 0x100, 0x200, 0x400
@@ -35,8 +35,7 @@ _RECEIVE_BYTES = 64 * 1024
 """More than the kernel puts into one packet: 32 KiB, whatever the reader's buffer holds."""
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(FrozenStruct):
     """A message without its header."""
 
     kind: int

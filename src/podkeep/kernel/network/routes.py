@@ -12,10 +12,10 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
 from podkeep.base.errors import Internal, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.network import nlmsg
 
 _RTM_NEWROUTE, _RTM_GETROUTE = 24, 26
@@ -33,8 +33,7 @@ _CALL = "netlink(list routes)"
 _BYTES = {socket.AF_INET: 4, socket.AF_INET6: 16}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Route:
+class Route(FrozenStruct, kw_only=True):
     """A route to ``network``; ``link`` is empty if it has several ways. Without a router, that are neighbours."""
 
     network: IPv4Network | IPv6Network

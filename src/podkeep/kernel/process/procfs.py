@@ -13,10 +13,10 @@ import signal
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import Internal, KernelCallError, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import printable
 from podkeep.kernel import libc
 from podkeep.kernel.tables import lines, read_text
@@ -46,16 +46,14 @@ CAPABILITIES = (
 """Names by number (linux/capability.h, Linux 5.9 and newer)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessId:
+class ProcessId(FrozenStruct, kw_only=True):
     """A process; ``start_time`` is in clock ticks since boot (proc_pid_stat(5), field 22)."""
 
     pid: int
     start_time: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Descriptors:
+class Descriptors(FrozenStruct, kw_only=True):
     """How many file descriptors a process has open, and how many of them are sockets."""
 
     count: int = 0

@@ -27,6 +27,7 @@ from weakref import WeakValueDictionary
 
 from podkeep.base import failpoints
 from podkeep.base.errors import Cancelled
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
@@ -55,8 +56,7 @@ class _Tree:
     size: TreeSize | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(FrozenStruct, kw_only=True):
     """A tree of ``image`` for ``container``, whose pod has the mapping ``idmap``.
 
     ``at``: a private empty directory, at which the image is mounted meanwhile; what a killed daemon

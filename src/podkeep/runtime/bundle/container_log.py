@@ -18,12 +18,12 @@ import os
 import stat
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from podkeep.base.concurrency.tasks import acquired, on_thread
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountAttr
@@ -35,8 +35,7 @@ _PAUSE_S = 0.01
 _CONFINED = MountAttr.NOSYMFOLLOW | MountAttr.NODEV | MountAttr.NOSUID | MountAttr.NOEXEC
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogFile:
+class LogFile(FrozenStruct, kw_only=True):
     """The log of a container: ``path`` below ``directory``, that of the pod's logs."""
 
     directory: Path

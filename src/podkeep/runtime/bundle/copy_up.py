@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 
 from podkeep.base import failpoints
 from podkeep.base.errors import Cancelled, KernelCallError, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.openat import Resolve
 from podkeep.runtime.bundle.owners import Owners
@@ -49,8 +50,7 @@ _KEPT_BYTES = 1 << 30
 """What a copy leaves free: a twentieth of the file system, or a gibibyte if that is less."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Purpose:
+class Purpose(FrozenStruct, kw_only=True):
     """``what`` is copied, for messages; ``failpoint`` is reached with each directory."""
 
     what: str

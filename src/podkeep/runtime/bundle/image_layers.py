@@ -11,10 +11,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
+
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
@@ -26,8 +28,7 @@ from podkeep.runtime.bundle.leftovers import Remove
 from podkeep.runtime.bundle.rootfs_variants import Costs, Variant
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(FrozenStruct, kw_only=True):
     """Whose the files are to be.
 
     ``idmap``: the mapping; None: the machine's users. ``userns`` opens a user namespace with it. ``at``: where the
@@ -38,11 +39,10 @@ class Wanted:
     idmap: IdMap | None
     userns: Callable[[], AbstractContextManager[int | None]]
     at: Path
-    given_up: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event = msgspec.field(default_factory=threading.Event)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Lowers:
+class Lowers(FrozenStruct, kw_only=True):
     """Detached mounts, top layer first; ``flags`` are for the overlay of them.
 
     ``seconds``: how long it took to give them other owners.
@@ -53,14 +53,13 @@ class Lowers:
     flags: OverlayFlag = OverlayFlag.NONE
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageLayers:
+class ImageLayers(FrozenStruct, kw_only=True):
     """``variant`` is None where images cannot be given other owners."""
 
     images: ImageStore
     trees: ChangedTrees
     variant: Variant | None = Variant.IDMAPPED
-    costs: Costs = field(default_factory=Costs)
+    costs: Costs = msgspec.field(default_factory=Costs)
 
     @contextmanager
     def lowers(self, image: Image, wanted: Wanted, *, at_least: int = 1) -> Iterator[Lowers]:

@@ -21,12 +21,12 @@ import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.images.formats.image import Image
 from podkeep.kernel.files import openat
 from podkeep.kernel.files.openat import Resolve
@@ -41,8 +41,7 @@ FAILED = "ImageVolumeMountFailed"
 """How the message of every failure starts: the kubelet tells them by it (cri-api, pkg/errors)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Policy:
+class Policy(FrozenStruct, kw_only=True):
     """``noexec``: no program can be run in place. ``files``: a sub path may name a file."""
 
     noexec: bool = True
@@ -78,8 +77,7 @@ def find_images(config: ContainerConfig, find: Callable[[str], Image | None]) ->
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class ImageVolumes:
+class ImageVolumes(FrozenStruct, kw_only=True):
     """Mounts images. Blocks, as ``image_layers`` does."""
 
     layers: ImageLayers

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError, reason_of
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mounts
 from podkeep.runtime.bundle.targets import Walk
@@ -54,8 +55,7 @@ class _Directory:
     below: dict[str, _Directory] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hands:
+class Hands(FrozenStruct, kw_only=True):
     """What is done for a container: a detached copy of a mount's source, as its options say; attaching that where the
     OCI runtime finds it, which returns the path; making an empty directory (or else a file) as the pod's root."""
 

@@ -16,10 +16,10 @@ import shlex
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from podkeep.base.errors import FailedPrecondition, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import MountAttr
@@ -34,8 +34,7 @@ from podkeep.runtime.oci.compose import Config
 from podkeep.runtime.oci.mounts import BIND_OPTIONS, OciMount, StagedMount, is_bind, protected, protection
 
 
-@dataclass(frozen=True)
-class Staging:
+class Staging(FrozenStruct):
     """Makes and removes the copies."""
 
     layout: Layout

@@ -12,10 +12,10 @@ The scope is made by the OCI runtime, told by ``linux.cgroupsPath`` as ``slice:p
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.cgroup.systemd import SUFFIX, expand, is_slice
 
 SCOPE_PREFIX = "podkeep"
@@ -24,8 +24,7 @@ MAX_UNIT_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9:_.\\]+(-[A-Za-z0-9:_.\\]+)*\.slice")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CgroupName:
+class CgroupName(FrozenStruct, kw_only=True):
     """A cgroup: its path below every hierarchy's root, and how the OCI runtime is told of it."""
 
     path: str

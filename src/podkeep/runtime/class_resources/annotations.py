@@ -10,15 +10,14 @@ agent turns those into CRI's field.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.class_resources.model import BLOCKIO, RDT, Origin
 
 TYPES = (RDT, BLOCKIO)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Annotation:
+class Annotation(FrozenStruct, kw_only=True):
     """What one annotation asks for."""
 
     key: str

@@ -8,10 +8,12 @@ machine to answer.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed
 from podkeep.runtime.class_resources.annotations import Annotation
 from podkeep.runtime.class_resources.model import DEFAULT_CLASS, ClassResource, Level, Offer, problem
@@ -20,8 +22,7 @@ _SHOWN_NAMES = 20
 """Names that a hint has at most."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class OfferedType:
+class OfferedType(FrozenStruct, kw_only=True):
     """A type as it is offered at one level. ``default``: the class that ``default`` stands for; empty: none."""
 
     name: str
@@ -29,14 +30,13 @@ class OfferedType:
     default: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Catalog:
+class Catalog(FrozenStruct, kw_only=True):
     """One configuration. ``types`` are by name and in its order."""
 
-    types: Mapping[str, ClassResource] = field(default_factory=dict)
-    defaults: Mapping[Level, Mapping[str, str]] = field(default_factory=dict)
+    types: Mapping[str, ClassResource] = msgspec.field(default_factory=dict)
+    defaults: Mapping[Level, Mapping[str, str]] = msgspec.field(default_factory=dict)
     """For each level types to the classes that the node chose."""
-    disabled: Mapping[str, str] = field(default_factory=dict)
+    disabled: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Types that podkeep knows and the configuration does not have, and why."""
 
     def offers(self, level: Level) -> tuple[OfferedType, ...]:

@@ -11,11 +11,11 @@ import enum
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci.compose import Config
@@ -54,8 +54,7 @@ class Origin(enum.StrEnum):
     POD = "pod"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offer:
+class Offer(FrozenStruct, kw_only=True):
     """What the node offers of one type at one level (KEP-3008, ClassResourceInfo)."""
 
     classes: tuple[str, ...]
@@ -64,8 +63,7 @@ class Offer:
     """The class cannot be changed after creation."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Target:
+class Target(FrozenStruct, kw_only=True):
     """What is put into a class: a container whose OCI runtime made it, or a pod sandbox with its cgroup."""
 
     level: Level

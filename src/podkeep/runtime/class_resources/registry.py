@@ -11,12 +11,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.process import procfs
 from podkeep.runtime.class_resources.catalog import Catalog
@@ -29,8 +29,7 @@ from podkeep.runtime.oci.entering import Enter
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(FrozenStruct, kw_only=True):
     """A container or pod, and the class it has of each type."""
 
     target: Target

@@ -9,11 +9,11 @@ not. Merge keys (``<<``) and aliases work.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.similar import similar
 from podkeep.kernel.files import openat
 
@@ -34,8 +34,7 @@ _SCALARS = frozenset(
 _BOOLEANS = {"true": True, "false": False}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
+class Node(FrozenStruct, kw_only=True):
     """One value of a file and where it is. Every question that does not fit the value raises, naming the place."""
 
     source: str

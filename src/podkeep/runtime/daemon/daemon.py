@@ -13,7 +13,6 @@ import resource
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +22,7 @@ from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import server
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup import cgroup_dynmods, systemd
@@ -99,8 +99,7 @@ _RESTART = "pods run on while a runtime is restarted: `podkeep runtime stop`, th
 """What to do about a runtime that is not replaced for another configuration."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Options:
+class Options(FrozenStruct, kw_only=True):
     """``idle_exit``: seconds without sandboxes and requests after which the daemon ends; None: never."""
 
     idle_exit: float | None = None
@@ -143,8 +142,7 @@ def serve(config: Config, options: Options) -> bool:
     return not left
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Serving:
+class _Serving(FrozenStruct, kw_only=True):
     """The parts that are made once the event loop runs."""
 
     sandboxes: Sandboxes

@@ -14,10 +14,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from podkeep.mountns import pin as pins
@@ -32,8 +32,7 @@ log = logging.getLogger(__name__)
 _PROC = Path("/proc")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Elsewhere:
+class Elsewhere(FrozenStruct, kw_only=True):
     """A mount namespace with pods in it, and a process that is in it or the file that it is pinned on."""
 
     inode: int

@@ -19,7 +19,6 @@ import signal
 import stat
 import subprocess
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -38,6 +37,7 @@ from podkeep.base.errors import (
     Unimplemented,
     refused,
 )
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat
@@ -64,8 +64,7 @@ _MAX_REMEMBERED = 256 << 20
 _WITHOUT_CRIU = ("without CRIU", "checkpoint and restore not supported", "No such command", "unknown command")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointPlan:
+class CheckpointPlan(FrozenStruct, kw_only=True):
     """One checkpoint to be made. ``timeout`` in seconds for the part in which the container stands still."""
 
     container: Container
@@ -116,8 +115,7 @@ class Checkpoints:
             del self._busy[container]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CheckpointMaker:
+class CheckpointMaker(FrozenStruct, kw_only=True):
     """The blocking part. ``criu`` is a program's path or name."""
 
     layout: Layout

@@ -12,10 +12,12 @@ import logging
 import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
+
+from msgspec import structs
 
 from podkeep.base import failpoints
 from podkeep.base.errors import (
@@ -25,6 +27,7 @@ from podkeep.base.errors import (
     NotFound,
     PodkeepError,
 )
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.images.formats.image import ImageRunConfig
@@ -68,8 +71,7 @@ EMPTIED_BYTES = 16 << 20
 """Page cache of a container that is dropped when it is removed; more of it may be worth keeping for the next one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MadeContainer:
+class MadeContainer(FrozenStruct, kw_only=True):
     """What is only known once a container exists."""
 
     created: Created
@@ -135,7 +137,7 @@ class ContainerExecutor:
             failpoints.reach("container.created")
             # Its process waits to be told to start the program: nothing has run outside its classes.
             target = container_target(self.cgroups, sandbox, container)
-            target = replace(target, process=created.process)
+            target = structs.replace(target, process=created.process)
             self.classes.apply(target, container.status.class_resources)
             failpoints.reach("container.classed")
         return MadeContainer(created=created, user=plan.user, remap_seconds=remap)
@@ -428,7 +430,7 @@ class ContainerExecutor:
     @property
     def _host_facts_with_devices(self) -> spec.HostFacts:
         # Devices come and go, so these are not kept as the other facts are.
-        return replace(self._host_facts, devices=tuple(devices.machine_devices()))
+        return structs.replace(self._host_facts, devices=tuple(devices.machine_devices()))
 
 
 def _stdio(container: Container, log: Path | None) -> Stdio:

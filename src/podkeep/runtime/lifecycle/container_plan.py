@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
+import msgspec
+
+from podkeep.base.frozen import FrozenStruct
 from podkeep.images.formats.image import Image
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.bundle.container_log import LogFile
@@ -21,8 +23,7 @@ from podkeep.runtime.oci.spec import SpecInput
 from podkeep.runtime.oci.users import User
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerRequest:
+class ContainerRequest(FrozenStruct, kw_only=True):
     """A container to be made, with everything it refers to."""
 
     container: Container
@@ -31,14 +32,13 @@ class ContainerRequest:
     log: LogFile | None
     target: ProcessId | None = None
     """The process whose PID namespace it joins (NamespaceMode TARGET)."""
-    volume_images: Mapping[int, Image] = field(default_factory=dict)
+    volume_images: Mapping[int, Image] = msgspec.field(default_factory=dict)
     """The images among its volumes, by the number of the mount."""
-    given_up: threading.Event = field(default_factory=threading.Event)
+    given_up: threading.Event = msgspec.field(default_factory=threading.Event)
     """Set when its caller has gone: what takes long in its making ends."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ContainerPlan:
+class ContainerPlan(FrozenStruct, kw_only=True):
     """What is made for a container once its root file system is there; its text is what a log may say of it."""
 
     user: User

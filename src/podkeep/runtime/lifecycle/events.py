@@ -17,9 +17,9 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.model.records import Container, ContainerState, Sandbox, SandboxState
 from podkeep.runtime.model.state import State
 
@@ -42,8 +42,7 @@ class EventKind(enum.IntEnum):
     DELETED = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class Event:
+class Event(FrozenStruct, kw_only=True):
     """One change, with the pod as it was right after it.
 
     ``subject`` is the ID of a container or of a sandbox; ``at`` in nanoseconds since the epoch. ``sandbox`` is None

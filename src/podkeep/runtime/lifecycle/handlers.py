@@ -14,12 +14,12 @@ import logging
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import failpoints
 from podkeep.base.config import HandlerConfig
 from podkeep.base.errors import FailedPrecondition, InvalidConfiguration, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.base.text.printable import quoted
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -44,8 +44,7 @@ _PROBE_IDMAP = block(_PROBE_HOST_ID, 65536)
 _SHOWN = 5
 
 
-@dataclass(frozen=True, kw_only=True)
-class Features:
+class Features(FrozenStruct, kw_only=True):
     """CRI: RuntimeHandlerFeatures; ``why_not`` says why user namespaces do not work, ``why_writable`` why mounts that
     are to be read-only with all that lies below are not.
     """
@@ -205,8 +204,7 @@ def _require_passage(directory: Path) -> None:
             )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probe:
+class Probe(FrozenStruct, kw_only=True):
     """Tries what a handler claims. ``program`` is a static program for the probe's container; it is never run."""
 
     layout: Layout

@@ -11,18 +11,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from podkeep.base.errors import NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 
 Key = TypeVar("Key", bound=str)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Watched:
+class Watched(FrozenStruct, kw_only=True):
     """The two processes of a container; of a sandbox, its infra process as both."""
 
     process: ProcessId

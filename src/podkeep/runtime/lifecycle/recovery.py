@@ -19,13 +19,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.bundle.leftovers import Leftovers
@@ -51,8 +51,7 @@ for a controller which is not there, the daemon would not start for hours.
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recovery:
+class Recovery(FrozenStruct, kw_only=True):
     """One pass over the records."""
 
     state: State
@@ -63,7 +62,7 @@ class Recovery:
     sandboxes: SandboxExecutor
     containers: ContainerExecutor
     leftovers: Leftovers
-    deadline: float = field(default_factory=lambda: time.monotonic() + TIMEOUT_S)
+    deadline: float = msgspec.field(default_factory=lambda: time.monotonic() + TIMEOUT_S)
     """When what takes long is left to the client (``time.monotonic``)."""
 
     def start_classes(self) -> None:

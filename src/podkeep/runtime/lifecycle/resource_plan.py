@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.model.records import Resources
 from podkeep.runtime.oci.resources import CPU_SHARES, UNLIMITED, check_values, check_whole
 
@@ -25,8 +25,7 @@ DEFAULT_PERIOD_US = 100_000
 _LIST_PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Write:
+class Write(FrozenStruct, kw_only=True):
     """One text for one file of the cgroup; ``before`` is what the file held."""
 
     file: str

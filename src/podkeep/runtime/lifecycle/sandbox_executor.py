@@ -15,13 +15,13 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from podkeep.base import atomicfile, failpoints
 from podkeep.base.errors import Internal, InvalidArgument, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.kernel.cgroup.cgroups import Cgroups
@@ -64,8 +64,7 @@ _INFRA_ID = 65535
 """User and group of that process, inside: those of the pause image, which no image's account is likely to have."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SandboxExecutor:
+class SandboxExecutor(FrozenStruct, kw_only=True):
     """Makes and unmakes sandboxes below one layout."""
 
     layout: Layout
@@ -73,8 +72,8 @@ class SandboxExecutor:
     cgroups: Cgroups
     networks: Networks
     catatonit: str
-    confinement: Confinement = field(default_factory=Confinement)
-    classes: ClassResources = field(default_factory=ClassResources)
+    confinement: Confinement = msgspec.field(default_factory=Confinement)
+    classes: ClassResources = msgspec.field(default_factory=ClassResources)
 
     def create(self, sandbox: Sandbox, driver: Driver) -> SandboxStatus:
         """Make everything a sandbox consists of, and return its status with what is known of it now.

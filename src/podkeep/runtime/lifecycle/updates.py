@@ -16,7 +16,6 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
@@ -33,6 +32,7 @@ from podkeep.base.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.tables import GONE
@@ -58,8 +58,7 @@ _IDLE: Mapping[str, Any] = {"update_undo": (), "class_change": {}}
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Subject:
+class _Subject(FrozenStruct, kw_only=True):
     """A container or a pod sandbox that is updated."""
 
     target: Target

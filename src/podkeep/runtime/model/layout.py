@@ -26,16 +26,15 @@ pods', 0710 with the pod's group where they are one's (``staging.make_passable``
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID, HandlerName, SandboxID
 from podkeep.kernel.namespace.namespaces import NamespaceKind
 from podkeep.runtime.cgroup_driver import slices
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(FrozenStruct):
     """The paths below the two directories of a runtime."""
 
     root: Path

@@ -13,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -21,6 +20,7 @@ import msgspec
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.config import NetworkConfig
 from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.namespaces import NamespaceKind
@@ -47,8 +47,7 @@ NOT_READY = "NetworkPluginNotReady"
 """The reason that the kubelet and people know."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Condition:
+class Condition(FrozenStruct, kw_only=True):
     """Whether pods can get a network now; CRI: RuntimeCondition."""
 
     ready: bool

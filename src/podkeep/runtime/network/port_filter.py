@@ -16,10 +16,10 @@ import errno
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from podkeep.base.errors import CommandFailed, KernelCallError, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.network import netlink, nfnetlink
 from podkeep.kernel.network.nfnetlink import Element
@@ -32,8 +32,7 @@ _NAME_BYTES = 16
 """IFNAMSIZ."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Port:
+class Port(FrozenStruct, kw_only=True):
     """A port of the bridge; ``mac`` is the pod's hardware address, as six hex pairs with colons."""
 
     name: str

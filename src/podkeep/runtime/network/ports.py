@@ -7,10 +7,10 @@ protocol, and the address of a port that names none is every one).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 from podkeep.base.errors import AlreadyExists, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import netloc
 from podkeep.base.text.printable import quoted
 from podkeep.runtime.model.records import HostPort, Sandbox
@@ -25,8 +25,7 @@ _Held = dict[tuple[str, int], dict[str, HostPort]]
 """Ports by protocol and number, then by address."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forward:
+class Forward(FrozenStruct, kw_only=True):
     """Packets to ``port`` go to ``target``:``target_port``; ``address`` None: whichever one they came to."""
 
     protocol: str

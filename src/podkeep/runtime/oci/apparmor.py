@@ -8,9 +8,9 @@ applied is an error, because the container would run without it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.model.records import AppArmor, ProfileKind
 
 DEFAULT_PROFILE = "podkeep-default"
@@ -29,8 +29,7 @@ def check_name(field: str, name: str) -> str:
     return name
 
 
-@dataclass(frozen=True, kw_only=True)
-class AppArmorSupport:
+class AppArmorSupport(FrozenStruct, kw_only=True):
     """What this machine can do. Both are empty where it can."""
 
     why_not: str = "this kernel does not enforce AppArmor profiles"

@@ -22,10 +22,11 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from podkeep.base import spawn
 from podkeep.base.errors import (
@@ -38,6 +39,7 @@ from podkeep.base.errors import (
     PodkeepError,
     of_words,
 )
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri import transport
 from podkeep.kernel.files import openat
@@ -92,8 +94,7 @@ _NO_SOURCE = re.compile(
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Handler:
+class Handler(FrozenStruct, kw_only=True):
     """A runtime handler: the OCI runtime at ``path`` with its state below ``root``, and how it is used."""
 
     name: HandlerName
@@ -115,16 +116,14 @@ class Handler:
         }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Created:
+class Created(FrozenStruct, kw_only=True):
     """A container that was created: its first process and its conmon."""
 
     process: ProcessId
     monitor: ProcessId
 
 
-@dataclass(frozen=True, kw_only=True)
-class Stdio:
+class Stdio(FrozenStruct, kw_only=True):
     """How a container's standard streams are set up.
 
     ``log``: where output is written, and by which path conmon opens it anew; None: output is dropped.
@@ -136,8 +135,7 @@ class Stdio:
     tty: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecResult:
+class ExecResult(FrozenStruct, kw_only=True):
     """What a command run in a container left."""
 
     exit_code: int
@@ -171,8 +169,7 @@ class Allowance:
                 self._of.give_back(count)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecLimits:
+class ExecLimits(FrozenStruct, kw_only=True):
     """When a command is killed: after ``timeout`` seconds (None: never), or when one of ``stops`` is readable.
 
     ``output`` is what it may keep of its output, with others; what is above it is dropped.
@@ -180,11 +177,10 @@ class ExecLimits:
 
     timeout: float | None = None
     stops: tuple[int, ...] = ()
-    output: Allowance = field(default_factory=lambda: Allowance(2 * EXEC_OUTPUT_LIMIT))
+    output: Allowance = msgspec.field(default_factory=lambda: Allowance(2 * EXEC_OUTPUT_LIMIT))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Driver:
+class Driver(FrozenStruct, kw_only=True):
     """Makes and ends containers of one runtime handler."""
 
     handler: Handler

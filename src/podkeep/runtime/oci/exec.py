@@ -35,12 +35,15 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from msgspec import structs
+
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.process import holder, procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci import entering
@@ -86,8 +89,7 @@ except OSError:
 """Sets the size of the terminal that is its input; one whose other side is gone is no error (ioctl_tty(2))."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecStdio:
+class ExecStdio(FrozenStruct, kw_only=True):
     """Which streams a command gets; the others are /dev/null. With ``tty`` all three are one terminal."""
 
     stdin: bool = False
@@ -96,8 +98,7 @@ class ExecStdio:
     tty: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExecCommand:
+class ExecCommand(FrozenStruct, kw_only=True):
     """How to start a command.
 
     :param runtime: the OCI runtime's command line up to its options.
@@ -293,7 +294,7 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
         try:
             listener.listen(1)
             console = ["--tty", "--console-socket", str(path), command.container]
-            entered = command if held is None else replace(command, enter=held.entered_by(command.enter))
+            entered = command if held is None else structs.replace(command, enter=held.entered_by(command.enter))
             popen = _popen(entered, [*argv, *console], ExecStdio())
             process = ExecProcess(runtime=popen, command=command, token=token)
             try:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NotRequired, TypedDict
 
+import msgspec
+
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.model.records import ContainerConfig, Mount, NamespaceMode, Propagation
 
 _PTYS = "max=512"
@@ -35,8 +37,7 @@ _PROPAGATION = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class PodFiles:
+class PodFiles(FrozenStruct, kw_only=True):
     """Host paths of what every container of a pod gets; an empty one is left out."""
 
     hosts: str = ""
@@ -56,8 +57,7 @@ class OciMount(TypedDict):
     gidMappings: NotRequired[list[dict[str, int]]]
 
 
-@dataclass(frozen=True, kw_only=True)
-class StagedMount:
+class StagedMount(FrozenStruct, kw_only=True):
     """What an OCI runtime binds for a volume, with all that is mounted below it.
 
     The second of the forms that a volume has: what the request says (``records.Mount``, a path in the image, a mount of
@@ -74,8 +74,7 @@ POD_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 """Where a container finds its pod's files."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class MountInput:
+class MountInput(FrozenStruct, kw_only=True):
     """All that the list of mounts is made of; the fields are those of ``SpecInput``."""
 
     container: ContainerConfig
@@ -83,12 +82,12 @@ class MountInput:
     own_ipc: bool
     """Whether the container is in another IPC namespace than the machine."""
     has_mqueue: bool = True
-    staged: Mapping[int, StagedMount] = field(default_factory=dict)
-    volumes: Mapping[str, str] = field(default_factory=dict)
-    targets: Mapping[str, str] = field(default_factory=dict)
+    staged: Mapping[int, StagedMount] = msgspec.field(default_factory=dict)
+    volumes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    targets: Mapping[str, str] = msgspec.field(default_factory=dict)
     device_paths: tuple[str, ...] = ()
     """Paths in the container of the devices it asked for."""
-    devices: Mapping[str, str] = field(default_factory=dict)
+    devices: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Path in the container to the machine's path of a device node that is mounted, because it cannot be made."""
 
 

@@ -8,10 +8,10 @@ terms (shares, memory with swap) into version 2's.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.model.records import Resources
 
 MIN_CPU_QUOTA_US = 1000
@@ -29,8 +29,7 @@ _PAGE_SIZE = re.compile(r"[1-9][0-9]{0,5}(KB|MB|GB)")
 _UNIFIED_KEY = re.compile(r"[a-z][a-z0-9_]*(\.[A-Za-z0-9_]+)+")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResourceFacts:
+class ResourceFacts(FrozenStruct, kw_only=True):
     """What the machine's cgroups can limit. ``page_sizes``: of the huge pages that the machine has, like ``2MB``."""
 
     version: int = 1

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 NAMES = {
     name.removeprefix("RLIMIT_").lower(): getattr(resource, name) for name in dir(resource) if name[:7] == "RLIMIT_"
@@ -20,8 +20,7 @@ UNLIMITED = 2**64 - 1
 """RLIM_INFINITY in the OCI configuration."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rlimit:
+class Rlimit(FrozenStruct, kw_only=True):
     """A limit; :data:`UNLIMITED` means none."""
 
     name: str

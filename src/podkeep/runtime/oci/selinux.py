@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.model.records import SELinuxOptions
 
 CATEGORIES = 1024
@@ -29,8 +29,7 @@ _CATEGORY = re.compile(r"c(0|[1-9][0-9]{0,3})(?:\.c(0|[1-9][0-9]{0,3}))?")
 _SENSITIVITY = re.compile(r"s(0|[1-9][0-9]?)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class SELinux:
+class SELinux(FrozenStruct, kw_only=True):
     """Whether labels are written, and from which contexts they are made."""
 
     enabled: bool = False
@@ -47,8 +46,7 @@ class SELinux:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Labels:
+class Labels(FrozenStruct, kw_only=True):
     """``process.selinuxLabel`` and ``linux.mountLabel`` of the OCI configuration; empty: not written."""
 
     process: str = ""

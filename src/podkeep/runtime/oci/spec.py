@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.images.formats.image import ImageRunConfig
 from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.model.records import ContainerConfig, Resources, SandboxConfig
@@ -31,8 +33,7 @@ DEFAULT_MASKED = (
 DEFAULT_READONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostFacts:
+class HostFacts(FrozenStruct, kw_only=True):
     """What the machine and the daemon can give."""
 
     capabilities: frozenset[str]
@@ -40,7 +41,7 @@ class HostFacts:
     machine: str
     oom_score_floor: int
     """The lowest oom_score_adj that the daemon may write."""
-    resources: ResourceFacts = field(default_factory=ResourceFacts)
+    resources: ResourceFacts = msgspec.field(default_factory=ResourceFacts)
     rlimits: tuple[Mapping[str, str | int], ...] = ()
     """Limits of every container's processes, in OCI's form."""
     has_mqueue: bool = True
@@ -49,8 +50,7 @@ class HostFacts:
     """The machine's device nodes in OCI's form, for privileged containers."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpecInput:
+class SpecInput(FrozenStruct, kw_only=True):
     """All that a container's configuration is made of."""
 
     sandbox: SandboxConfig
@@ -69,17 +69,17 @@ class SpecInput:
     """Whether a privileged container has the machine's devices; else it has those that it asked for."""
     devices: tuple[Mapping[str, Any], ...] = ()
     """Device nodes the container asked for, in OCI's form, with ``access`` and ``source`` (the host's path) beside."""
-    staged: Mapping[int, StagedMount] = field(default_factory=dict)
+    staged: Mapping[int, StagedMount] = msgspec.field(default_factory=dict)
     """Number of a mount of the container to what is bound in its place, for images and what needs a copy."""
-    volumes: Mapping[str, str] = field(default_factory=dict)
+    volumes: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Path in the container to the host path of an anonymous volume of the image."""
-    targets: Mapping[str, str] = field(default_factory=dict)
+    targets: Mapping[str, str] = msgspec.field(default_factory=dict)
     """Path of a mount, in its normal form, to where the links of the image lead from there."""
     seccomp_profile: Mapping[str, Any] | None = None
     """The parsed profile; None: unconfined."""
     apparmor_profile: str = ""
     """The name of a loaded profile; empty: none is applied."""
-    labels: Labels = field(default_factory=Labels)
+    labels: Labels = msgspec.field(default_factory=Labels)
 
 
 def build(given: SpecInput) -> Config:

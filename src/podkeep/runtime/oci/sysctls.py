@@ -10,9 +10,11 @@ from __future__ import annotations
 import errno
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.base.errors import InvalidArgument, KernelCallError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.namespace import nshelper
 from podkeep.kernel.namespace.idmap import IdMap
 
@@ -35,8 +37,7 @@ _WRONG = frozenset(
 """What the kernel says to a value that is none, to a name that it has not, and to a sysctl that is not the pod's."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DefaultSysctls:
+class DefaultSysctls(FrozenStruct, kw_only=True):
     """What every pod gets; a request wins over it.
 
     ``unprivileged_ports``: any user of a pod may listen on ports below 1024; ``unprivileged_icmp``: any may ping.
@@ -44,7 +45,7 @@ class DefaultSysctls:
 
     unprivileged_ports: bool = True
     unprivileged_icmp: bool = True
-    others: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, str] = msgspec.field(default_factory=dict)
 
 
 def check(sysctls: Mapping[str, str], kinds: Collection[str]) -> None:

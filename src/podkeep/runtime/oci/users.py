@@ -7,9 +7,9 @@ policy); OCI image-spec, config.md, ``User``. IDs are those inside the container
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.namespace.idmap import MAX_ID, MAX_USER
 from podkeep.runtime.model.records import GroupsPolicy, Security
 
@@ -18,8 +18,7 @@ MAX_GROUPS = 65_536
 _SHOWN = 80
 
 
-@dataclass(frozen=True, kw_only=True)
-class User:
+class User(FrozenStruct, kw_only=True):
     """UID, GID, all supplementary GIDs (the primary one first) and the home directory."""
 
     uid: int
@@ -28,8 +27,7 @@ class User:
     home: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Account:
+class _Account(FrozenStruct, kw_only=True):
     name: str
     uid: int
     gid: int

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from podkeep.base.errors import PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.mountns import daemons, sync
 from podkeep.mountns.daemons import Daemon
 from podkeep.mountns.membership import Membership
@@ -24,8 +24,7 @@ SCAN_PERIOD_S = 10.0
 """How long a daemon that was started since may go unseen. A kubelet asks for the status every 5 seconds."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Description:
+class Description(FrozenStruct, kw_only=True):
     """What verbose Status says: where the runtime is. ``pin`` is empty in a namespace that was joined by a process ID,
     and where mounts are not hidden; ``inSync`` is then true."""
 

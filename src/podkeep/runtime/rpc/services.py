@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import server
 from podkeep.cri.server import Handler
 from podkeep.runtime.rpc.container import ContainerRpc
@@ -18,8 +18,7 @@ from podkeep.runtime.rpc.stats import StatsRpc
 from podkeep.runtime.rpc.streaming import StreamingRpc
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rpcs:
+class Rpcs(FrozenStruct, kw_only=True):
     """The objects whose methods answer."""
 
     runtime: RuntimeRpc

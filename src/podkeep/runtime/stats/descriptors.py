@@ -6,14 +6,13 @@ metric's own. The kubelet refuses anything else.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from podkeep.base.frozen import FrozenStruct
 
 BASE_LABELS = ("container", "id", "image", "name", "namespace", "pod")
 """cAdvisor's. ``id`` and ``name`` are the container's ID; of a pod's own metrics ``container`` is POD."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Descriptor:
+class Descriptor(FrozenStruct, kw_only=True):
     """One metric; ``counter``: it only grows, else it is a gauge."""
 
     name: str

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.kernel.files import tree_size
 from podkeep.kernel.files.tree_size import TreeSize
@@ -32,8 +33,7 @@ PAUSE_FACTOR = 100
 """Pause after a walk, in times of what it took: at most a hundredth of a processor per layer."""
 
 
-@dataclass(frozen=True, slots=True)
-class LayerSize:
+class LayerSize(FrozenStruct):
     """``at`` in nanoseconds since the epoch."""
 
     at: int

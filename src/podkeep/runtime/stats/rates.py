@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+
+from podkeep.base.frozen import FrozenStruct
 
 WINDOW_NS = 1_000_000_000
 """A rate over less time would show the scheduler's slices rather than the load."""
@@ -21,8 +22,7 @@ MAX_WINDOW_NS = 60_000_000_000
 """A rate over more time, say since before the machine slept, is no present use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(FrozenStruct):
     """CPU time used until ``at``, both in nanoseconds."""
 
     at: int

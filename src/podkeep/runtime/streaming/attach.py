@@ -17,11 +17,11 @@ import termios
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base.concurrency.tasks import ungrouped
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import ClientGone
 from podkeep.http.streams import Sink, Source
 from podkeep.runtime.streaming import status
@@ -40,8 +40,7 @@ _RESIZE = 1
 """conmon's number of a resize on its control pipe (src/ctrl.c)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attachment:
+class Attachment(FrozenStruct, kw_only=True):
     """The container: ``bundle`` has conmon's socket and control pipe."""
 
     bundle: Path

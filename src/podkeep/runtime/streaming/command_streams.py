@@ -9,6 +9,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.streams import Sink, Source
 
 MAX_RESIZE_BYTES = 4096
@@ -19,8 +20,7 @@ MAX_SIDE = 65535
 """The kernel keeps a terminal's sides as 16 bits (ioctl_tty(2), TIOCSWINSZ)."""
 
 
-@dataclass(frozen=True)
-class Size:
+class Size(FrozenStruct):
     """A terminal's size in characters."""
 
     width: int

@@ -19,6 +19,7 @@ from typing import Any
 
 from podkeep.base.concurrency.tasks import Tasks, ungrouped
 from podkeep.base.errors import InvalidArgument, PodkeepError, ResourceExhausted, reason_of
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import Account, ClientGone
 from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.http.streams import Sink, Source
@@ -52,8 +53,7 @@ Connect = Callable[[int], Coroutine[Any, Any, socket.socket]]
 """Connects to a port of the pod."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ForwardRequest:
+class ForwardRequest(FrozenStruct, kw_only=True):
     """A session that waits for its client. ``ports``: those of the request, which only WebSocket channels need."""
 
     pod: str
@@ -138,8 +138,7 @@ async def _set(event: asyncio.Event) -> None:
     await event.wait()
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
+class Pair(FrozenStruct, kw_only=True):
     """The client's side of one connection: its data, and where errors are told.
 
     ``given_up``: set when the client does not want it any more. ``outputs``: held while a portion of what the pod says

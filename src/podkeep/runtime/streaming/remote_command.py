@@ -10,11 +10,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.frozen import FrozenStruct
 from podkeep.http.budget import ClientGone
 from podkeep.http.spdy_connection import SpdyConnection, SpdyStream
 from podkeep.http.streams import Sink
@@ -59,8 +59,7 @@ Session = Callable[[CommandStreams], Awaitable[bytes]]
 """What runs: it returns the status to end with."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommandRequest:
+class CommandRequest(FrozenStruct, kw_only=True):
     """A session that waits for its client, and the streams it was asked for.
 
     ``pod`` is whose it is; ``size`` the bytes that are kept until its client comes.

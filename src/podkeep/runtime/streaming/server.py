@@ -13,12 +13,12 @@ import ssl
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from ipaddress import ip_address
 
 from podkeep.base.concurrency.threads import working_for
 from podkeep.base.config import StreamingConfig
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import netloc
 from podkeep.http import handshake
 from podkeep.http.budget import Pool
@@ -51,8 +51,7 @@ _PORTS = range(1024, 65536)
 _TUNNEL = handshake.TUNNEL_PREFIX + port_forward.PROTOCOL
 
 
-@dataclass(frozen=True)
-class _Waiting:
+class _Waiting(FrozenStruct):
     """A request whose client has not come yet."""
 
     verb: str

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.namespace.namespaces import NamespaceKind, open_pinned, run_in_netns
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes
@@ -33,8 +33,7 @@ CONNECT_TIMEOUT_S = 10.0
 _LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 
 
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
+class Wanted(FrozenStruct, kw_only=True):
     """The streams of a request (CRI: ExecRequest, AttachRequest)."""
 
     stdin: bool

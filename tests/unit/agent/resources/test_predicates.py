@@ -214,7 +214,7 @@ def test_what_else_a_node_refuses(wanted: Pod, facts: dict[str, Any], reason: st
 
 
 def _facts(**changes: Any) -> NodeFacts:
-    fields = {name: getattr(FACTS, name) for name in FACTS.__dataclass_fields__}
+    fields = {name: getattr(FACTS, name) for name in FACTS.__struct_fields__}
     return NodeFacts(**(fields | changes))
 
 

@@ -7,12 +7,12 @@ import errno
 import json
 import resource
 from contextlib import ExitStack
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from kernel.isolation import in_child
+from msgspec import structs
 
 from podkeep.apiserver.endpoints.audit import AuditLog
 from podkeep.apiserver.endpoints.handler import Handler
@@ -31,7 +31,7 @@ def test_each_request_is_a_line_without_its_body(tmp_path: Path) -> None:
     async def test() -> None:
         async with Api(tmp_path) as api:
             audit = AuditLog(path)
-            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            api.handler = Handler(structs.replace(api.handler._parts, audit=audit))
             secret = {"metadata": {"name": "s"}, "stringData": {"a": "hidden"}}
             await api.call("POST", "/api/v1/namespaces/default/secrets", secret)
             await api.call("GET", "/nix", headers={"impersonate-user": "ann"})
@@ -58,7 +58,7 @@ def test_the_code_of_a_refusal_for_which_there_is_no_room_is_that_of_its_answer(
     async def test() -> None:
         async with Api(tmp_path, limits=limits) as api:
             audit = AuditLog(path)
-            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            api.handler = Handler(structs.replace(api.handler._parts, audit=audit))
             await api.make_roles()
             ann = {"impersonate-user": "ann", "impersonate-group": "system:authenticated"}
             with limits.kept.taken("ann", OWN_BYTES):
@@ -76,7 +76,7 @@ def test_a_long_log_goes_on_in_another_file(tmp_path: Path) -> None:
     async def test() -> None:
         async with Api(tmp_path) as api:
             audit = AuditLog(path, limit=1500)
-            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            api.handler = Handler(structs.replace(api.handler._parts, audit=audit))
             for _ in range(4):
                 await api.call("GET", "/version")
             audit.close()
@@ -92,7 +92,7 @@ def test_a_disk_that_is_full_is_told_once(tmp_path: Path, caplog: pytest.LogCapt
     async def test() -> None:
         async with Api(tmp_path) as api:
             audit = AuditLog(Path("/dev/full"))
-            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            api.handler = Handler(structs.replace(api.handler._parts, audit=audit))
             for _ in range(5):
                 assert (await api.call("GET", "/version")).status == 200
             audit.close()
@@ -111,7 +111,7 @@ def test_a_disk_that_takes_every_other_line_is_told_once(tmp_path: Path, caplog:
             audits = [AuditLog(Path("/dev/full")), AuditLog(tmp_path / "audit.log")]
             api.handler = Handler(api.handler._parts)
             for audit in audits * 3:
-                api.handler._parts = replace(api.handler._parts, audit=audit)
+                api.handler._parts = structs.replace(api.handler._parts, audit=audit)
                 assert (await api.call("GET", "/version")).status == 200
             for audit in audits:
                 audit.close()
@@ -169,7 +169,7 @@ def test_a_log_that_cannot_be_renamed_never_writes_into_another_file(tmp_path: P
     async def test() -> None:
         async with Api(tmp_path) as api:
             audit = AuditLog(path, limit=900)
-            api.handler = Handler(replace(api.handler._parts, audit=audit))
+            api.handler = Handler(structs.replace(api.handler._parts, audit=audit))
             for _ in range(3):
                 await api.call("GET", "/version")
             with other.open("wb") as file:  # it takes the lowest number that is free

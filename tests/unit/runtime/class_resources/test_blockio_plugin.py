@@ -401,7 +401,7 @@ def test_a_device_that_vanishes_between_looking_and_writing(
 
 
 def _with_number(match: Any, number: str) -> Any:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     return replace(match, device=replace(match.device, number=number))
 

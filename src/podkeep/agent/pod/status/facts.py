@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import dataclass, field
+
+import msgspec
 
 from podkeep.agent.observed import ContainerView
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api.status import PodCondition, PodStatus
+from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import RUNTIME_NAME
 
 
-@dataclass(frozen=True, kw_only=True)
-class Waiting:
+class Waiting(FrozenStruct, kw_only=True):
     """Why a container is not running, in the kubelet's words (``ErrImagePull``)."""
 
     reason: str
     message: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class StatusFacts:
+class StatusFacts(FrozenStruct, kw_only=True):
     """What the agent knows beside the runtime's answer. Times are seconds since 1970.
 
     :param since: when the pod became active: its start time.
@@ -48,7 +48,7 @@ class StatusFacts:
     failed: bool = False
     reason: str = ""
     text: str = ""
-    probes: Mapping[str, ProbeResult] = field(default_factory=dict)
+    probes: Mapping[str, ProbeResult] = msgspec.field(default_factory=dict)
     previous: PodStatus | None = None
     conditions: tuple[PodCondition, ...] = ()
     runtime: str = RUNTIME_NAME

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from podkeep.apiserver.admission.pod_security.policy import Level, Policy
 from podkeep.apiserver.kinds.pods.validation.fields import CONTAINER_FIELDS
 from podkeep.apiserver.kinds.pods.validation.spec import APPARMOR_CONTAINER, SECCOMP_CONTAINER, SECCOMP_POD
+from podkeep.base.frozen import FrozenStruct
 
 Fields: TypeAlias = Mapping[str, Any]
 
@@ -33,8 +33,7 @@ CheckFunction: TypeAlias = Callable[[Fields, Fields], Violation | None]
 """(metadata, spec) of a pod."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
+class Check(FrozenStruct, kw_only=True):
     """A check of one level.
 
     ``versions`` are functions by the minor version from which they count. ``replaces`` names a check of baseline that

@@ -7,7 +7,6 @@ whose enforced policy changes is told of its pods that violate the new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.api import names
@@ -32,6 +31,7 @@ from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import forbidden, internal, invalid
 from podkeep.base.config import PodSecurityConfig
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 MAX_CHECKED_PODS = 500
 """Of a namespace whose policy changes. kube-apiserver's bound is 3,000 and a second; here other requests wait."""
@@ -44,8 +44,7 @@ _IGNORED_SUBRESOURCES = frozenset(
 """Of pods; others may change the spec."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Configuration:
+class Configuration(FrozenStruct, kw_only=True):
     """What counts where labels say nothing, and for whom nothing counts."""
 
     defaults: Policies = _PRIVILEGED

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ipaddress
 import secrets
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +20,7 @@ from podkeep.apiserver.kinds.services.services import needs_health_check, needs_
 from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import internal, invalid
 from podkeep.apiserver.patch.values import equal
+from podkeep.base.frozen import FrozenStruct
 
 Pick = Callable[[int], int]
 """Returns a number from 0 up to one below its argument."""
@@ -28,8 +28,7 @@ _OTHER = {"IPv4": "IPv6", "IPv6": "IPv4"}
 _FULL = "range is full"
 
 
-@dataclass(frozen=True, slots=True)
-class Ranges:
+class Ranges(FrozenStruct):
     """What is given out: addresses of one network, or of one of each family; ports of nodes.
 
     The family of the first network is what a service gets that asks for none. As in Kubernetes, the lower part of each

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from fractions import Fraction
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import msgspec
+
+from podkeep.base.frozen import FrozenStruct
 
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
@@ -37,11 +40,10 @@ class ScheduleError(ValueError):
     """A text is no schedule; the text of the error is robfig/cron's."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bounds:
+class _Bounds(FrozenStruct):
     low: int
     high: int
-    names: Mapping[str, int] = field(default_factory=dict)
+    names: Mapping[str, int] = msgspec.field(default_factory=dict)
 
 
 _MINUTE, _HOUR, _DAY = _Bounds(0, 59), _Bounds(0, 23), _Bounds(1, 31)
@@ -49,8 +51,7 @@ _MONTH = _Bounds(1, 12, {name: index + 1 for index, name in enumerate(_MONTHS)})
 _WEEKDAY = _Bounds(0, 6, {name: index for index, name in enumerate(_DAYS)})
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(FrozenStruct):
     """Times of day on days. ``any_day`` tells that one of the two fields for days is a ``*``, so that both must match.
 
     ``zone`` is that of a ``TZ=`` before the fields; None: that of the time that :meth:`next` is given.
@@ -90,8 +91,7 @@ class Schedule:
         return (by_month and by_week) if self.any_day else (by_month or by_week)
 
 
-@dataclass(frozen=True, slots=True)
-class Every:
+class Every(FrozenStruct):
     """A time that comes again and again after the same span, of whole seconds and at least one."""
 
     span: timedelta

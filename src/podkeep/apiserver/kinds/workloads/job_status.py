@@ -6,7 +6,6 @@ Most rules hold only for what a write changes, so that a status that broke one b
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -15,12 +14,12 @@ from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.workloads import index_sets
 from podkeep.apiserver.meta.objects import Object, has_condition
 from podkeep.apiserver.patch.values import equal
+from podkeep.base.frozen import FrozenStruct
 
 _NUMBERS = ("active", "succeeded", "failed", "ready", "terminating")
 
 
-@dataclass(frozen=True, slots=True)
-class _Conditions:
+class _Conditions(FrozenStruct):
     """Which conditions are true."""
 
     complete: bool

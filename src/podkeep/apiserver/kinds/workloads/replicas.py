@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec import structs
 
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import cells, field_rules
@@ -117,7 +118,7 @@ REPLICATION_CONTROLLERS = Resource(
     short_names=("rc",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),
-    strategy=replace(_STRATEGY, default=default_controller, validate=validate_controller),
+    strategy=structs.replace(_STRATEGY, default=default_controller, validate=validate_controller),
     columns=(*_COLUMNS, cells.label_selector("spec", "selector")),
 )
 
@@ -163,7 +164,7 @@ REPLICA_SETS = Resource(
     short_names=("rs",),
     categories=("all",),
     subresources=frozenset({"status", "scale"}),
-    strategy=replace(
+    strategy=structs.replace(
         _STRATEGY, default=default_replica_set, validate=validate_replica_set, validate_update=_same_selector
     ),
     columns=(*_COLUMNS, cells.selector("spec", "selector")),

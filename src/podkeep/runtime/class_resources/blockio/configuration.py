@@ -18,9 +18,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import quantity
 from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.blockio import patterns
@@ -52,8 +52,7 @@ MAX_IOPS = 2**32 - 2
 _CLASSES, _DEVICES = "Classes", "Devices"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rule:
+class Rule(FrozenStruct, kw_only=True):
     """One entry of a class."""
 
     devices: tuple[str, ...]
@@ -62,8 +61,7 @@ class Rule:
     line: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Class:
+class Class(FrozenStruct, kw_only=True):
     """A class; one without rules limits nothing."""
 
     name: str
@@ -79,8 +77,7 @@ class Class:
         return any(Setting.WEIGHT in rule.values for rule in self.rules)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Configuration:
+class Configuration(FrozenStruct, kw_only=True):
     """What the file says."""
 
     source: str

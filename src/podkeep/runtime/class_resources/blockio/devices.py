@@ -9,17 +9,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.mount.blockdev import device_name, disk_of
 from podkeep.runtime.class_resources.blockio import patterns
 
 _SYS_BLOCK = Path("/sys/dev/block")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(FrozenStruct, kw_only=True):
     """A whole disk."""
 
     number: str
@@ -28,8 +27,7 @@ class Device:
     """``/dev/vda``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Match:
+class Match(FrozenStruct, kw_only=True):
     """A path that a pattern matched, and the disk that it leads to."""
 
     path: str

@@ -9,9 +9,11 @@ Interface Files"), bfq-iosched.rst.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.class_resources.blockio.configuration import DEFAULT_WEIGHT, Class, Setting
 from podkeep.runtime.class_resources.blockio.devices import Device, Matches
 
@@ -47,8 +49,7 @@ Content = Mapping[str, Mapping[str, str]]
 """By file: keys and values."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(FrozenStruct, kw_only=True):
     """What a class sets on this node now."""
 
     weight: int | None
@@ -68,8 +69,7 @@ class Limits:
         return [device for device, values in self.devices.items() if Setting.WEIGHT in values]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ability:
+class Ability(FrozenStruct, kw_only=True):
     """What the kernel can do here."""
 
     version: int
@@ -77,14 +77,13 @@ class Ability:
     throttles: bool
     weight_files: frozenset[str]
     """Files that take weights."""
-    bfq: frozenset[str] = field(default_factory=frozenset)
+    bfq: frozenset[str] = msgspec.field(default_factory=frozenset)
     """Numbers of the disks that BFQ schedules."""
-    cost: frozenset[str] = field(default_factory=frozenset)
+    cost: frozenset[str] = msgspec.field(default_factory=frozenset)
     """Numbers of the disks whose time io.cost controls."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Write:
+class Write(FrozenStruct, kw_only=True):
     """One write of a file, which changes one key."""
 
     file: str

@@ -8,9 +8,9 @@ a cache (``partitioning.py``), writing (``groups.py``), or drawing (``explain.py
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.class_resources.model import Origin
 from podkeep.runtime.class_resources.rdt import bitmask, partitioning, schemata
 from podkeep.runtime.class_resources.rdt.configuration import (
@@ -38,8 +38,7 @@ _ACCESSES = {"": Access.UNIFIED, "CODE": Access.CODE, "DATA": Access.DATA}
 _NAMES = {Kind.L2: "L2 cache", Kind.L3: "L3 cache", Kind.MB: "memory bandwidth"}
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartitionPlan:
+class PartitionPlan(FrozenStruct, kw_only=True):
     """What a partition has."""
 
     name: str
@@ -49,8 +48,7 @@ class PartitionPlan:
     """Sorted; with the root group's, without those that are not available."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassPlan:
+class ClassPlan(FrozenStruct, kw_only=True):
     """What a class gets."""
 
     name: str
@@ -65,8 +63,7 @@ class ClassPlan:
         return schemata.lines(self.values)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
+class Plan(FrozenStruct, kw_only=True):
     """What a file means on this machine."""
 
     source: str

@@ -10,9 +10,9 @@ the Kubernetes API could not carry are errors.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.class_resources import yamlfile
 from podkeep.runtime.class_resources.model import Origin, check_class
 from podkeep.runtime.class_resources.rdt import partitioning
@@ -39,8 +39,7 @@ _RESERVED = frozenset("info mon_groups mon_data tasks cpus cpus_list schemata mo
 """What is in resctrl's root directory and so cannot be a group."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(FrozenStruct, kw_only=True):
     """What a partition or a class asks for; None: the key is not there."""
 
     caches: Mapping[Kind, PerCache[CacheValue]]
@@ -56,8 +55,7 @@ class Request:
         return asked is not None and not all(value.is_everything for value in asked.values())
 
 
-@dataclass(frozen=True, kw_only=True)
-class ClassConfig(Location):
+class ClassConfig(Location, kw_only=True):
     """A class: a control group of resctrl."""
 
     name: str
@@ -66,8 +64,7 @@ class ClassConfig(Location):
     """Whose annotations may not ask for it (``kubernetes.denyPodAnnotation``, ``denyContainerAnnotation``)."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartitionConfig(Location):
+class PartitionConfig(Location, kw_only=True):
     """A part of the caches that no other partition has, and the classes in it."""
 
     name: str
@@ -76,8 +73,7 @@ class PartitionConfig(Location):
     """In the file's order."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Configuration:
+class Configuration(FrozenStruct, kw_only=True):
     """A whole file."""
 
     source: str

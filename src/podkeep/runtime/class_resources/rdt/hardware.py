@@ -8,9 +8,9 @@ what the kernel says there is all that counts (Documentation/filesystems/resctrl
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.class_resources.model import RDT, problem
 from podkeep.runtime.class_resources.rdt import schemata as schemata_text
 
@@ -19,8 +19,7 @@ UNLIMITED_MBPS = (1 << 32) - 1
 _PERCENT = 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cache:
+class Cache(FrozenStruct, kw_only=True):
     """Cache of one level that can be divided (``info/L3``, or ``info/L3CODE`` and ``info/L3DATA``)."""
 
     level: str
@@ -44,8 +43,7 @@ class Cache:
         return (f"{self.level}CODE", f"{self.level}DATA") if self.cdp else (self.level,)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bandwidth:
+class Bandwidth(FrozenStruct, kw_only=True):
     """Memory bandwidth that can be limited (``info/MB``)."""
 
     ids: tuple[int, ...]
@@ -60,8 +58,7 @@ class Bandwidth:
     closids: int
 
 
-@dataclass(frozen=True, kw_only=True)
-class Hardware:
+class Hardware(FrozenStruct, kw_only=True):
     """What can be allocated, and how many groups there can be."""
 
     l2: Cache | None = None

@@ -11,8 +11,8 @@ import errno
 import logging
 import re
 from collections.abc import Collection
-from dataclasses import dataclass
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.cgroup.resctrl import Group, Resctrl, ResctrlError
 from podkeep.kernel.tables import GONE
 from podkeep.runtime.class_resources.rdt import tasks
@@ -29,8 +29,7 @@ _NOT_MONITORED = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EPERM})
 """The hardware, or the kernel, counts nothing: control groups have no ``mon_groups``."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class DomainUsage:
+class DomainUsage(FrozenStruct, kw_only=True):
     """What a container uses of one cache and the memory behind it; None: not counted, or not known now."""
 
     domain: int

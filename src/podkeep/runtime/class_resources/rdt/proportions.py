@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.class_resources.rdt import bitmask
 from podkeep.runtime.class_resources.yamlfile import Node
 
@@ -39,15 +39,13 @@ class Access(enum.StrEnum):
     DATA = "data"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Location:
+class Location(FrozenStruct, kw_only=True):
     """Something that is written in a file, and where."""
 
     node: Node
 
 
-@dataclass(frozen=True, kw_only=True)
-class Share(Location):
+class Share(Location, kw_only=True):
     """Percent of what there is: of the cache for a partition, of the partition's bits for a class."""
 
     low: int
@@ -59,8 +57,7 @@ class Share(Location):
         return f"{self.low}-{self.high}%" if self.is_range else f"{self.high}%"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Bits(Location):
+class Bits(Location, kw_only=True):
     """Bits of the cache for a partition; for a class counted from the lowest bit of its partition."""
 
     mask: int
@@ -72,8 +69,7 @@ class Bits(Location):
 Proportion = Share | Bits
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheValue:
+class CacheValue(FrozenStruct, kw_only=True):
     """What is asked for of one cache; code and data are both there, or none."""
 
     unified: Proportion
@@ -95,8 +91,7 @@ class CacheValue:
         return all(isinstance(share, Share) and share.low <= 1 and share.high == 100 for share in shares)
 
 
-@dataclass(frozen=True, kw_only=True)
-class BandwidthValue(Location):
+class BandwidthValue(Location, kw_only=True):
     """Limits of memory bandwidth; which one counts is decided by how resctrl is mounted."""
 
     percent: int | None = None
@@ -108,8 +103,7 @@ class BandwidthValue(Location):
         return self.percent == 100
 
 
-@dataclass(frozen=True, kw_only=True)
-class PerCache(Location, Generic[T]):
+class PerCache(Location, Generic[T], kw_only=True):
     """Values by cache ID."""
 
     by_id: Mapping[int, T]

@@ -9,11 +9,11 @@ import json
 import logging
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,7 @@ _MAX_BYTES = 1 << 20
 Json = dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True)
-class NetworkList:
+class NetworkList(FrozenStruct, kw_only=True):
     """A network configuration list. ``versions`` are those that its author allows, newest last."""
 
     name: str
@@ -142,8 +141,7 @@ def _json(path: Path) -> Json:
 Signature = tuple[tuple[str, int, int, int], ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Loaded:
+class Loaded(FrozenStruct, kw_only=True):
     """What a configuration directory has: the first valid list and its file, and why others are not valid."""
 
     network: NetworkList | None = None

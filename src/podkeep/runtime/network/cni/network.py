@@ -13,11 +13,13 @@ import logging
 import threading
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
+
+from msgspec import structs
 
 from podkeep.base import failpoints
 from podkeep.base.errors import PodkeepError, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import SandboxID
 from podkeep.runtime.model.records import SandboxConfig
 from podkeep.runtime.network.cni import plugin, result
@@ -32,8 +34,7 @@ _CHAIN, _CHECK, _STATUS = "0.3.0", "0.4.0", "1.1.0"
 """The versions that brought prevResult, CHECK with prevResult for DEL, and STATUS with GC."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pod:
+class Pod(FrozenStruct, kw_only=True):
     """What plugins are told of a sandbox; ``netns`` is empty when it is gone."""
 
     id: SandboxID
@@ -214,7 +215,7 @@ class CniNetwork:
             raise PluginFailed(
                 f"CNI network {network.name}: its plugins speak none of its versions {', '.join(network.versions)}"
             )
-        return replace(network, versions=(common[-1],))
+        return structs.replace(network, versions=(common[-1],))
 
     def _speaks(self, kind: str) -> frozenset[str]:
         program = plugin.find(self._plugin_dirs, kind)

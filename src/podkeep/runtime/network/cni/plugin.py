@@ -8,11 +8,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, Internal, NotFound, PodkeepError, ResourceExhausted, Unavailable
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.network.cni.conflist import Json
 
 TRY_AGAIN_LATER = 11
@@ -24,8 +24,7 @@ _MAX_OUTPUT = 4 << 20
 """Bytes that a plugin may print: a result is some hundred, and is kept in the sandbox's record."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Call:
+class Call(FrozenStruct, kw_only=True):
     """What a plugin is told by its environment."""
 
     command: str

@@ -8,17 +8,16 @@ configuration that ``oci/spec.py`` built.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.base.errors import InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 from podkeep.runtime.oci.cdi.spec import Edits, Hook, IntelRdt
 from podkeep.runtime.oci.compose import Config
 from podkeep.runtime.oci.mounts import OciMount, is_virtual, normal
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prepared:
+class Prepared(FrozenStruct, kw_only=True):
     """Edits, with the machine looked at."""
 
     edits: Edits

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.frozen import FrozenStruct
 
 ANNOTATION_PREFIX = "cdi.k8s.io/"
 HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
@@ -120,8 +120,7 @@ class _File(_Part, frozen=True, kw_only=True, forbid_unknown_fields=True, rename
         yield from (device.container_edits for device in self.devices)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Spec:
+class Spec(FrozenStruct, kw_only=True):
     """A spec file. ``edits`` go with each of its devices."""
 
     path: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from podkeep.api import names
 from podkeep.api.fields import FieldErrors
 from podkeep.apiserver.kinds import field_rules
 from podkeep.apiserver.kinds.field_rules import named
+from podkeep.base.frozen import FrozenStruct
 
 MAX_ID = (1 << 31) - 1
 MAX_INT32 = (1 << 31) - 1
@@ -23,8 +23,7 @@ _LOOSE_PART = "_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
 _LOOSE_SUBDOMAIN = re.compile(rf"{_LOOSE_PART}(\.{_LOOSE_PART})*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(FrozenStruct, kw_only=True):
     """What the fields of a pod's spec are held against.
 
     ``is_pod`` tells a pod from a template. ``volumes`` are those without errors, by name; ``claims`` the names of

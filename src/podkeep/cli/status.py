@@ -70,7 +70,7 @@ class Status(FrozenStruct, kw_only=True):
             {**msgspec.structs.asdict(item), "since": rfc3339.of_nanoseconds(int(item.since * 1e9))}
             for item in self.daemons
         ]
-        return {**vars(self), "daemons": daemons}
+        return {**msgspec.structs.asdict(self), "daemons": daemons}
 
 
 @click.command(name="status")

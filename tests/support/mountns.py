@@ -13,7 +13,7 @@ from pathlib import Path
 
 PRELUDE = """
 import importlib, json, os, signal, subprocess, sys, threading, traceback
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 from pathlib import Path
 from podkeep.base import failpoints
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, PodkeepError

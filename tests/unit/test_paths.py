@@ -94,6 +94,7 @@ ALLOWED = {
         "runtime/network/cni/network.py",
         "runtime/network/cni/plugin.py",
         "runtime/oci/sealed.py",
+        "runtime/oci/working_directory.py",
         "runtime/daemon/pods_elsewhere.py",
     ),
     "A path of the machine that a pod or a client names, to have what is there: links in it are followed as the machine"

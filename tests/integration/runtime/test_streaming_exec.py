@@ -161,7 +161,7 @@ def test_a_command_that_closes_its_input_is_not_disturbed(pods: Pods, container:
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("user", [None, BLOCK])
 def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] | None) -> None:
-    container = pods.launch(pods.run(pod(options=namespaces(user=user))))
+    container = pods.launch(pods.run(pod(options=namespaces(user=user))), working_dir="/home")
 
     async def go() -> int:
         request = await ask(pods, container, "sh", "-c", streams.LINES, stdin=True, tty=True)
@@ -170,8 +170,8 @@ def test_terminal(pods: Pods, transport: Transport, user: tuple[int, int, int] |
         await client.send_input(b"while ! stty size | grep '44 111'; do :; done\n")
         await streams.read_until(client, b"44 111\r\n")
         await client.resize(66, 22)
-        await client.send_input(b"while ! stty size | grep '22 66'; do :; done; tty\n")
-        await streams.read_until(client, b"/dev/pts/0\r\n")
+        await client.send_input(b"while ! stty size | grep '22 66'; do :; done; pwd; tty\n")
+        await streams.read_until(client, b"/home\r\n/dev/pts/0\r\n")
         await client.send_input(b"echo terminal=$TERM\n")
         await streams.read_until(client, b"terminal=xterm\r\n")
         await client.send_input(b"sleep 1000; echo code=$?\n")

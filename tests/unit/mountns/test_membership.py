@@ -506,7 +506,7 @@ lingering.stdout.readline()
 lifecycle.stop(pin, force=True)
 assert lifecycle.start(pin).inode != last
 theirs = replace(theirs, inode=last)
-(run / membership.PUBLICATION).write_text(json.dumps(theirs.__dict__))
+(run / membership.PUBLICATION).write_text(json.dumps(asdict(theirs)))
 with spawn(follow) as lost:
     _, error = lost.communicate()
 assert f"the runtime is in mount namespace mnt:[{theirs.inode}], this process in mnt:[{pinned(pin)}]" in error, error

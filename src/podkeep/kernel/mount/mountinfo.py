@@ -151,14 +151,27 @@ def is_in_memory(fd: int) -> bool:
         return _of(fd, f"fd {fd}").fs_type in _IN_MEMORY
 
 
+def is_seen_by(fd: int, pid: int) -> bool:
+    """Say whether what is behind a descriptor is on a mount that process ``pid`` sees.
+
+    That is one of its mount namespace that is below its root.
+
+    :raises NotFound: if there is no such process.
+    """
+    return _line_of(fd, pid) is not None
+
+
 def _of(fd: int, path: str) -> MountEntry:
-    wanted = libc.mount_id(fd)
+    line = _line_of(fd, None)
+    if line is None:
+        raise NotFound(f"{path} is on a mount that is not in this process's mount namespace")
+    return _parse_line(line)
+
+
+def _line_of(fd: int, pid: int | None) -> bytes | None:
     # By the mount's ID, not by paths: a mount may be covered by another one at the same path.
-    start = b"%d " % wanted
-    for line in lines(_table(None)):
-        if line.startswith(start):
-            return _parse_line(line)
-    raise NotFound(f"{path} is on a mount that is not in this process's mount namespace")
+    start = b"%d " % libc.mount_id(fd)
+    return next((line for line in lines(_table(pid)) if line.startswith(start)), None)
 
 
 def is_self_bind(directory: Path) -> bool:

@@ -52,7 +52,7 @@ from podkeep.runtime.class_resources.targets import container_target
 from podkeep.runtime.lifecycle.container_plan import ContainerPlan, ContainerRequest, resolve
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
-from podkeep.runtime.oci import devices, spec, users
+from podkeep.runtime.oci import devices, spec, users, working_directory
 from podkeep.runtime.oci.cdi import edits as cdi_edits
 from podkeep.runtime.oci.cdi import nodes as cdi_nodes
 from podkeep.runtime.oci.cdi.registry import Registry
@@ -135,6 +135,7 @@ class ContainerExecutor:
             if _has_root_read_only_for_good(request):
                 overlay.make_readonly(self.layout.rootfs(container.id))
             failpoints.reach("container.created")
+            working_directory.check(created.process)
             # Its process waits to be told to start the program: nothing has run outside its classes.
             target = container_target(self.cgroups, sandbox, container)
             target = structs.replace(target, process=created.process)
@@ -249,13 +250,16 @@ class ContainerExecutor:
         :raises DeadlineExceeded: if it took too long and was killed.
         :raises Cancelled: if it was told to stop and was killed.
         """
-        process, enter = self.command(container, sandbox, command)
-        return driver.exec_sync(container.id, self.layout.bundle(container.id), process, limits, enter=enter)
+        process, first, enter = self.command(container, sandbox, command)
+        bundle = self.layout.bundle(container.id)
+        return driver.exec_sync(container.id, bundle, process, limits, first=first, enter=enter)
 
     def command(
         self, container: Container, sandbox: Sandbox, command: tuple[str, ...]
-    ) -> tuple[dict[str, Any], Enter | None]:
+    ) -> tuple[dict[str, Any], ProcessId | None, Enter | None]:
         """Return the process of a command in a container, in OCI's form, and how it gets into the container's classes.
+
+        Between the two is the process in whose mount namespace its directory is looked for, if that is to be done here.
 
         :raises NotFound: if the container was removed.
         """
@@ -266,7 +270,8 @@ class ContainerExecutor:
         config = json.loads(text)
         target = container_target(self.cgroups, sandbox, container)
         config, enter = self.classes.command(target, container.status.class_resources, config)
-        return spec.process_for_exec(config, command), enter
+        first = container.status.process if sandbox.config.namespaces.userns is None else None
+        return spec.process_for_exec(config, command), first, enter
 
     def _mount_log(self, container: ContainerID, log: LogFile, undo: UndoStack) -> Path:
         """Mount the directory of a log for conmon, and return the path of the log in it."""

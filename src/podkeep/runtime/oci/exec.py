@@ -107,6 +107,7 @@ class ExecCommand(FrozenStruct, kw_only=True):
     :param sockets: directory with a short path, for the socket over which a terminal comes: ``sun_path`` is short.
     :param said: makes an error's text of the OCI runtime's messages.
     :param enter: puts the OCI runtime, and so the command, where the cgroup does not bring it.
+    :param inherited: descriptors that the OCI runtime finds under the same numbers.
     """
 
     runtime: Sequence[str]
@@ -117,6 +118,7 @@ class ExecCommand(FrozenStruct, kw_only=True):
     environment: Mapping[str, str]
     said: Callable[[bytes], str]
     enter: Enter | None = None
+    inherited: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -325,6 +327,7 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
         popen = entering.popen(
             argv,
             command.enter,
+            pass_fds=command.inherited,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -356,6 +359,7 @@ def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subproces
         return entering.popen(
             argv,
             command.enter,
+            pass_fds=command.inherited,
             stdin=end(stdio.stdin),
             stdout=end(stdio.stdout),
             stderr=end(stdio.stderr),

@@ -36,6 +36,11 @@ def command(path: str) -> str:
     return path if fd is None else f"/proc/{os.getpid()}/fd/{fd}"
 
 
+def program(path: str) -> str:
+    """Return which OCI runtime is at ``path``: the name of the file that it leads to."""
+    return Path(path).resolve().name
+
+
 def copy(path: str) -> int | None:
     """Return a descriptor of the sealed copy of the OCI runtime at ``path``, which stays open; None: it gets none.
 
@@ -51,7 +56,7 @@ def copy(path: str) -> int | None:
 @functools.cache
 def _copy(path: str, _identity: tuple[int, ...]) -> int | None:
     # On a machine with SELinux the label of the file decides what the program may do.
-    if Path(path).resolve().name not in _NAMES or lsm.selinux_enabled():
+    if program(path) not in _NAMES or lsm.selinux_enabled():
         return None
     try:
         return _sealed(path)

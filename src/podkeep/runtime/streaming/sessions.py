@@ -130,14 +130,15 @@ class Sessions:
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
         bundle = self._layout.bundle(container.id)
-        process, enter = self._containers.command(container, sandbox, command)
+        process, first, enter = self._containers.command(container, sandbox, command)
         if wanted.tty and not any(entry.startswith("TERM=") for entry in process["env"]):
             # The container itself may have no terminal; the peers say the same.
             process["env"] = [*process["env"], "TERM=xterm"]
         if wanted.tty and size is not None:
             process["consoleSize"] = {"width": size.width, "height": size.height}
         stdio = ExecStdio(stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty)
-        return driver.exec(container.id, bundle, process, stdio=stdio, sockets=self._layout.terminals, enter=enter)
+        terminals = self._layout.terminals
+        return driver.exec(container.id, bundle, process, stdio=stdio, sockets=terminals, first=first, enter=enter)
 
     async def _connect(self, sandbox: Sandbox, port: int) -> socket.socket:
         """Connect to loopback inside a pod, IPv4 first.

@@ -1,0 +1,69 @@
+"""Working directories that lead out of the container, by links that a pod may put anywhere, also while it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from podkeep.base.errors import FailedPrecondition
+from podkeep.cri.v1 import api_pb2 as api
+from support.cri import Pods, bind, namespaces, pod, wait_for
+from support.daemon import Daemon
+
+PROGRAM = "#!/bin/sh\npwd\n"
+
+
+@pytest.fixture
+def volume(daemon: Daemon, tmp_path: Path) -> Path:
+    """A directory that every user may write to."""
+    path = tmp_path / "volume"
+    path.mkdir()
+    path.chmod(0o777)
+    path.parent.chmod(0o755)
+    return path
+
+
+def sharing(pods: Pods, name: str = "pod") -> str:
+    """Run a sandbox whose containers see each other's processes, and the sandbox's own as number 1."""
+    return pods.run(pod(name, options=namespaces(pid=api.POD)))
+
+
+@pytest.mark.parametrize("path", ["/proc/1/root", "/v/out"])
+def test_a_container_is_not_created_outside_of_itself(path: str, pods: Pods, volume: Path) -> None:
+    (volume / "out").symlink_to("/proc/1/root")
+    with pytest.raises(FailedPrecondition, match="working directory"):
+        pods.launch(sharing(pods), "sleep", "1000", mounts=[bind(volume, "/v")], working_dir=path)
+
+
+def test_a_command_does_not_start_outside_of_its_container(pods: Pods, volume: Path) -> None:
+    """While crun has another container of the pod created, a link there led to the root of the machine."""
+    (volume / "here").mkdir()
+    mounts = [bind(volume, "/v")]
+    container = pods.launch(sharing(pods), "sleep", "1000", mounts=mounts, working_dir="/v/here")
+    assert pods.exec(container, "pwd").stdout == b"/v/here\n"
+    (volume / "here").rmdir()
+    (volume / "here").symlink_to("/proc/1/root")
+    with pytest.raises(FailedPrecondition, match=r"'/v/here': it leads through a link of /proc"):
+        pods.exec(container, "pwd")
+    (volume / "here").unlink()
+    with pytest.raises(FailedPrecondition, match=r"'/v/here': No such file or directory"):
+        pods.exec(container, "pwd")
+    # Other links are followed as before, and as the container sees them.
+    (volume / "there").mkdir()
+    (volume / "here").symlink_to("/v/there")
+    assert pods.exec(container, "pwd", "-P").stdout == b"/v/there\n"
+
+
+def test_a_command_has_its_directory_and_nothing_more(pods: Pods, volume: Path) -> None:
+    (volume / "program").write_text(PROGRAM)
+    (volume / "program").chmod(0o755)
+    mounts = [bind(volume, "/v")]
+    container = pods.launch(sharing(pods), "sleep", "1000", mounts=mounts, working_dir="/v")
+    assert pods.exec(container, "./program").stdout == b"/v\n"
+    assert pods.exec(container, "sh", "-c", "ls /proc/$$/fd; true").stdout.split() == [b"0", b"1", b"2"]
+    # Also where the first process went elsewhere: a command starts where the mount namespace has its root.
+    move = "mkdir /v/bin && cp /bin/busybox /v/bin/sleep && exec chroot /v sleep 1000"
+    moved = pods.launch(sharing(pods, "moved"), "sh", "-c", move, mounts=mounts, working_dir="/home")
+    wait_for(lambda: pods.exec(moved, "pidof", "sleep").stdout, "the program behind chroot(2)")
+    assert pods.exec(moved, "pwd").stdout == b"/home\n"

@@ -207,9 +207,10 @@ def test_a_layer_with_very_many_files_does_not_hide_another_of_its_pod(
     both = [target("c1", tmp_path / "large"), target("c2", tmp_path / "small")]
     layers = Layers()
     layers.follow(both)
+    monkeypatch.setattr("podkeep.runtime.stats.layers.time", Ticking(0))
     layers.walk_due()
     (tmp_path / "small/directory/file").write_bytes(b"x" * 100_000)
-    monkeypatch.setattr("podkeep.runtime.stats.layers.time", Ticking())
+    monkeypatch.setattr("podkeep.runtime.stats.layers.time", Ticking(TURN_S / 100))
     layers.walk_now(both)
     large, small = layers.size(FIRST), layers.size(SECOND)
     assert large is not None
@@ -219,14 +220,16 @@ def test_a_layer_with_very_many_files_does_not_hide_another_of_its_pod(
 
 
 class Ticking:
-    """The module ``time`` of a machine that is so slow that no turn is enough for many files."""
+    """The module ``time`` of a machine that takes so many seconds from one look to the next."""
 
     time_ns = staticmethod(time.time_ns)
-    now = 0.0
+
+    def __init__(self, step: float) -> None:
+        self._step, self._now = step, 0.0
 
     def monotonic(self) -> float:
-        self.now += TURN_S / 100
-        return self.now
+        self._now += self._step
+        return self._now
 
 
 def test_a_layer_whose_container_has_ended_is_not_walked_however_often_it_is_asked_for(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def resident(daemon: Daemon) -> int:
 @pytest.fixture
 def container(pods: Pods, daemon: Daemon) -> Iterator[str]:
     """A container that sleeps; afterwards the daemon has no more descriptors than before."""
-    running = pods.launch(pods.run())
+    running = pods.launch(pods.run(), working_dir="/home")
     # The first command starts threads and loads what the next ones use.
     pods.wait(run(pods, running, "websocket", "true"))
     before = descriptors(daemon)

@@ -12,11 +12,9 @@ import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from msgspec import structs
 
 from bench import report
 from bench.daemons import Podkeep
@@ -102,7 +100,7 @@ def measure(directory: Path, cgroup_parent: str, image: str, plan: Plan) -> str:
         pods = stack.enter_context(Pods(daemon.socket))
         pods.version(wait_seconds=30)
         without = PodOptions(image=pods.pull(image), cgroup_parent=cgroup_parent)
-        within = structs.replace(without, classes=IN_CLASSES)
+        within = replace(without, classes=IN_CLASSES)
         for options in (without, within):
             warm_up(pods, options)
         sides = (Metered(daemon.pid), Metered(daemon.pid))

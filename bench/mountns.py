@@ -13,10 +13,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-
-from msgspec import structs
 
 from bench import hosts, joining, report
 from bench.daemons import Podkeep
@@ -116,7 +114,7 @@ class Side:
         """A pod with a volume in memory; only the pod is timed."""
         volume = self.daemon.directory / f"volume-{next(self._numbers)}"
         self.inside.mount(volume)
-        return _Volumed(pod=self.pods.up(structs.replace(self.options, host_path=str(volume)), samples), volume=volume)
+        return _Volumed(pod=self.pods.up(replace(self.options, host_path=str(volume)), samples), volume=volume)
 
     def down(self, volumed: _Volumed, samples: Samples) -> None:
         self.pods.down(volumed.pod, samples)

@@ -11,9 +11,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-
-from msgspec import structs
+from dataclasses import dataclass, field, replace
 
 from bench import bulk, memory
 from bench.daemons import REGISTRY, Daemon
@@ -125,7 +123,7 @@ def _volumes(podkeep: Puller, busybox: str, plan: Plan) -> list[Row]:
     pay for it.
     """
     plain = podkeep.options, Samples()
-    mounted = structs.replace(podkeep.options, volume=busybox), Samples()
+    mounted = replace(podkeep.options, volume=busybox), Samples()
     shuffled = random.Random(0)
     for number in range(_VOLUME_ROUNDS * plan.pods + 1):
         for options, counted in shuffled.sample((plain, mounted), 2):
@@ -145,7 +143,7 @@ def _artifact(podkeep: Puller, plan: Plan) -> list[Row]:
     artifact = bulk.push_artifact(content, REGISTRY, "bench/artifact", _TITLE)
     podkeep.fresh(title, artifact)
     podkeep.weigh(title, artifact)
-    options = structs.replace(podkeep.options, volume=artifact)
+    options = replace(podkeep.options, volume=artifact)
     first = podkeep.pods.up(options, Samples())
     podkeep.pods.output(first, ["sh", "-c", f"test -s {MOUNTED}/{_TITLE}"])
     before, samples = podkeep.disk(), Samples()

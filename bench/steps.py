@@ -11,11 +11,9 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
-
-from msgspec import structs
 
 from bench import floor, forks, report
 from bench.daemons import Podkeep, version
@@ -120,7 +118,7 @@ def measure(directory: Path, cgroup_parent: str, image: str, count: int) -> str:
     with daemon, Pods(daemon.socket) as pods:
         pods.version(wait_seconds=30)
         plain = PodOptions(image=pods.pull(image), cgroup_parent=cgroup_parent)
-        kinds = (plain, structs.replace(plain, userns=True))
+        kinds = (plain, replace(plain, userns=True))
         lines = (Timeline(), Timeline())
         for options in kinds:
             warm_up(pods, options)

@@ -13,11 +13,9 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
-
-from msgspec import structs
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo, mounts
@@ -91,7 +89,7 @@ class Scene:
 
     def served_by(self, pods: Pods) -> Scene:
         """Return the same scene with another client, after the runtime was started again."""
-        return structs.replace(self, pods=pods)
+        return replace(self, pods=pods)
 
     @contextmanager
     def mounted(self) -> Iterator[None]:

@@ -10,11 +10,9 @@ import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-from msgspec import structs
 
 from podkeep.base.ids import ContainerID, SandboxID
 from podkeep.cri.v1 import api_pb2 as api
@@ -168,4 +166,4 @@ def unchanged(node: RdtNode) -> Iterator[Machine]:
 def without_daemon(machine: Machine) -> Machine:
     """Return the part of it that is in resctrl."""
     empty = Resources(**dict.fromkeys(Resources.__dataclass_fields__, ()))
-    return structs.replace(machine, daemon=empty)
+    return replace(machine, daemon=empty)

@@ -15,10 +15,8 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from msgspec import structs
 
 from podkeep.base.config import Config
 from podkeep.cli.core import node_report
@@ -49,7 +47,7 @@ class Resources:
 
     def after_a_restart(self) -> Resources:
         """Return what the next daemon holds: mounts of layers are let go of, and made again when they are needed."""
-        return structs.replace(
+        return replace(
             self,
             mounts=tuple(path for path in self.mounts if "/run/layers" not in path),
             run_files=tuple(path for path in self.run_files if path.split("/")[0] != "layers"),
@@ -58,7 +56,7 @@ class Resources:
     def after_a_boot(self) -> Resources:
         """Return what the daemon of another boot holds: namespaces have other numbers then."""
         kinds = tuple(name.partition(":")[0] for name in self.held_namespaces)
-        return structs.replace(self.after_a_restart(), held_namespaces=kinds)
+        return replace(self.after_a_restart(), held_namespaces=kinds)
 
 
 def held(layout: Layout, daemon: int, bridge: str, cgroup_parent: str) -> Resources:

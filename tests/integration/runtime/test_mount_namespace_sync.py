@@ -13,11 +13,11 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.mountns.membership import PUBLICATION
@@ -402,7 +402,7 @@ def test_a_sandbox_in_a_namespace_that_only_its_pin_keeps(mortal: Mortal) -> Non
     pods.run(pod("empty"))
     old = namespace_of(daemon.pid)
     daemon.kill()
-    elsewhere = structs.replace(daemon, settings=(f"mountns.pin={daemon.base}/other/mnt",), process=None)
+    elsewhere = replace(daemon, settings=(f"mountns.pin={daemon.base}/other/mnt",), process=None)
     elsewhere.config = daemon.config
     said = refusal(elsewhere)
     assert f"made in mnt:[{old}], which still exists: it is pinned at {pin_of(daemon)}" in said

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
@@ -284,7 +284,7 @@ def test_a_container_that_does_not_get_into_its_group_is_not_made(broken: RdtNod
 @pytest.mark.requirement("Q42")
 @pytest.mark.parametrize("monitors", ["move", "stay", "there are none"])
 def test_an_update_that_fails_leaves_the_class_as_it_was(resctrl: Mount, mortal: Mortal, monitors: str) -> None:
-    machine = structs.replace(
+    machine = replace(
         INTEL, movable_monitors=monitors == "move", monitoring=None if monitors == "there are none" else Monitoring()
     )
     node = RdtNode(mortal.daemon, resctrl(machine))

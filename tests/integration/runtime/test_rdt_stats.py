@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from msgspec import structs
 
 from podkeep.cri.v1 import api_pb2 as api
 from support import rdt
@@ -58,7 +59,7 @@ def test_a_container_in_a_class_is_counted_and_keeps_its_counts(resctrl: Mount, 
 
 @pytest.mark.requirement("Q41")
 def test_without_an_rmid_there_are_all_other_metrics(resctrl: Mount, mortal: Mortal) -> None:
-    node = RdtNode(mortal.daemon, resctrl(structs.replace(INTEL, monitoring=Monitoring(num_rmids=4))))
+    node = RdtNode(mortal.daemon, resctrl(replace(INTEL, monitoring=Monitoring(num_rmids=4))))
     pods = mortal.start()
     sandbox = pods.run()
     container = rdt.launch(pods, sandbox, rdt="gold")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -313,7 +314,7 @@ def test_who_was_in_a_group_that_is_gone_is_put_back_with_the_next_that_comes(
 def test_a_change_that_fails_leaves_the_former_class(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], movable: bool, operation: str
 ) -> None:
-    node = Node(resctrl(structs.replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
+    node = Node(resctrl(replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
     rdt, target = node.active(), start()
     rdt.apply(target, "gold")
     node.mounted.fail("silver/tasks", operation, errno.EIO)
@@ -526,7 +527,7 @@ def test_a_container_is_counted(node: Node, start: Callable[..., Target]) -> Non
 def test_a_change_of_class_leaves_one_monitoring_group(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], movable: bool
 ) -> None:
-    node = Node(resctrl(structs.replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
+    node = Node(resctrl(replace(INTEL, movable_monitors=movable)), cgroups, tmp_path)
     rdt, target = node.active(), start()
 
     rdt.apply(target, "gold")
@@ -560,7 +561,7 @@ def test_without_an_rmid_a_container_runs_in_its_class_and_it_is_said_once(
 def test_a_class_gets_the_rmid_of_a_container_that_is_counted(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], caplog: pytest.LogCaptureFixture
 ) -> None:
-    node = Node(resctrl(structs.replace(INTEL, monitoring=hardware.Monitoring(num_rmids=4))), cgroups, tmp_path)
+    node = Node(resctrl(replace(INTEL, monitoring=hardware.Monitoring(num_rmids=4))), cgroups, tmp_path)
     rdt, target = node.active(), start()
     rdt.apply(target, "gold")
     there = Resctrl(node.mounted.path)
@@ -658,7 +659,7 @@ def test_a_container_can_be_taken_back_into_a_class_that_is_gone(node: Node, sta
 def test_a_command_enters_the_class_of_its_container(
     resctrl: Mount, cgroups: Cgroups, tmp_path: Path, start: Callable[..., Target], counted: bool
 ) -> None:
-    node = Node(resctrl(INTEL if counted else structs.replace(INTEL, monitoring=None)), cgroups, tmp_path)
+    node = Node(resctrl(INTEL if counted else replace(INTEL, monitoring=None)), cgroups, tmp_path)
     rdt, target, command = node.active(), start(), start()
     rdt.apply(target, "gold")
     enter = rdt.entering(target, "gold")

@@ -16,9 +16,11 @@ from podkeep.agent.manager.manager import PodManager
 from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.node import this_node
 from podkeep.agent.objects.sources import Sources, StaticObjects
+from podkeep.agent.pod import checkpoint
 from podkeep.agent.poddirs import PodIdentity
+from podkeep.agent.resources import resize
 from podkeep.agent.resources.predicates import Rejection
-from podkeep.api.containers import Container
+from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod, PodSpec
 from podkeep.api.status import PodStatus
@@ -159,6 +161,41 @@ def test_what_runs_since_an_earlier_process_counts_before_another_pod_is_judged(
             async with asyncio.timeout(TIMEOUT_S):
                 await judged.wait()
             assert beside == [[f"pod-{number}" for number in range(1, 20)]]
+            await manager.close()
+
+    asyncio.run(main())
+
+
+def test_a_resize_that_was_asked_for_while_no_agent_ran_is_not_believed_done(tmp_path: Path) -> None:
+    """A pod that had nothing has no record of what it was granted: its object tells."""
+    uid = PodUID(POD.metadata.uid)
+    gold = msgspec.structs.replace(POD.spec.containers[0], resources=ResourceRequirements(classes={"rdt": "gold"}))
+    resized = msgspec.structs.replace(POD, spec=PodSpec(containers=(gold,)))
+
+    async def main() -> None:
+        reported: asyncio.Queue[str] = asyncio.Queue()
+        socket = str(tmp_path / "none.sock")
+        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
+        async with CriClient(socket) as client:
+            node = this_node(client, config.load(None, settings))
+            os.close(node.dirs.own(uid))
+            node.dirs.identify(uid, PodIdentity(namespace="default", name="web"))
+            checkpoint.keep(node.dirs.directory(uid).path, POD, None)
+            manager = PodManager(
+                node=node,
+                objects=StaticObjects(Sources()),
+                events=RuntimeEvents(client, node.metrics),
+                statuses=Told(),
+                report=lambda pod, event: reported.put_nowait(event.reason),
+                admit=lambda pod, others: None,
+                sources=("api",),
+            )
+            manager.changed("api", resized)
+            async with asyncio.timeout(TIMEOUT_S):
+                assert await reported.get() == "ResizeStarted"
+            found = node.allocations.get(uid)
+            assert found is not None
+            assert (found.granted, found.actuated) == (resize.of(resized), resize.of(POD))
             await manager.close()
 
     asyncio.run(main())

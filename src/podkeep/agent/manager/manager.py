@@ -31,6 +31,7 @@ from podkeep.agent.manager.runtime_events import RuntimeEvents
 from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader
+from podkeep.agent.pod import checkpoint
 from podkeep.agent.pod.status.pod_status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
@@ -412,7 +413,9 @@ class PodManager:
         try:
             if await asyncio.to_thread(self._is_known, managed):
                 # A pod that was resized while no agent ran has what it had until it is granted the rest.
-                await asyncio.to_thread(self._node.allocations.take, managed.pod)
+                directory = self._node.dirs.directory(parse_pod_uid(managed.pod.metadata.uid)).path
+                kept = partial(checkpoint.read, directory)
+                await asyncio.to_thread(self._node.allocations.take, managed.pod, kept)
                 managed.adopted = True
         finally:
             self._looking -= 1

@@ -1,9 +1,10 @@
 """The resources that each pod of the node was granted, and has: kept in its directory, changed one at a time.
 
 Owns ``allocation.json`` of a pod: what it was granted, and what it has as long as that is something else. Without it
-(the pod is new) both are what its specification names. Who may have what is decided over all pods at once, on the event
-loop, so that no two pods are granted the same. Does not own the decision (``predicates``, ``resize``), or giving a
-running container what it was granted (``resizer.py``).
+both are what the specification names of a new pod, and of one that an earlier process took on, what it named when that
+process saw it last. Who may have what is decided over all pods at once, on the event loop, so that no two pods are
+granted the same. Does not own the decision (``predicates``, ``resize``), or giving a running container what it was
+granted (``resizer.py``).
 """
 
 from __future__ import annotations
@@ -92,13 +93,18 @@ class Allocations:
         self._pods: dict[str, PodAllocation] = {}
         self.judge: Judge = _nobody_minds
 
-    def take(self, pod: Pod) -> PodAllocation:
-        """Return the allocation of a pod that is taken on: the one an earlier process noted, or what it asks for."""
+    def take(self, pod: Pod, kept: Callable[[], Pod | None] | None = None) -> PodAllocation:
+        """Return the allocation of a pod that is taken on: the one an earlier process noted, or what it asks for.
+
+        :param kept: returns the pod as the earlier process saw it last, if there was one. What the pod asks for by now
+            may be a resize that came while no agent ran, which is neither granted nor done.
+        """
         uid = pod.metadata.uid
         found = self._pods.get(uid)
         if found is None:
             record = self._read(uid)
-            granted = resize.of(pod) if record is None else record.granted
+            before = kept() if record is None and kept is not None else None
+            granted = resize.of(before or pod) if record is None else record.granted
             actuated = granted if record is None or record.actuated is None else record.actuated
             found = self._pods[uid] = PodAllocation(granted=granted, actuated=actuated)
             # An earlier process had granted it and was not done.
@@ -107,9 +113,13 @@ class Allocations:
         return found
 
     def note(self, uid: str) -> None:
-        """Keep the allocation of a pod whose directory was made, for the next process."""
+        """Keep the allocation of a pod whose directory was made, for the next process.
+
+        A pod that has nothing costs no file: it stays BestEffort, so that a resize can give it classes alone, and the
+        object that is kept of it says that it had none.
+        """
         found = self._pods.get(uid)
-        if found is not None and any(_resizable(item) for item in found.granted.containers.values()):
+        if found is not None and _has_any(found.granted):
             self._write(uid, found)
 
     def get(self, uid: str) -> PodAllocation | None:
@@ -249,7 +259,7 @@ class Allocations:
         except FileNotFoundError:
             return None
         except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-            log.warning("%s cannot be read, so the pod has what it asks for: %s", path, error)
+            log.warning("%s cannot be read, so the pod has what it asked for when it was seen last: %s", path, error)
             return None
 
     def _write(self, uid: str, found: PodAllocation) -> None:
@@ -266,9 +276,10 @@ class Allocations:
             log.warning("%s cannot be written: %s", path, error)
 
 
-def _resizable(given: ResourceRequirements) -> bool:
-    """Return whether anything of it can be changed while a pod runs: not what makes it another QoS class."""
-    return bool(given.requests or given.limits or given.classes)
+def _has_any(granted: Allocation) -> bool:
+    """Return whether a pod was granted anything, as a whole or for a container."""
+    given = (granted.pod or ResourceRequirements(), *granted.containers.values())
+    return any(item.requests or item.limits or item.classes for item in given)
 
 
 def _nobody_minds(_: Pod) -> None:

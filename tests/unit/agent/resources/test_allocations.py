@@ -146,6 +146,46 @@ def test_what_was_granted_outlives_the_agent(node: Node) -> None:
     assert node.request(later) == ["ResizeInfeasible"]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (pod(resources=resources("cpu=1")), pod(resources=resources("cpu=1500m"))),
+        # A container that had nothing gets some.
+        (pod(resources=resources("cpu=1")), pod(container(requests="cpu=500m"), resources=resources("cpu=1"))),
+        (pod(resources={"classes": {"rdt": "gold"}}), pod(resources={"classes": {"rdt": "silver"}})),
+    ],
+)
+def test_what_a_pod_was_granted_as_a_whole_outlives_the_agent(node: Node, before: Pod, after: Pod) -> None:
+    node.take(before)
+
+    node.restart()
+
+    found = node.allocations.take(after)
+    assert found.granted == found.actuated == resize.of(before)
+    assert node.request(after) == ["ResizeStarted"]
+    assert (found.granted, found.actuated) == (resize.of(after), resize.of(before))
+
+
+def test_what_was_asked_for_as_a_whole_while_no_agent_ran_is_judged(node: Node) -> None:
+    node.take(pod(resources=resources("cpu=1")))
+    wanted = pod(resources=resources("cpu=50"))
+
+    node.restart()
+    node.allocations.take(wanted)
+
+    assert node.request(wanted) == ["ResizeInfeasible"]
+    assert node.allocations.allocated(wanted).spec.resources == pod(resources=resources("cpu=1")).spec.resources
+
+
+def test_a_pod_without_a_record_was_granted_what_it_asked_for_when_it_was_seen_last(node: Node) -> None:
+    wanted = pod(container() | {"resources": {"classes": {"rdt": "gold"}}}, metadata={"generation": 2})
+
+    found = node.allocations.take(wanted, pod)
+
+    assert found.granted == found.actuated == resize.of(pod())
+    assert node.request(wanted) == ["ResizeStarted"]
+
+
 def test_a_damaged_record_is_none(node: Node, tmp_path: Path) -> None:
     node.take(asking("1"))
     (tmp_path / "pods" / "uid-web" / "allocation.json").write_bytes(b"\xff{")

@@ -77,7 +77,10 @@ class Scheduler:
         freed = key in self._bound and not uses
         came = uses and key in self._waiting
         if uses:
-            self._bind(key, node, running(pod))
+            taken = running(pod)
+            # A resize to less is made, or one to more is infeasible.
+            freed = node in self._usage and self._usage[node].has_more(key, taken)
+            self._bind(key, node, taken)
         else:
             self._release(key)
         if not change.is_deletion and is_ours(pod):

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from podkeep.api.class_resources import DEFAULT_CLASS, annotated
 from podkeep.apiserver.admission.pod_specs import containers
-from podkeep.apiserver.kinds.pods.resources import aggregate
+from podkeep.apiserver.kinds.pods.resources import aggregate, is_infeasible, is_pod_level, with_actual
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.selectors import LabelSelector, Requirement
 from podkeep.base.frozen import FrozenStruct
@@ -121,6 +121,11 @@ class Usage:
             self.exclusive.pop(key, None)
             self._count(pod, -1)
 
+    def has_more(self, key: object, pod: PodNeeds) -> bool:
+        """Tell whether a pod was counted, and with more of anything than ``pod`` takes."""
+        before = self.pods.get(key)
+        return before is not None and any(pod.requests.get(name, 0) < had for name, had in before.requests.items())
+
     def _count(self, pod: PodNeeds, sign: int) -> None:
         for name, amount in pod.requests.items():
             self.requests[name] += sign * amount
@@ -172,13 +177,14 @@ def running(pod: Fields) -> PodNeeds:
 
     Equal ones are the same object, since there may be many.
     """
-    found = needs(pod, classes=False)
+    metadata, spec = pod["metadata"], pod.get("spec", {})
+    namespace = metadata.get("namespace", "")
     return _running(
-        found.namespace,
-        tuple(found.labels.items()),
-        tuple(found.requests.items()),
-        found.ports,
-        found.anti_affinity,
+        namespace,
+        tuple(metadata.get("labels", {}).items()),
+        tuple(_taken(pod).items()),
+        frozenset(_ports(spec)),
+        _terms(spec.get("affinity", {}).get("podAntiAffinity", {}), namespace),
     )
 
 
@@ -208,6 +214,27 @@ def _requests(spec: Fields) -> dict[str, int]:
     for name, text in spec.get("overhead", {}).items():
         total[name] = total.get(name, 0) + amount(name, text)
     return total
+
+
+def _taken(pod: Fields) -> dict[str, int]:
+    """Return what a pod that has a node takes: while it is resized, the larger of what it asks for and what it has.
+
+    If the resize is infeasible, it is what it has (component-helpers: PodRequests with UseStatusResources).
+    """
+    spec, status = pod.get("spec", {}), pod.get("status", {})
+    taken = _requests(with_actual(pod, "requests"))
+    has = status.get("resources")
+    if has is None or not any(is_pod_level(name) for name in spec.get("resources", {}).get("requests", {})):
+        return taken
+    whole: dict[str, int] = {}
+    # Overhead is in both.
+    for given in (has.get("requests", {}), status.get("allocatedResources", {})):
+        for name, text in given.items():
+            if is_pod_level(name):
+                whole[name] = max(whole.get(name, 0), amount(name, text))
+    if not is_infeasible(pod):
+        whole = {name: max(value, taken.get(name, 0)) for name, value in whole.items()}
+    return taken | whole
 
 
 def _ports(spec: Fields) -> Iterator[HostPort]:

@@ -12,7 +12,7 @@ import pytest
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.apiserver.controllers.controller import Bind, Change, Create, Item, Patch, Plan
 from podkeep.apiserver.controllers.scheduler import Scheduler
-from podkeep.apiserver.controllers.scheduling import NO_NODES, Place, Usage, amount, decide, needs, node_state
+from podkeep.apiserver.controllers.scheduling import NO_NODES, Place, Usage, amount, decide, needs, node_state, running
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from support.admission import Objects
 
@@ -51,8 +51,8 @@ def pod(name: str = "p", *, labels: dict[str, str] | None = None, requests: Any 
 
 def place(value: dict[str, Any], *pods: dict[str, Any]) -> Place:
     usage = Usage()
-    for index, running in enumerate(pods):
-        usage.add(index, needs(running, classes=True))
+    for index, other in enumerate(pods):
+        usage.add(index, needs(other, classes=True))
     return Place(node_state(value), usage)
 
 
@@ -611,3 +611,55 @@ def test_claims(volume: dict[str, Any], claims: list[dict[str, Any]], problem: s
     assert isinstance(told, Patch)
     (condition,) = told.patch["status"]["conditions"]
     assert condition["message"] == f"0/1 nodes are available: {problem}."
+
+
+def resized(requests: Any, status: dict[str, Any], reason: str = "", **spec: Any) -> dict[str, Any]:
+    conditions = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+    return pod("r", requests=requests, nodeName="n1", **spec) | {"status": status | {"conditions": conditions}}
+
+
+def has(allocated: dict[str, str], actual: dict[str, str] | None = None) -> dict[str, Any]:
+    actual = allocated if actual is None else actual
+    return {"containerStatuses": [{"name": "a", "allocatedResources": allocated, "resources": {"requests": actual}}]}
+
+
+def has_as_a_whole(cpu: str) -> dict[str, Any]:
+    return {"resources": {"requests": {"cpu": cpu}}, "allocatedResources": {"cpu": cpu}}
+
+
+WHOLE = {"resources": {"requests": {"cpu": "1"}}}
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (resized({"cpu": "1"}, {}), 1000),
+        (resized({"cpu": "1"}, {}, "Infeasible"), 1000),
+        (resized({"cpu": "50"}, has({"cpu": "100m"})), 50000),
+        (resized({"cpu": "50"}, has({"cpu": "100m"}), "Deferred"), 50000),
+        (resized({"cpu": "50"}, has({"cpu": "100m"}), "Infeasible"), 100),
+        (resized({"cpu": "100m"}, has({"cpu": "1500m"})), 1500),
+        (resized({"cpu": "100m"}, has({"cpu": "100m"}, {"cpu": "1500m"})), 1500),
+        (resized({"cpu": "100m"}, has({"cpu": "2"}, {"cpu": "1500m"}), "Infeasible"), 2000),
+        # As a whole: what the node says has the overhead in it.
+        (resized(None, has_as_a_whole("3"), **WHOLE), 3000),
+        (resized(None, has_as_a_whole("500m"), **WHOLE), 1000),
+        (resized(None, has_as_a_whole("500m"), "Infeasible", **WHOLE), 500),
+        (resized(None, has_as_a_whole("1250m"), overhead={"cpu": "250m"}, **WHOLE), 1250),
+        # The sum of its containers is not what it was given as a whole.
+        (resized({"cpu": "1"}, has_as_a_whole("3")), 1000),
+    ],
+)
+def test_what_a_pod_takes_while_it_is_resized(value: dict[str, Any], expected: int) -> None:
+    assert running(value).requests == {"cpu": expected}
+
+
+def test_pods_that_wait_are_looked_at_when_another_takes_less() -> None:
+    world = World()
+    world.put("nodes", node())
+    world.put("pods", resized({"cpu": "50"}, has({"cpu": "100m"})))
+    world.put("pods", pod("w", requests={"cpu": "1"}))
+    assert "Insufficient cpu" in str(list(world.plan("w").writes))
+    assert world.put("pods", resized({"cpu": "50"}, has({"cpu": "100m"}), "Infeasible")) == [key("w")]
+    assert world.where("w") == "n1"
+    assert world.put("pods", resized({"cpu": "200m"}, has({"cpu": "200m"}))) == []

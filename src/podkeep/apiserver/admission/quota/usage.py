@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, Decimal
 from typing import Any, TypeAlias
 
 from podkeep.apiserver.kinds.cells import at
-from podkeep.apiserver.kinds.pods.resources import HUGE_PAGES, aggregate, is_pod_level, qos_class
+from podkeep.apiserver.kinds.pods.resources import HUGE_PAGES, aggregate, is_pod_level, qos_class, with_actual
 from podkeep.apiserver.kinds.pods.validation.requirements import is_extended, is_native
 from podkeep.apiserver.kinds.policy import resource_quotas as scopes
 from podkeep.apiserver.kinds.storage.volume_rules import class_of
@@ -136,7 +136,7 @@ def _pod(pod: Object) -> Amounts:
 def _of_pod(pod: Object, kind: str) -> Amounts:
     """Return what a pod asks for, with its overhead; while it is resized, the larger of before and after."""
     spec = pod.get("spec", {})
-    total = {name: quantity.parse(text) for name, text in aggregate(_with_actual(pod, kind), kind).items()}
+    total = {name: quantity.parse(text) for name, text in aggregate(with_actual(pod, kind), kind).items()}
     for name, text in at(spec, "resources", kind, default={}).items():
         if is_pod_level(name):
             total[name] = quantity.parse(text)
@@ -145,48 +145,6 @@ def _of_pod(pod: Object, kind: str) -> Amounts:
         if kind == "requests" or total.get(name):
             total[name] = total.get(name, Decimal(0)) + quantity.parse(text)
     return total
-
-
-def _with_actual(pod: Object, kind: str) -> Object:
-    """Return the spec of a pod with what its containers have by their status, where that is more."""
-    status: Object = pod.get("status", {})
-    spec: Object = pod.get("spec", {})
-    actual = {
-        item.get("name", ""): item
-        for group in ("containerStatuses", "initContainerStatuses")
-        for item in status.get(group, ())
-        if "resources" in item
-    }
-    if not actual:
-        return spec
-    # A resize that is infeasible does not happen: what was asked for does not count (determineContainerReqs).
-    infeasible = any(
-        item.get("type") == "PodResizePending" and item.get("reason") == "Infeasible"
-        for item in status.get("conditions", ())
-    )
-    changed = dict(spec)
-    for group in ("containers", "initContainers"):
-        changed[group] = [
-            _larger(item, actual[item["name"]], kind, infeasible=infeasible)
-            if item.get("name") in actual and (group == "containers" or item.get("restartPolicy") == "Always")
-            else item
-            for item in spec.get(group, ())
-        ]
-    return changed
-
-
-def _larger(container: Object, status: Object, kind: str, *, infeasible: bool) -> Object:
-    lists = [at(status, "resources", kind, default={})]
-    if kind == "requests":
-        lists.append(status.get("allocatedResources", {}))
-    if not infeasible:
-        lists.append(at(container, "resources", kind, default={}))
-    largest: dict[str, str] = {}
-    for amounts in lists:
-        for name, text in amounts.items():
-            if name not in largest or quantity.parse(text) > quantity.parse(largest[name]):
-                largest[name] = text
-    return {**container, "resources": {kind: largest}}
 
 
 def _service(spec: Object) -> Amounts:

@@ -58,6 +58,53 @@ def aggregate(spec: Mapping[str, Any], kind: str) -> dict[str, str]:
     return total
 
 
+def is_infeasible(pod: Mapping[str, Any]) -> bool:
+    """Return whether a pod's node will never give it what it asks for by now: it keeps what it has."""
+    conditions = pod.get("status", {}).get("conditions", ())
+    return any(one.get("type") == "PodResizePending" and one.get("reason") == "Infeasible" for one in conditions)
+
+
+def with_actual(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the spec of a pod with what its containers were granted and have by their status, where that is more.
+
+    What was asked for by a resize that does not happen does not count (determineContainerReqs). What the pod has as a
+    whole is not looked at.
+
+    :param kind: ``requests`` or ``limits``.
+    """
+    status: Mapping[str, Any] = pod.get("status", {})
+    spec: Mapping[str, Any] = pod.get("spec", {})
+    actual = {
+        item.get("name", ""): item
+        for group in ("containerStatuses", "initContainerStatuses")
+        for item in status.get(group, ())
+        if "resources" in item
+    }
+    if not actual:
+        return spec
+    infeasible = is_infeasible(pod)
+    changed = dict(spec)
+    for group in ("containers", "initContainers"):
+        changed[group] = [
+            _largest(item, actual[item["name"]], kind, infeasible=infeasible)
+            if item.get("name") in actual and (group == "containers" or item.get("restartPolicy") == "Always")
+            else item
+            for item in spec.get(group, ())
+        ]
+    return changed
+
+
+def _largest(
+    container: Mapping[str, Any], status: Mapping[str, Any], kind: str, *, infeasible: bool
+) -> Mapping[str, Any]:
+    largest = dict(_of(status, kind))
+    if kind == "requests":
+        _merge(largest, status.get("allocatedResources", {}), _larger)
+    if not infeasible:
+        _merge(largest, _of(container, kind), _larger)
+    return {**container, "resources": {kind: largest}}
+
+
 def _of(container: Mapping[str, Any], kind: str) -> Mapping[str, str]:
     found: Mapping[str, str] = container.get("resources", {}).get(kind, {})
     return found
@@ -69,7 +116,8 @@ def _merge(into: dict[str, str], more: Mapping[str, str], both: Callable[[str, s
 
 
 def _larger(left: str, right: str) -> str:
-    return right if quantity.parse(right) > quantity.parse(left) else left
+    # Mostly they are the same: a pod is resized now and then.
+    return right if left != right and quantity.parse(right) > quantity.parse(left) else left
 
 
 def _sum(left: str, right: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from podkeep.agent.convert import names
-from podkeep.agent.events import Event, StepFailed
+from podkeep.agent.events import Event, PodRejected, StepFailed
 from podkeep.agent.manager.orphans import Orphans
 from podkeep.agent.node import this_node
 from podkeep.agent.objects.sources import Sources, StaticObjects
@@ -161,6 +161,25 @@ def test_the_gate_of_the_agent(tmp_path: Path, cgroup: str, spec: dict[str, bool
     is_off = f"Failed to create pod sandbox: {why}"
     assert (failure.message == is_off) == (not enabled and spec == {"hostUsers": False})
     assert (tmp_path / "kubelet").exists() == (failure.message != is_off)
+
+
+@pytest.mark.parametrize("kind", ["initContainers", "containers"])
+@pytest.mark.parametrize(("count", "rejected"), [(1022, False), (1023, True)])
+def test_more_mounts_than_the_runtime_takes(tmp_path: Path, cgroup: str, kind: str, count: int, rejected: bool) -> None:
+    """Each is counted with the two that the agent adds; a runtime would refuse such a container as often as asked."""
+    mounts = [{"name": "v", "mountPath": f"/{number}"} for number in range(count)]
+    many = {"name": "many", "image": "i", "volumeMounts": mounts}
+    pod = make(
+        volumes=[{"name": "v", "emptyDir": {}}], **({"containers": [{"name": "c", "image": "i"}]} | {kind: [many]})
+    )
+    failure, events = refused(tmp_path, cgroup, pod, [])
+    assert (failure.reason == "TooManyVolumeMounts") == rejected
+    if rejected:
+        message = "container many has 1023 volumeMounts; a container on this node has at most 1022"
+        assert isinstance(failure, PodRejected)
+        assert failure.detail == message
+        assert events == [Event(type="Warning", reason="TooManyVolumeMounts", message=message)]
+        assert not (tmp_path / "kubelet").exists()
 
 
 @pytest.mark.requirement("U85")

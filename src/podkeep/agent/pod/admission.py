@@ -31,6 +31,7 @@ from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.choice import BoundSource, Choice, Outcome
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims
+from podkeep.agent.volumes.container_files import OWN_MOUNTS
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import on_thread
@@ -39,12 +40,14 @@ from podkeep.base.failpoints import reach
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.base.text import rfc3339
+from podkeep.cri.limits import MAX_DEVICES, MAX_MOUNTS
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.namespace.idmap import IdMap
 
 log = logging.getLogger(__name__)
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
+TOO_MANY_MOUNTS = "TooManyVolumeMounts"
 _PREFIX = "Failed to create pod sandbox: "
 _GATE_IS_OFF = f'the feature gate "{USER_NAMESPACES.name}" is disabled: can\'t set spec.HostUsers'
 _SHARES_NODES = "HostUserNamespace"
@@ -103,7 +106,8 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
     rollback).
 
     :raises FailedPrecondition: if a kubelet that runs would remove the pod's directory, logs, cgroup or containers.
-    :raises PodRejected: if it asks for classes that the node does not offer; before anything else, as a kubelet admits.
+    :raises PodRejected: if it asks for classes that the node does not offer, or has more mounts than its runtime takes;
+        before anything else, as a kubelet admits.
     :raises AlreadyExists: if a pod of this namespace and name is there.
     :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible; with FailedMount, if it
         depends on a claim that is not ready.
@@ -115,6 +119,7 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
     # Before anything is made: the housekeeping of a kubelet removes what it does not know.
     found = await node.kubelets.require_apart()
     _require_node(pod, node)
+    _require_mounts(pod)
     await _require_classes(pod, node)
     wanted = await _wanted(pod, node, objects)
     async with node.dirs.held():
@@ -201,6 +206,21 @@ def _require_node(pod: Pod, node: Node) -> None:
             hint="leave nodeSelector and node affinity out; this node is labelled "
             + ", ".join(f"{key}={value}" for key, value in sorted(labels.items())),
         )
+
+
+def _require_mounts(pod: Pod) -> None:
+    """Raise if a container has more mounts or devices than the runtime takes: it would be tried again for ever."""
+    for container in (*pod.spec.init_containers, *pod.spec.containers):
+        for field, count, most in (
+            ("volumeMounts", len(container.volume_mounts), MAX_MOUNTS - OWN_MOUNTS),
+            ("volumeDevices", len(container.volume_devices), MAX_DEVICES),
+        ):
+            if count > most:
+                raise PodRejected(
+                    f"container {container.name} has {count} {field}; a container on this node has at most {most}",
+                    reason=TOO_MANY_MOUNTS,
+                    hint="mount directories, in place of each of their files",
+                )
 
 
 async def _adopt(pod: Pod, node: Node, identity: PodIdentity, objects: ObjectReader) -> Admitted:

@@ -27,6 +27,8 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.files import openat
 
 HOSTS = "/etc/hosts"
+OWN_MOUNTS = 2
+"""Which every container has besides its volumes, unless one takes the place: /etc/hosts and the termination log."""
 _MAX_MESSAGE = 4096
 _MAX_LOG_BYTES = 2048
 _MAX_LOG_LINES = 80

@@ -10,7 +10,7 @@ from podkeep.runtime.class_resources import model
 from podkeep.runtime.class_resources.catalog import OfferedType
 from podkeep.runtime.class_resources.model import Level
 from podkeep.runtime.class_resources.registry import ClassResources
-from podkeep.runtime.rpc.convert.checks import quote
+from podkeep.runtime.rpc.convert.checks import MAX_ENTRIES, check_count, quote
 
 MAX_TYPE = 253 + 1 + 63
 """Characters of a type: like the key of a label, which may have a domain in front."""
@@ -24,6 +24,7 @@ def class_names(field: str, given: Mapping[str, str]) -> dict[str, str]:
     :param field: what holds them in the request, for the error.
     :raises InvalidArgument: if one cannot be a name.
     """
+    check_count(field, given, MAX_ENTRIES)
     for name, class_name in given.items():
         if not name or len(name) > MAX_TYPE or not _is_word(name):
             raise InvalidArgument(f"class resource {quote(name)}: {field}: this is no name of a type")

@@ -22,6 +22,7 @@ from podkeep.runtime.rpc.convert.checks import (
     refuse_nul,
 )
 from podkeep.runtime.rpc.convert.class_resources import class_names
+from podkeep.runtime.rpc.convert.counts import MOST, check_counts
 from podkeep.runtime.rpc.convert.mounts import device_record, mount_record
 from podkeep.runtime.rpc.convert.namespaces import container_namespaces
 from podkeep.runtime.rpc.convert.resources import resources_record
@@ -33,6 +34,7 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
 
     :raises InvalidArgument: if a field is missing, contradicts another or the sandbox, or a host path does not exist.
     """
+    check_counts("config", config)
     metadata = config.metadata
     if not metadata.name:
         raise InvalidArgument("config.metadata.name is required")
@@ -49,7 +51,6 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         raise InvalidArgument(f"config.log_path: {quote(config.log_path)}: conmon writes to no file with a colon")
     refuse_nul("config.command", *config.command)
     refuse_nul("config.args", *config.args)
-    check_count("config.envs", config.envs)
     envs = tuple(_env(item) for item in config.envs)
     variables = [f"{name}={value}" for name, value in envs]
     check_program({"config.command": config.command, "config.args": config.args, "config.envs": variables})
@@ -67,7 +68,7 @@ def container_config(config: api.ContainerConfig, sandbox: SandboxConfig) -> rec
         envs=envs,
         mounts=tuple(mount_record(number, mount) for number, mount in enumerate(config.mounts)),
         devices=tuple(device_record(number, device) for number, device in enumerate(config.devices)),
-        cdi_devices=cdi.requested((device.name for device in config.CDI_devices), config.annotations),
+        cdi_devices=_cdi_devices(config),
         labels=dict(config.labels),
         annotations=dict(config.annotations),
         log_path=config.log_path,
@@ -93,6 +94,12 @@ def _classes(config: api.ContainerConfig, sandbox: SandboxConfig) -> dict[str, s
     asked = class_names("config.class_resources", config.class_resources.classes)
     found = asking_annotations(config, sandbox)
     return asked | class_names("config.annotations", {name: item.class_name for name, item in found.items()})
+
+
+def _cdi_devices(config: api.ContainerConfig) -> tuple[str, ...]:
+    result = cdi.requested((device.name for device in config.CDI_devices), config.annotations)
+    check_count("config.CDI_devices, config.annotations", result, MOST["ContainerConfig.CDI_devices"])
+    return result
 
 
 def _resources(given: api.LinuxContainerResources) -> records.Resources:

@@ -13,16 +13,15 @@ from podkeep.runtime.model import records
 from podkeep.runtime.model.records import NamespaceMode, SandboxConfig
 from podkeep.runtime.network import ports
 from podkeep.runtime.rpc.convert.checks import (
-    MAX_ENTRIES,
     absolute,
     cgroup_path,
-    check_count,
     check_metadata,
     quote,
     refuse_no_name,
     token,
 )
 from podkeep.runtime.rpc.convert.class_resources import class_names
+from podkeep.runtime.rpc.convert.counts import check_counts
 from podkeep.runtime.rpc.convert.namespaces import namespace_options
 from podkeep.runtime.rpc.convert.resources import resources_record
 from podkeep.runtime.rpc.convert.security import check_sandbox_context, selinux_options
@@ -37,6 +36,7 @@ def sandbox_config(config: api.PodSandboxConfig, handler: str, *, default_cgroup
 
     :raises InvalidArgument: if a field is missing or contradicts another.
     """
+    check_counts("config", config)
     metadata, linux = config.metadata, config.linux
     if not metadata.name or not metadata.uid:
         raise InvalidArgument("config.metadata: name and uid are required")
@@ -138,5 +138,4 @@ def _dns(config: api.PodSandboxConfig) -> records.Dns | None:
 
 
 def _tokens(field: str, items: Sequence[str]) -> tuple[str, ...]:
-    check_count(field, items, MAX_ENTRIES)
     return tuple(token(field, item) for item in items)

@@ -13,10 +13,7 @@ from podkeep.runtime.model import records
 from podkeep.runtime.model.records import AppArmor, ProfileKind, Seccomp, SELinuxOptions
 from podkeep.runtime.oci import apparmor, capabilities, selinux
 from podkeep.runtime.oci.mounts import OF_RUNTIME, normal
-from podkeep.runtime.oci.users import MAX_GROUPS
 from podkeep.runtime.rpc.convert.checks import (
-    MAX_ENTRIES,
-    check_count,
     enum_value,
     identifier,
     path_text,
@@ -68,7 +65,6 @@ def check_names(asked: api.Capability) -> None:
     :raises InvalidArgument: naming the field and the name that is none.
     """
     for field in ("add_capabilities", "drop_capabilities", "add_ambient_capabilities"):
-        check_count(f"security_context.capabilities.{field}", getattr(asked, field), MAX_ENTRIES)
         try:
             capabilities.parse(getattr(asked, field))
         except InvalidArgument as error:
@@ -76,12 +72,10 @@ def check_names(asked: api.Capability) -> None:
 
 
 def _groups(given: Sequence[int]) -> tuple[int, ...]:
-    check_count("security_context.supplemental_groups", given, MAX_GROUPS)
     return tuple(identifier("supplemental_groups", group) for group in given)
 
 
 def _paths(field: str, paths: Sequence[str]) -> tuple[str, ...]:
-    check_count(f"security_context.{field}", paths, MAX_ENTRIES)
     result = []
     for path in paths:
         if not path.startswith("/"):

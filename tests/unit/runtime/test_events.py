@@ -23,14 +23,14 @@ from podkeep.runtime.lifecycle.events import (
     EventReader,
     kinds_between,
 )
-from podkeep.runtime.model.records import Container, ContainerState, Mount, SandboxState
+from podkeep.runtime.model.records import Container, ContainerState, Mount, SandboxState, Security
 from podkeep.runtime.model.state import State
 from podkeep.runtime.rpc.events import event_message
 
 
 def event(number: int, *, at: int | None = None) -> Event:
     when = time.time_ns() if at is None else at
-    return Event(kind=EventKind.CREATED, subject=str(number), at=when, sandbox=None, containers=())
+    return Event(kind=EventKind.CREATED, subject=str(number), at=when, sandbox=None, containers=(), size=0)
 
 
 async def taken(reader: EventReader) -> list[str]:
@@ -90,6 +90,42 @@ def test_changes_of_records_are_events_in_their_order(tmp_path: Path) -> None:
         ("DELETED", "a", 0),
     ]
     assert all(item.sandbox is not None and item.sandbox.config == pod.config for item in heard)
+
+
+def written(item: Event) -> int:
+    """Return the bytes of the records of an event, as the database has them."""
+    return sum(len(msgspec.json.encode(record)) for record in (item.sandbox, *item.containers) if record is not None)
+
+
+def test_an_event_counts_all_of_its_records(tmp_path: Path) -> None:
+    """The groups of an image's user, say, or masked paths, which are no labels."""
+    path = tmp_path / "state.db"
+    user = (0, 0, tuple(range(65_536)))
+    state, pod = State(path), sandbox(state=SandboxState.CREATING)
+    inside = container(security=Security(masked_paths=("/" + "x" * 4000,) * 100))
+    first, later = EventHub(), EventHub()
+    first.attach(state)
+    state.add_sandbox(pod)
+    state.set_sandbox(pod.id, structs.replace(pod.status, state=SandboxState.READY))
+    state.add_container(inside)
+    state.set_container(inside.id, structs.replace(inside.status, state=ContainerState.RUNNING, user=user))
+    state.close()
+    state = State(path)
+    later.attach(state)
+    state.add_container(container("d" * 64, name="other"))
+    state.forget_container(inside.id)
+    state.forget_container(container("d" * 64).id)
+    state.forget_sandbox(pod.id)
+    state.close()
+
+    async def read(hub: EventHub) -> list[Event]:
+        with hub.subscribe() as reader:
+            reader.end()
+            return [item async for item in reader]
+
+    heard = asyncio.run(read(first)) + asyncio.run(read(later))
+    assert [item.size for item in heard] == [written(item) for item in heard]
+    assert [item.size >> 19 for item in heard] == [0, 0, 0, 1, 1, 0, 0, 0]
 
 
 def test_what_was_never_shown_has_no_events(tmp_path: Path) -> None:
@@ -187,10 +223,7 @@ def test_what_nobody_heard_is_for_the_next_reader_alone_and_not_for_ever() -> No
 
 def test_large_records_of_pods_that_are_gone_do_not_fill_the_memory() -> None:
     def large(number: int) -> Event:
-        inside = container(str(number))
-        config = msgspec.structs.replace(inside.config, labels={"l": "x" * (1 << 20)}, args=("y" * (3 << 20),))
-        inside = msgspec.structs.replace(inside, config=config)
-        return Event(kind=EventKind.CREATED, subject=str(number), at=time.time_ns(), sandbox=None, containers=(inside,))
+        return structs.replace(event(number), size=4 << 20)
 
     async def run() -> None:
         hub, most = EventHub(), QUEUE_BYTES // (4 << 20)
@@ -256,7 +289,9 @@ def test_no_event_is_more_than_a_message_holds() -> None:
     pod = sandbox(annotations={"note": "x" * 1_000_000})
 
     def told(*containers: Container) -> api.ContainerEventResponse:
-        message = event_message(Event(kind=EventKind.STARTED, subject="s", at=1, sandbox=pod, containers=containers))
+        message = event_message(
+            Event(kind=EventKind.STARTED, subject="s", at=1, sandbox=pod, containers=containers, size=0)
+        )
         assert message.ByteSize() < transport.MAX_MESSAGE_BYTES
         return message
 

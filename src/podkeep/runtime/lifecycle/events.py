@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 QUEUE_LENGTH = 1024
 """Events that a reader may be behind."""
 QUEUE_BYTES = 32 << 20
-"""Bytes of texts of the records in those events: a client may give each of them a mebibyte."""
+"""Bytes of the records in those events, as they are written: a client, or an image, may give each some mebibytes."""
 RETENTION_S = 300.0
 """How long an event waits for a first reader."""
 
@@ -54,16 +54,8 @@ class Event(FrozenStruct, kw_only=True):
     at: int
     sandbox: Sandbox | None
     containers: tuple[Container, ...]
-
-
-def text_bytes(event: Event) -> int:
-    """Return about how many bytes the texts of its records have; one that several events hold counts in each."""
-    maps = [event.sandbox.config.labels, event.sandbox.config.annotations] if event.sandbox is not None else []
-    configs = [item.config for item in event.containers]
-    maps += [texts for config in configs for texts in (config.labels, config.annotations, dict(config.envs))]
-    pairs = [pair for texts in maps for pair in texts.items()]
-    words = [word for config in configs for words in (config.command, config.args) for word in words]
-    return sum(len(key) + len(value) for key, value in pairs) + sum(map(len, words))
+    size: int
+    """Bytes of its records as they were written last; one that several events hold counts in each."""
 
 
 class _Queue:
@@ -71,28 +63,28 @@ class _Queue:
 
     def __init__(self, length: int) -> None:
         self._length = length
-        self._events: deque[tuple[Event, int]] = deque()
+        self._events: deque[Event] = deque()
         self._bytes = 0
 
     def append(self, event: Event) -> int:
         """Add an event and return how many were lost for it."""
-        self._events.append((event, text_bytes(event)))
-        self._bytes += self._events[-1][1]
+        self._events.append(event)
+        self._bytes += event.size
         lost = 0
-        # The newest stays, however large it is: a pod with much text would otherwise have no events at all.
+        # The newest stays, however large it is: a pod with large records would otherwise have no events at all.
         while len(self._events) > 1 and (len(self._events) > self._length or self._bytes > QUEUE_BYTES):
             self.popleft()
             lost += 1
         return lost
 
     def popleft(self) -> Event:
-        event, size = self._events.popleft()
-        self._bytes -= size
+        event = self._events.popleft()
+        self._bytes -= event.size
         return event
 
     def forget(self, oldest: int) -> None:
         """Remove what is older than that time."""
-        while self._events and self._events[0][0].at < oldest:
+        while self._events and self._events[0].at < oldest:
             self.popleft()
 
     def __len__(self) -> int:
@@ -158,9 +150,10 @@ class EventHub:
             return
         sandbox = record if isinstance(record, Sandbox) else state.find_sandbox(sandbox_id)
         containers = tuple(item for item in state.containers(sandbox_id) if item.status.state.shown)
+        size = sum(map(state.size, containers)) + (0 if sandbox is None else state.size(sandbox))
         for kind in kinds:
-            event = Event(kind=kind, subject=record.id, at=time.time_ns(), sandbox=sandbox, containers=containers)
-            self.publish(event)
+            at = time.time_ns()
+            self.publish(Event(kind=kind, subject=record.id, at=at, sandbox=sandbox, containers=containers, size=size))
 
     def publish(self, event: Event) -> None:
         """Hand an event to every reader; never waits."""

@@ -107,6 +107,7 @@ class State:
         self._container_keys: dict[str, ContainerID] = {}
         self._addresses: dict[str, SandboxID] = {}
         self._last_address = {4: 0, 6: 0}
+        self._sizes: dict[str, int] = {}
         self.pod_cidr = ("", "")
         """The subnets of the configuration, and those that a client told to use in their place; empty: none."""
         self.observers: list[Observer] = []
@@ -170,10 +171,12 @@ class State:
             sandbox = _decode_sandbox(record)
             self._sandboxes[sandbox.id] = sandbox
             self._sandbox_keys[sandbox.config.key()] = sandbox.id
+            self._sizes[sandbox.id] = len(record)
         for (record,) in self._db.execute("SELECT record FROM containers"):
             container = _decode_container(record)
             self._containers[container.id] = container
             self._container_keys[container_key(container.sandbox_id, container.config)] = container.id
+            self._sizes[container.id] = len(record)
         # A daemon that was killed between reserving an address and storing its sandbox left an address of nobody.
         self._db.execute("DELETE FROM addresses WHERE sandbox_id NOT IN (SELECT id FROM sandboxes)")
         self._addresses = dict(self._db.execute("SELECT address, sandbox_id FROM addresses"))
@@ -250,6 +253,10 @@ class State:
         for observer in self.observers:
             observer(before, after)
 
+    def size(self, record: Sandbox | Container) -> int:
+        """Return how many bytes a record has, as it was written last; observers may ask also of one that is deleted."""
+        return self._sizes[record.id]
+
     # sandboxes
 
     def add_sandbox(self, sandbox: Sandbox) -> None:
@@ -260,8 +267,10 @@ class State:
         key = sandbox.config.key()
         if key in self._sandbox_keys:
             raise AlreadyExists(f"pod sandbox {key} exists as {self._sandbox_keys[key]}")
-        self._write("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, _encode(sandbox)))
+        record = _encode(sandbox)
+        self._write("INSERT INTO sandboxes VALUES (?, ?, ?)", (sandbox.id, key, record))
         self._sandboxes[sandbox.id] = sandbox
+        self._sizes[sandbox.id] = len(record)
         self._sandbox_keys[key] = sandbox.id
         self._tell(None, sandbox)
 
@@ -274,8 +283,10 @@ class State:
         before = self._sandboxes[sandbox_id]
         sandbox = msgspec.structs.replace(before, status=status)
         end_of = ("sandboxes", sandbox_id) if ending else None
-        self._write("UPDATE sandboxes SET record = ? WHERE id = ?", (_encode(sandbox), sandbox_id), end_of=end_of)
+        record = _encode(sandbox)
+        self._write("UPDATE sandboxes SET record = ? WHERE id = ?", (record, sandbox_id), end_of=end_of)
         self._sandboxes[sandbox_id] = sandbox
+        self._sizes[sandbox_id] = len(record)
         self._tell(before, sandbox)
         return sandbox
 
@@ -289,6 +300,7 @@ class State:
         del self._sandboxes[sandbox_id]
         self._sandbox_keys.pop(sandbox.config.key(), None)
         self._tell(sandbox, None)
+        del self._sizes[sandbox_id]
 
     def sandboxes(self) -> list[Sandbox]:
         return list(self._sandboxes.values())
@@ -326,10 +338,10 @@ class State:
         key = container_key(container.sandbox_id, container.config)
         if key in self._container_keys:
             raise AlreadyExists(f"container {key} exists as {self._container_keys[key]}")
-        self._write(
-            "INSERT INTO containers VALUES (?, ?, ?, ?)", (container.id, container.sandbox_id, key, _encode(container))
-        )
+        record = _encode(container)
+        self._write("INSERT INTO containers VALUES (?, ?, ?, ?)", (container.id, container.sandbox_id, key, record))
         self._containers[container.id] = container
+        self._sizes[container.id] = len(record)
         self._container_keys[key] = container.id
         self._tell(None, container)
 
@@ -343,8 +355,10 @@ class State:
         before = self._containers[container_id]
         container = msgspec.structs.replace(before, status=status)
         end_of = ("containers", container_id) if ending else None
-        self._write("UPDATE containers SET record = ? WHERE id = ?", (_encode(container), container_id), end_of=end_of)
+        record = _encode(container)
+        self._write("UPDATE containers SET record = ? WHERE id = ?", (record, container_id), end_of=end_of)
         self._containers[container_id] = container
+        self._sizes[container_id] = len(record)
         self._tell(before, container)
         return container
 
@@ -357,6 +371,7 @@ class State:
         del self._containers[container_id]
         self._container_keys.pop(container_key(container.sandbox_id, container.config), None)
         self._tell(container, None)
+        del self._sizes[container_id]
 
     def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
         """Return every container, or those of one sandbox."""

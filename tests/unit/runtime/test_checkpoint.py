@@ -5,9 +5,11 @@ CRIU depends on the kernel it was made for, so the OCI runtime here is a program
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
+import shutil
 import socket
 import stat
 import tarfile
@@ -15,14 +17,24 @@ import threading
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from runtime_values import IDMAP, container, in_own_userns, sandbox
 
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, ResourceExhausted, Unimplemented
+from podkeep.base.errors import (
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    NotFound,
+    PodkeepError,
+    ResourceExhausted,
+    Unimplemented,
+)
 from podkeep.base.ids import HandlerName
 from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
-from podkeep.runtime.lifecycle.checkpoint import CheckpointMaker, CheckpointPlan, write_layer
+from podkeep.runtime.lifecycle.checkpoint import CheckpointMaker, CheckpointPlan, Checkpoints, write_layer
 from podkeep.runtime.model.layout import Layout
-from podkeep.runtime.model.records import Sandbox, SandboxState, SandboxStatus
+from podkeep.runtime.model.records import ContainerState, Sandbox, SandboxState, SandboxStatus
+from podkeep.runtime.model.state import State
 from podkeep.runtime.oci.driver import Driver, Handler
 from support.beside import exchanging
 from support.processes import write_script
@@ -225,6 +237,55 @@ def test_a_dump_that_fails_says_why_and_leaves_nothing(layout: Layout, tmp_path:
         maker(layout).make(plan(tmp_path), driver(tmp_path, script))
     assert left_behind(layout, tmp_path) == []
     assert not (tmp_path / "c.tar").exists()
+
+
+@pytest.mark.parametrize(
+    ("record", "error", "message"),
+    [
+        ("forgotten", NotFound, "not found"),
+        ("removing", FailedPrecondition, "is removing, not running"),
+        ("running", Internal, "does not exist"),
+    ],
+)
+def test_a_container_that_is_removed_meanwhile(
+    layout: Layout, tmp_path: Path, record: str, error: type[PodkeepError], message: str
+) -> None:
+    """The OCI runtime makes the directory of its images, with those above it, and then finds no container."""
+    inside, pod = container(log_path="0.log"), sandbox(cgroup_parent="/pods")
+    state = State(tmp_path / "state.db")
+    state.add_sandbox(pod)
+    state.add_container(inside)
+    state.set_container(inside.id, structs.replace(inside.status, state=ContainerState.RUNNING))
+    begun, removed = tmp_path / "begun", tmp_path / "removed"
+    os.mkfifo(begun)
+    os.mkfifo(removed)
+    script = 'while [ "$1" != --image-path ]; do shift; done; '
+    script += f'echo > {begun}; read line < {removed}; mkdir -p "$2"; echo "container does not exist" >&2; exit 1'
+    made = maker(layout)
+    checkpoints = Checkpoints(state, lambda _: driver(tmp_path, script), layout, made.cgroups, made.criu)
+
+    async def checkpoint() -> None:
+        making = asyncio.ensure_future(checkpoints.make(inside.id, str(tmp_path / "c.tar"), 30))
+        await asyncio.to_thread(begun.read_text)
+        shutil.rmtree(layout.container_data(inside.id))
+        if record != "running":
+            state.set_container(inside.id, structs.replace(inside.status, state=ContainerState.REMOVING))
+        if record == "forgotten":
+            state.forget_container(inside.id)
+        await asyncio.to_thread(removed.write_text, "\n")
+        await making
+
+    with pytest.raises(error, match=message):
+        asyncio.run(checkpoint())
+    assert not layout.container_data(inside.id).exists()
+    state.close()
+
+
+def test_the_directory_of_a_container_is_not_made_again(layout: Layout, tmp_path: Path) -> None:
+    shutil.rmtree(layout.container_data(container().id))
+    with pytest.raises(FailedPrecondition, match="No such file or directory"):
+        maker(layout).make(plan(tmp_path), driver(tmp_path, DUMPS))
+    assert not layout.container_data(container().id).exists()
 
 
 @pytest.mark.slow

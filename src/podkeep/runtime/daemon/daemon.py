@@ -402,7 +402,7 @@ class _Daemon:
         sandboxes, containers, layers = serving.sandboxes, serving.containers, self._container_executor.layers
         watch = PullWatch()
         updates = Updates(self._state, self._cgroups, self._classes)
-        checkpoints = Checkpoints(self._state, sandboxes, self._layout, self._cgroups, self._config.runtime.criu)
+        checkpoints = Checkpoints(self._state, sandboxes.driver, self._layout, self._cgroups, self._config.runtime.criu)
         sessions = Sessions(self._state, sandboxes, self._container_executor, self._layout)
         return Rpcs(
             runtime=RuntimeRpc(

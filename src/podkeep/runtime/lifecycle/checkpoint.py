@@ -18,6 +18,7 @@ import shutil
 import signal
 import stat
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -45,7 +46,6 @@ from podkeep.kernel.files.openat import Found, Resolve
 from podkeep.kernel.files.removal import remove_tree
 from podkeep.kernel.namespace.idmap import IdMap
 from podkeep.runtime.bundle.container_log import LogFile, log_file
-from podkeep.runtime.lifecycle.sandboxes import Sandboxes
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.model.state import State
@@ -76,9 +76,12 @@ class CheckpointPlan(FrozenStruct, kw_only=True):
 class Checkpoints:
     """The checkpoints of one runtime; one at a time for each container."""
 
-    def __init__(self, state: State, sandboxes: Sandboxes, layout: Layout, cgroups: Cgroups, criu: str) -> None:
+    def __init__(
+        self, state: State, driver: Callable[[Sandbox], Driver], layout: Layout, cgroups: Cgroups, criu: str
+    ) -> None:
+        """:param driver: returns the driver of a sandbox's runtime handler."""
         self._state = state
-        self._sandboxes = sandboxes
+        self._driver = driver
         self._maker = CheckpointMaker(layout=layout, cgroups=cgroups, criu=criu)
         self._running: SingleFlight[None] = SingleFlight()
         self._busy: dict[ContainerID, str] = {}
@@ -87,8 +90,8 @@ class Checkpoints:
         """Write a checkpoint of a running container to a new archive at ``location``.
 
         :param timeout: seconds; 0: 120.
-        :raises NotFound: if there is no such container.
-        :raises FailedPrecondition: if it does not run, or is being checkpointed to somewhere else.
+        :raises NotFound: if there is no such container, or none any more.
+        :raises FailedPrecondition: if it does not run, or not any more, or is being checkpointed to somewhere else.
         :raises InvalidArgument: if ``location`` is no place for a file.
         :raises Unimplemented: naming what is missing, if this machine cannot checkpoint.
         :raises DeadlineExceeded: if it took too long; the container runs on.
@@ -100,7 +103,7 @@ class Checkpoints:
         plan = CheckpointPlan(
             container=container, sandbox=sandbox, location=Path(location), timeout=timeout or DEFAULT_TIMEOUT_S
         )
-        await self._running.do((container.id, location), lambda: self._make(plan, self._sandboxes.driver(sandbox)))
+        await self._running.do((container.id, location), lambda: self._make(plan, self._driver(sandbox)))
 
     async def _make(self, plan: CheckpointPlan, driver: Driver) -> None:
         container = plan.container.id
@@ -111,6 +114,10 @@ class Checkpoints:
         self._busy[container] = str(plan.location)
         try:
             await asyncio.to_thread(self._maker.make, plan, driver)
+        except (FailedPrecondition, Internal):
+            # What fails because the container has ended or was removed meanwhile is no defect.
+            self._state.running_container(container)
+            raise
         finally:
             del self._busy[container]
 
@@ -135,7 +142,9 @@ class CheckpointMaker(FrozenStruct, kw_only=True):
         try:
             # What a killed daemon has left of an earlier one.
             remove_tree(work)
-            (work / "checkpoint").mkdir(mode=0o700, parents=True)
+            # The container's directory is not made again: RemoveContainer may have just removed it.
+            work.mkdir(mode=0o700)
+            (work / "checkpoint").mkdir(mode=0o700)
             self._dump(plan, driver, work, Path(criu))
             self._describe(plan, driver, work)
             _archive(work, partial)
@@ -146,6 +155,9 @@ class CheckpointMaker(FrozenStruct, kw_only=True):
             with suppress(OSError):  # such a path is refused above, and nothing is there
                 partial.unlink(missing_ok=True)
             remove_tree(work)
+            # An OCI runtime makes the directory again by itself. That of a container has its layer and is not empty.
+            with suppress(OSError):
+                work.parent.rmdir()
 
     def _dump(self, plan: CheckpointPlan, driver: Driver, work: Path, criu: Path) -> None:
         images = work / "checkpoint"

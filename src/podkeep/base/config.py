@@ -499,7 +499,7 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """PEM file with the server's certificate; empty: one of the API's own authority."""
     tls_key: str = ""
     client_ca: str = ""
-    """PEM file of more authorities whose certificates name clients."""
+    """PEM file of more authorities whose certificates name clients. Read at start."""
     token_auth_file: str = ""
     """CSV file of bearer tokens (kube-apiserver: --token-auth-file); empty: none. Read at start."""
     kubelet_ca: str = ""

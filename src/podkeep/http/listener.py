@@ -142,6 +142,10 @@ class Listener:
             sock.listen(BACKLOG)
             self._accepting.start(self._accept(sock))
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Take other TLS settings for new connections; those that are here keep theirs."""
+        self._tls = tls
+
     async def stop_accepting(self) -> None:
         """Take no more connections; those that are here go on."""
         await self._accepting.close()

@@ -54,6 +54,10 @@ class Server:
         """Listen on ``sockets``, which are bound; the server closes them, and removes unix sockets."""
         self._listener.start(sockets, tls)
 
+    def renew(self, tls: ssl.SSLContext) -> None:
+        """Take other TLS settings for new connections; those that are here keep theirs."""
+        self._listener.renew(tls)
+
     async def close(self, grace: float = 0.0) -> None:
         """Stop listening, end every connection and wait for that.
 

@@ -95,7 +95,6 @@ class KubeletServer:
         self._seen: tuple[float, ...] = ()
         client_ca = agent.authentication.x509.client_ca_file
         self._client_ca = (Path(client_ca),) if client_ca else ()
-        self._tls: ssl.SSLContext | None = None
         self._socket: socket.socket | None = None
         self._tasks = Tasks("renewing the kubelet's certificate")
         tokens = client if agent.authentication.webhook.enabled else None
@@ -150,12 +149,7 @@ class KubeletServer:
             await asyncio.to_thread(self._certify, self._node.host_ips)
         # Before they are read: what changes meanwhile is another time at the next look.
         self._seen = _times((*self._files, *self._client_ca))
-        self._tls = server_context(
-            "the kubelet",
-            str(self._files[0]),
-            str(self._files[1]),
-            client_ca=agent.authentication.x509.client_ca_file,
-        )
+        tls = self._context()
         try:
             self._socket = tcp_socket(agent.address, agent.port)
         except OSError as error:
@@ -163,7 +157,7 @@ class KubeletServer:
                 f"agent.address: cannot listen on {agent.address}:{agent.port}: {error.strerror or error}",
                 hint="end the kubelet that has the port, or choose another one with agent.port",
             ) from error
-        self._server.start([self._socket], self._tls)
+        self._server.start([self._socket], tls)
         self._tasks.keep(self._renew)
         log.info("serving the kubelet's endpoints on https://%s:%d", agent.address, self.port)
         return self
@@ -172,6 +166,11 @@ class KubeletServer:
         await self._tasks.close()
         await self._server.close(_CLOSE_S)
         await self.collector.close()
+
+    def _context(self) -> ssl.SSLContext:
+        certificate, key = self._files
+        authorities = self._agent.authentication.x509.client_ca_file
+        return server_context("the kubelet", str(certificate), str(key), client_ca=authorities)
 
     def _make_certificate(self, addresses: Sequence[str]) -> None:
         host = self._node.name
@@ -198,16 +197,14 @@ class KubeletServer:
         """Take the files of the certificate, and of the clients' authorities, again if they have changed."""
         self._files = certificate_files(self._agent)
         now = _times((*self._files, *self._client_ca))
-        if now == self._seen or self._tls is None:
+        if now == self._seen or self._socket is None:
             return
         try:
-            # With an empty password, OpenSSL does not ask for one at the terminal if the key has one.
-            self._tls.load_cert_chain(self._files[0], self._files[1], password="")
-            for authorities in self._client_ca:
-                self._tls.load_verify_locations(authorities)
-        except (OSError, ssl.SSLError) as error:
-            # Half of the pair may have been written.
-            log.warning("the kubelet's certificate %s cannot be used yet: %s", self._files[0], error)
+            # New settings: OpenSSL only adds authorities to those that are there, and would trust removed ones as well.
+            self._server.renew(self._context())
+        except FailedPrecondition as error:
+            # Half of the pair, or of the authorities, may have been written.
+            log.warning("what the kubelet's server has for TLS stays as it was for now: %s", error)
             return
         self._seen = now
         log.info("the kubelet's certificate %s was read again", self._files[0])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from podkeep.agent.manager.static_files import decoded
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.client.client import Client
 from podkeep.client.settings import Settings
+from support.timeout import TIMEOUT_S
 
 MANIFEST = b"""
 apiVersion: v1
@@ -55,9 +58,9 @@ class Server:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 size = head.lower().partition("content-length:")[2].partition("\r\n")[0]
-                await reader.readexactly(int(size or 0))
+                sent = await reader.readexactly(int(size or 0))
                 what = " ".join(head.split(" ", 2)[:2]).partition("?")[0]
-                status, value = self._answer(what)
+                status, value = self._answer(what, json.loads(sent) if sent else {})
                 self.asked.append(what)
                 self.news.set()
                 body = json.dumps(value).encode()
@@ -65,7 +68,7 @@ class Server:
         except (OSError, asyncio.IncompleteReadError):
             writer.close()
 
-    def _answer(self, what: str) -> tuple[int, dict[str, Any]]:
+    def _answer(self, what: str, sent: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if what.endswith("/kept-n") and what not in self.asked:
             return 403, {"kind": "Status", "code": 403, "reason": "Forbidden", "message": "somebody keeps it"}
         return 200, {"metadata": {"name": "new-n", "namespace": "default", "uid": "u"}}
@@ -111,3 +114,62 @@ def test_a_deletion_that_is_refused_holds_up_no_other_mirror_and_is_tried_again(
     asked = asyncio.run(main())
     assert asked[:4] == [kept, gone, "GET /api/v1/nodes/n", created]
     assert asked.count(kept) >= 2
+
+
+class Cluster(Server):
+    """Has a Node, and pods by their names; ``owners`` are the UIDs of the Nodes that mirrors were made with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node_uid = "first"
+        self.loses_answers = False
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.owners: list[str] = []
+
+    def _answer(self, what: str, sent: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        method, path = what.split(" ")
+        if "/nodes/" in path and self.node_uid:
+            return 200, {"metadata": {"name": "n", "uid": self.node_uid}}
+        if method == "GET":
+            found = self.pods.get(path.rpartition("/")[2])
+            return (200, found) if found else (404, {"kind": "Status", "reason": "NotFound", "message": "not found"})
+        if sent["metadata"]["name"] in self.pods:
+            return 409, {"kind": "Status", "code": 409, "reason": "AlreadyExists", "message": "it exists"}
+        metadata = {**sent["metadata"], "uid": f"mirror-{len(self.owners)}"}
+        self.owners.append(metadata["ownerReferences"][0]["uid"])
+        self.pods[metadata["name"]] = made = {**sent, "metadata": metadata}
+        if self.loses_answers:
+            raise ConnectionAbortedError
+        return 201, made
+
+
+@asynccontextmanager
+async def mirroring(tmp_path: Path, server: Server) -> AsyncIterator[Mirrors]:
+    """The mirrors of a node with one static pod, of which the API has none so far."""
+    listening = await asyncio.start_unix_server(server.serve, tmp_path / "s")
+    client = Client(Settings(server=f"unix://{tmp_path}/s"))
+    mirrors = Mirrors(client, "n")
+    mirrors.want([decoded(MANIFEST, "new.yaml", "n", FeatureGates())])
+    mirrors.replaced([])
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            yield mirrors
+    finally:
+        await client.close()
+        listening.close()
+
+
+def test_a_mirror_belongs_to_the_node_that_there_is_by_now(tmp_path: Path) -> None:
+    """A Node that was deleted and made again has another UID, and the API refuses mirrors of the old one."""
+    cluster = Cluster()
+
+    async def main() -> None:
+        async with mirroring(tmp_path, cluster) as mirrors:
+            await mirrors._reconcile()
+            cluster.node_uid = "second"
+            # As a collector of garbage does once the Node is another one.
+            mirrors.deleted(cluster.pods.pop("new-n"))
+            await mirrors._reconcile()
+
+    asyncio.run(main())
+    assert cluster.owners == ["first", "second"]

@@ -50,7 +50,6 @@ class Mirrors:
     def __init__(self, client: Client, node_name: str) -> None:
         self._client = client
         self._node_name = node_name
-        self._node_uid = ""
         self._wanted: dict[Name, Pod] = {}
         self._there: dict[Name, Mapping[str, Any]] = {}
         self._listed = False
@@ -132,10 +131,10 @@ class Mirrors:
                 raise
 
     async def _create(self, pod: Pod) -> None:
-        if not self._node_uid:
-            self._node_uid = (await self._client.get(NODES, self._node_name))["metadata"]["uid"]
+        # Each time: a Node that was deleted and made again has another UID, and the API refuses mirrors of the old one.
+        node = await self._client.get(NODES, self._node_name)
         try:
-            made = await self._client.create(PODS, mirror(pod, self._node_uid), pod.metadata.namespace)
+            made = await self._client.create(PODS, mirror(pod, node["metadata"]["uid"]), pod.metadata.namespace)
         except ApiError as error:
             if error.already_exists:
                 return  # the watch will say what that is

@@ -173,3 +173,54 @@ def test_a_mirror_belongs_to_the_node_that_there_is_by_now(tmp_path: Path) -> No
 
     asyncio.run(main())
     assert cluster.owners == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"metadata": {"name": "new-n", "namespace": "default", "uid": "other"}, "spec": {}},
+        # A node called new-n has a static pod whose name is that of this one's with the node's.
+        {
+            "metadata": {"name": "new-n", "namespace": "default", "uid": "other", "annotations": {MIRROR: "hash"}},
+            "spec": {"nodeName": "new-n"},
+        },
+    ],
+)
+def test_a_mirror_whose_name_is_that_of_another_pod_is_made_once_that_is_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, other: dict[str, Any]
+) -> None:
+    """It is tried again also without news: the watch of a node's pods does not tell of a pod that has no node."""
+    cluster = Cluster()
+    cluster.pods["new-n"] = other
+
+    async def main() -> float | None:
+        async with mirroring(tmp_path, cluster) as mirrors:
+            wait = await mirrors._reconcile()
+            assert cluster.owners == []
+            mirrors.deleted(cluster.pods.pop("new-n"))
+            await mirrors._reconcile()
+            return wait
+
+    wait = asyncio.run(main())
+    assert wait is not None
+    assert wait > 0
+    (record,) = caplog.records
+    assert "pod default/new-n: the API has another pod of that name" in record.getMessage()
+    assert cluster.owners == ["first"]
+
+
+def test_what_was_done_after_all_has_not_failed_any_more(tmp_path: Path) -> None:
+    """The answer was lost, and the watch tells of the mirror: the agent then tried again without a pause for ever."""
+    cluster = Cluster()
+    cluster.loses_answers = True
+
+    async def main() -> list[float | None]:
+        async with mirroring(tmp_path, cluster) as mirrors:
+            first = await mirrors._reconcile()
+            mirrors.changed(cluster.pods["new-n"])
+            return [first, await mirrors._reconcile()]
+
+    first, second = asyncio.run(main())
+    assert first is not None
+    assert first > 0
+    assert second is None

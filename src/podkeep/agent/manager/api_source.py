@@ -65,9 +65,9 @@ class ApiSource:
         self._there.discard(uid)
         self._specs.pop(uid, None)
         self._statuses.forget(uid)
-        if is_mirror(item):
-            self._mirrors.deleted(item)
-        else:
+        # Also another pod: it may have had the name of a mirror.
+        self._mirrors.deleted(item)
+        if not is_mirror(item):
             self._manager.deleted(uid)
 
     def refusal(self, pod: Pod) -> Rejection | None:

@@ -20,7 +20,7 @@ import msgspec
 from podkeep.agent.manager.static_files import CONFIG_HASH
 from podkeep.api.pod import Pod
 from podkeep.base.backoff import Backoff
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import NODES, PODS
@@ -74,6 +74,8 @@ class Mirrors:
         # The name may be that of a mirror that was made anew already.
         if name in self._there and self._there[name].get("uid") == item["metadata"].get("uid"):
             del self._there[name]
+        # The name is free: whoever had it may be what kept the mirror from being made.
+        self._failures.pop(name, None)
         self._news.set()
 
     async def run(self) -> None:
@@ -92,16 +94,19 @@ class Mirrors:
 
         One that the API refuses holds up no other.
         """
+        tried: set[Name] = set()
         for name, metadata in [*self._there.items()]:
             pod = self._wanted.get(name)
             hashed = (metadata.get("annotations") or {}).get(MIRROR)
             if pod is None or hashed != pod.metadata.annotations[CONFIG_HASH] or metadata.get("deletionTimestamp"):
+                tried.add(name)
                 await self._attempt(name, partial(self._delete, name, metadata["uid"]))
         for name, pod in [*self._wanted.items()]:
             if name not in self._there:
+                tried.add(name)
                 await self._attempt(name, partial(self._create, pod))
-        names = self._there.keys() | self._wanted.keys()
-        self._failures = {name: failure for name, failure in self._failures.items() if name in names}
+        # Of others the watch told that all is as it should be, as of one whose answer was lost.
+        self._failures = {name: failure for name, failure in self._failures.items() if name in tried}
         if not self._failures:
             return None
         return max(min(item.again for item in self._failures.values()) - time.monotonic(), 0.0)
@@ -136,9 +141,15 @@ class Mirrors:
         try:
             made = await self._client.create(PODS, mirror(pod, node["metadata"]["uid"]), pod.metadata.namespace)
         except ApiError as error:
-            if error.already_exists:
-                return  # the watch will say what that is
-            raise
+            if not error.already_exists:
+                raise
+            there = await self._client.get(PODS, pod.metadata.name, pod.metadata.namespace)
+            if is_mirror(there) and there["spec"].get("nodeName") == self._node_name:
+                return  # an answer was lost: the watch tells of it
+            # The watch tells of the pods of this node alone, so that this is tried again.
+            raise FailedPrecondition(
+                "the API has another pod of that name", hint="delete it, or rename the static pod"
+            ) from error
         # What the watch has told meanwhile is at least as new as this answer.
         self._there.setdefault(_name(made), made["metadata"])
 

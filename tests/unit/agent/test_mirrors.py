@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -144,11 +144,16 @@ class Cluster(Server):
 
 
 @asynccontextmanager
-async def mirroring(tmp_path: Path, server: Server) -> AsyncIterator[Mirrors]:
-    """The mirrors of a node with one static pod, of which the API has none so far."""
+async def mirroring(
+    tmp_path: Path, server: Server, refused: Callable[[Mapping[str, str]], None] = lambda _: None
+) -> AsyncIterator[Mirrors]:
+    """The mirrors of a node with one static pod, of which the API has none so far.
+
+    :param refused: is told why there is none.
+    """
     listening = await asyncio.start_unix_server(server.serve, tmp_path / "s")
     client = Client(Settings(server=f"unix://{tmp_path}/s"))
-    mirrors = Mirrors(client, "n")
+    mirrors = Mirrors(client, "n", refused)
     mirrors.want([decoded(MANIFEST, "new.yaml", "n", FeatureGates())])
     mirrors.replaced([])
     try:
@@ -224,3 +229,26 @@ def test_what_was_done_after_all_has_not_failed_any_more(tmp_path: Path) -> None
     assert first is not None
     assert first > 0
     assert second is None
+
+
+def test_why_a_static_pod_has_no_mirror_is_told_until_it_has_one(tmp_path: Path) -> None:
+    """A user sees a static pod without one nowhere; that the API is away, or has no Node yet, is told elsewhere."""
+    cluster = Cluster()
+    cluster.node_uid = ""
+    cluster.pods["new-n"] = {"metadata": {"name": "new-n", "namespace": "default", "uid": "other"}, "spec": {}}
+    told: list[Mapping[str, str]] = []
+
+    async def main() -> None:
+        async with mirroring(tmp_path, cluster, told.append) as mirrors:
+            await mirrors._reconcile()
+            assert told == []
+            cluster.node_uid = "first"
+            for _ in range(2):
+                mirrors._failures.clear()  # as if it had waited
+                await mirrors._reconcile()
+            mirrors.deleted(cluster.pods.pop("new-n"))
+            await mirrors._reconcile()
+
+    asyncio.run(main())
+    problem = "the API has another pod of that name; hint: delete it, or rename the static pod"
+    assert told == [{"default/new-n": problem}, {}]

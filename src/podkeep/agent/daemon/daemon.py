@@ -23,6 +23,7 @@ from podkeep.agent import kubelet_configuration
 from podkeep.agent.certificates import bootstrap
 from podkeep.agent.certificates.manager import CertificateManager, client_certificate, serving_certificate
 from podkeep.agent.daemon.reports import Reports
+from podkeep.agent.daemon.static_problems import StaticProblems
 from podkeep.agent.eviction.containers import ContainerGarbage
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.shutdown import GracefulShutdown
@@ -72,7 +73,6 @@ log = logging.getLogger(__name__)
 
 _THREADS, _THREADS_OF_ONE = 512, 4
 """For blocking steps; and of them for one pod, whose volumes may hang. As many as all pods of a node need then."""
-INVALID_STATIC_POD = "InvalidStaticPod"
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
 _END_S = 20.0
@@ -278,11 +278,11 @@ class _Agent:
         self._state = RuntimeState(node.client, node.runtime_status, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._words = ""
-        self._left_out: dict[str, str] = {}
+        self._static = StaticProblems()
         self._statuses = StatusManager(client, node.metrics)
         services = ServicesFile(Path(config.agent.root) / services_file.FILE_NAME)
         self._objects = ApiObjects(client, runtime_classes=node.runtime_classes, services=services)
-        self._mirrors = Mirrors(client, node.name)
+        self._mirrors = Mirrors(client, node.name, self._note_not_shown)
         sources = (api_source.SOURCE, static_files.SOURCE) if config.agent.static_pod_path else (api_source.SOURCE,)
         self._manager = PodManager(
             node=node,
@@ -404,28 +404,22 @@ class _Agent:
     def say_ready(self, words: str) -> None:
         """Tell the service manager that pods are followed, and what else there is to say."""
         self._words = words
-        service.ready(self._status(), problem=self._problem())
-
-    def _status(self) -> str:
-        if not self._left_out:
-            return self._words
-        (first, problem), *others = sorted(self._left_out.items())
-        more = f" (and {len(others)} more)" if others else ""
-        return f"{self._words}; static pod {first} is left out{more}: {problem}"
-
-    def _problem(self) -> str:
-        count = len(self._left_out)
-        return "" if not count else "1 static pod is left out" if count == 1 else f"{count} static pods are left out"
+        service.ready(self._static.status(words), problem=self._static.summary)
 
     def _note_left_out(self, problems: Mapping[str, str]) -> None:
-        """Tell everywhere which static pods are left out, and why: in an event, a metric and the daemon's status."""
-        for name, problem in problems.items():
-            if self._left_out.get(name) != problem:
-                self._reports.node("Warning", INVALID_STATIC_POD, f"static pod {name} is left out: {problem}")
-        self._left_out = dict(problems)
         self._node.metrics.set(STATIC_PODS_LEFT_OUT, len(problems))
+        self._note(StaticProblems(left_out=problems, not_shown=self._static.not_shown))
+
+    def _note_not_shown(self, problems: Mapping[str, str]) -> None:
+        self._note(StaticProblems(left_out=self._static.left_out, not_shown=problems))
+
+    def _note(self, found: StaticProblems) -> None:
+        """Tell what is wrong with static pods in events and in the daemon's status."""
+        for reason, message in found.news(self._static):
+            self._reports.node("Warning", reason, message)
+        self._static = found
         if self._words:
-            service.status(self._status(), problem=self._problem())
+            service.status(found.status(self._words), problem=found.summary)
 
     async def _once_known(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run what must not begin before it is known which pods the node has."""

@@ -20,7 +20,7 @@ import msgspec
 from podkeep.agent.manager.static_files import CONFIG_HASH
 from podkeep.api.pod import Pod
 from podkeep.base.backoff import Backoff
-from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import NODES, PODS
@@ -37,18 +37,30 @@ def is_mirror(item: Mapping[str, Any]) -> bool:
 
 @dataclass(kw_only=True)
 class _Failure:
-    """Why a mirror cannot be made or deleted, and when that is tried again (``time.monotonic``)."""
+    """Why a mirror cannot be made or deleted, and when that is tried again (``time.monotonic``).
+
+    ``transient``: the API does not answer, or does not have the Node yet.
+    """
 
     said: str = ""
+    transient: bool = False
     again: float = 0.0
     backoff: Backoff = field(default_factory=lambda: Backoff(first=0.5))
 
 
 class Mirrors:
-    """Keeps one mirror for each static pod of the node."""
+    """Keeps one mirror for each static pod of the node.
 
-    def __init__(self, client: Client, node_name: str) -> None:
+    :param refused: gets why static pods have none, by namespace and name, whenever that is something else; not while
+        the API is away.
+    """
+
+    def __init__(
+        self, client: Client, node_name: str, refused: Callable[[Mapping[str, str]], None] = lambda _: None
+    ) -> None:
         self._client = client
+        self._refused = refused
+        self._told: Mapping[str, str] = {}
         self._node_name = node_name
         self._wanted: dict[Name, Pod] = {}
         self._there: dict[Name, Mapping[str, Any]] = {}
@@ -107,9 +119,20 @@ class Mirrors:
                 await self._attempt(name, partial(self._create, pod))
         # Of others the watch told that all is as it should be, as of one whose answer was lost.
         self._failures = {name: failure for name, failure in self._failures.items() if name in tried}
+        problems = self._problems()
+        if problems != self._told:
+            self._told = problems
+            self._refused(problems)
         if not self._failures:
             return None
         return max(min(item.again for item in self._failures.values()) - time.monotonic(), 0.0)
+
+    def _problems(self) -> dict[str, str]:
+        """Return why static pods have no mirror, by namespace and name."""
+        missing = self._wanted.keys() - self._there.keys()
+        return {
+            "/".join(name): item.said for name, item in self._failures.items() if name in missing and not item.transient
+        }
 
     async def _attempt(self, name: Name, step: Callable[[], Awaitable[None]]) -> None:
         failure = self._failures.get(name)
@@ -122,6 +145,7 @@ class Mirrors:
             if failure.said != str(error):
                 failure.said = str(error)
                 log.warning("mirror pod %s/%s: %s; trying again", *name, error)
+            failure.transient = isinstance(error, Unavailable | DeadlineExceeded)
             failure.again = time.monotonic() + failure.backoff.next()
             self._failures[name] = failure
         else:
@@ -137,7 +161,7 @@ class Mirrors:
 
     async def _create(self, pod: Pod) -> None:
         # Each time: a Node that was deleted and made again has another UID, and the API refuses mirrors of the old one.
-        node = await self._client.get(NODES, self._node_name)
+        node = await self._node()
         try:
             made = await self._client.create(PODS, mirror(pod, node["metadata"]["uid"]), pod.metadata.namespace)
         except ApiError as error:
@@ -152,6 +176,14 @@ class Mirrors:
             ) from error
         # What the watch has told meanwhile is at least as new as this answer.
         self._there.setdefault(_name(made), made["metadata"])
+
+    async def _node(self) -> Mapping[str, Any]:
+        try:
+            return await self._client.get(NODES, self._node_name)
+        except ApiError as error:
+            if error.not_found:
+                raise Unavailable(f"the node {self._node_name} is not registered") from error
+            raise
 
 
 def mirror(pod: Pod, node_uid: str) -> dict[str, Any]:

@@ -270,7 +270,12 @@ class PodDirs:
 
     def managed(self) -> list[PodUID]:
         """Return the pods of the node agent that have a directory."""
-        return [uid for uid in self.all() if (record := self._record(uid)) is not None and record.managed]
+        return [uid for uid in self.all() if self.is_managed(uid)]
+
+    def is_managed(self, uid: PodUID) -> bool:
+        """Say whether pod ``uid`` is one of the node agent's."""
+        record = self._record(uid)
+        return record is not None and record.managed
 
     def _record(self, uid: PodUID) -> _Record | None:
         try:

@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from podkeep.agent.convert import names
 from podkeep.agent.pod.remove import remove_pod
 from podkeep.agent.pod.teardown import remove_node_state
 from podkeep.agent.poddirs import PodDirs, PodIdentity
 from podkeep.base.config import AgentConfig, Config
-from podkeep.base.errors import NotFound
+from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -79,5 +80,34 @@ def test_a_pod_that_a_runtime_lists_unasked_is_not_removed(tmp_path: Path) -> No
         async with serving(tmp_path / "s", runtime=rpcs), CriClient(str(tmp_path / "s")) as client:
             with pytest.raises(NotFound, match="pod default/a not found"):
                 await remove_pod(client, config, "a", "default", 0)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(("path", "place"), [("/m", "/m"), ("", "agent.static_pod_path")])
+def test_a_pod_that_the_node_agent_runs_is_not_waited_for(tmp_path: Path, path: str, place: str) -> None:
+    """The agent reads no requests for removal: who asks for the end of a static pod is told at once how it ends."""
+
+    async def no_sandboxes(_: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    async def run() -> None:
+        dirs, config = node(tmp_path)
+        config = replace(config, agent=replace(config.agent, static_pod_path=path))
+        lock = dirs.own(PodUID("1"))
+        dirs.identify(PodUID("1"), PodIdentity(namespace="default", name="a"), managed=True)
+        rpcs = {"ListPodSandbox": no_sandboxes}
+        try:
+            async with serving(tmp_path / "s", runtime=rpcs), CriClient(str(tmp_path / "s")) as client:
+                with pytest.raises(FailedPrecondition) as refused:
+                    await remove_pod(client, config, "a", "default", 0)
+        finally:
+            os.close(lock)
+        assert refused.value.message == "pod default/a is run by the node agent"
+        assert (
+            refused.value.hint
+            == f"a static pod ends when its file is removed from {place}; delete any other in the API"
+        )
+        assert dirs.requested_deletion(PodUID("1")) is None
 
     asyncio.run(run())

@@ -29,7 +29,7 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
 
     :param grace: seconds between the stop signal and SIGKILL; ``None``: as many as the pod's manifest says.
     :raises NotFound: if there is no such pod.
-    :raises FailedPrecondition: if the process that runs the pod does not let go of it.
+    :raises FailedPrecondition: if the process that runs the pod does not let go of it, or is the node agent.
     :raises PodkeepError: naming what could not be removed.
     """
     identity = PodIdentity(namespace=namespace, name=name)
@@ -39,7 +39,7 @@ async def remove_pod(client: CriClient, config: Config, name: str, namespace: st
     for uid in uids:
         where, dirs = await asyncio.to_thread(_place, config, uid)
         seconds = waiting.read(dirs.directory(uid).path).grace if grace is None else grace
-        lock = await _own(dirs, uid, seconds)
+        lock = await _own(dirs, uid, seconds, _run_by_agent(config, identity))
         try:
             await teardown.stop_containers(client, await teardown.running_containers(client, uid), seconds)
             await teardown.remove_pod_state(client, dirs, where, uid)
@@ -83,14 +83,27 @@ async def _find(client: CriClient, config: Config, identity: PodIdentity) -> lis
     return list(dict.fromkeys(found))
 
 
-async def _own(dirs: PodDirs, uid: PodUID, grace: int) -> int:
-    """Return the pod's lock. A process that has it is asked to end the pod first, and given time for that."""
+def _run_by_agent(config: Config, identity: PodIdentity) -> FailedPrecondition:
+    place = config.agent.static_pod_path or "agent.static_pod_path"
+    return FailedPrecondition(
+        f"pod {identity.namespace}/{identity.name} is run by the node agent",
+        hint=f"a static pod ends when its file is removed from {place}; delete any other in the API",
+    )
+
+
+async def _own(dirs: PodDirs, uid: PodUID, grace: int, of_agent: FailedPrecondition) -> int:
+    """Return the pod's lock. A process that has it is asked to end the pod first, and given time for that.
+
+    :param of_agent: raised if that is the node agent, which ends pods when their file or the API says so.
+    """
     deadline = asyncio.get_running_loop().time() + grace + _TIMEOUT_S
     asked = False
     while True:
         try:
             return dirs.own(uid)
-        except FailedPrecondition:
+        except FailedPrecondition as error:
+            if await asyncio.to_thread(dirs.is_managed, uid):
+                raise of_agent from error
             if asyncio.get_running_loop().time() > deadline:
                 raise
         if not asked:

@@ -187,6 +187,38 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
     assert looked(tmp_path) == ["web-n", "other-n"]
 
 
+def test_files_beyond_the_limit_are_told_and_end_no_pod_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the order of their names, after those that were taken before: a directory lists its files in any order."""
+    monkeypatch.setattr(static_files, "MAX_FILES", 3)
+    files = StaticFiles(path=tmp_path, node_name="n", gates=GATES, take=lambda _: None)
+    for name in "hbfd":
+        (tmp_path / name).write_text(json.dumps(POD).replace('"web"', f'"{name}"'))
+    (tmp_path / "a").mkdir()
+    files.look()
+    assert [pod.metadata.name for pod in files.pods()] == ["b-n", "d-n", "f-n"]
+    left_out = "no more than 3 files of a directory are taken, and those after it are left out, too"
+    assert files.problems() == {f"{tmp_path}/h": left_out}
+
+    for name in "ca":
+        (tmp_path / f"{name}.json").write_text(json.dumps(POD).replace('"web"', f'"{name}"'))
+    assert not files.look()
+    assert [pod.metadata.name for pod in files.pods()] == ["b-n", "d-n", "f-n"]
+    assert files.problems() == {f"{tmp_path}/a.json": left_out}
+
+    (tmp_path / "d").unlink()
+    assert files.look()
+    assert [pod.metadata.name for pod in files.pods()] == ["a-n", "b-n", "f-n"]
+    for name in ("c.json", "h"):
+        (tmp_path / name).unlink()
+    assert not files.look()
+    assert files.problems() == {}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"static pod {tmp_path}/{name} is left out: {left_out}" for name in ("h", "a.json", "c.json")
+    ]
+
+
 def test_a_single_file_and_a_path_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text(json.dumps(POD))
     assert looked(tmp_path / "web.json") == ["web-n"]

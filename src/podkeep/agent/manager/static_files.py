@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,6 +66,8 @@ class StaticFiles:
     take: Callable[[Sequence[Pod]], None]
     refused: Callable[[Mapping[str, str]], None] = lambda _: None
     _known: dict[str, _File] = field(default_factory=dict)
+    _beyond: str = ""
+    """The first file that there is no place for."""
     _problem: str = ""
 
     async def run(self) -> None:
@@ -84,11 +88,11 @@ class StaticFiles:
     def look(self) -> bool:
         """Read what changed; return whether anything did. A directory that cannot be read keeps its pods."""
         try:
-            marks = _marks(self.path)
+            marks, beyond = _marks(self.path, self._known)
         except FileNotFoundError:
             # As with a kubelet (file.go, listConfig), a path that is not there has no pods; one that cannot be read
             # keeps those it had.
-            marks = {}
+            marks, beyond = {}, ""
             self._say(f"the manifest path {self.path} is not there")
         except OSError as error:
             self._say(f"the manifest path {self.path} cannot be read: {error.strerror}")
@@ -103,11 +107,16 @@ class StaticFiles:
         for name, file in self._known.items():
             if file.problem and (name not in before or before[name].problem != file.problem):
                 log.error("static pod %s is left out: %s", printable(name), printable(file.problem))
+        if beyond and beyond != self._beyond:
+            log.error("static pod %s is left out: %s", printable(beyond), _no_place())
+        self._beyond = beyond
         return {name: file.pod for name, file in before.items()} != {n: file.pod for n, file in self._known.items()}
 
     def problems(self) -> Mapping[str, str]:
         """Return what is wrong with the files that are left out, by path; names of files need not be text."""
         wrong = {printable(name): printable(file.problem) for name, file in self._known.items() if file.problem}
+        if self._beyond:
+            wrong[printable(self._beyond)] = _no_place()
         return wrong | self._chosen()[1]
 
     def _say(self, problem: str) -> None:
@@ -148,21 +157,33 @@ class StaticFiles:
         return [pod for _, pod in found.values()], repeated
 
 
-def _marks(path: Path) -> Mapping[str, Mark]:
-    """Return the files that may be manifests: not directories, nor what begins with a dot, as editors' files do."""
+def _no_place() -> str:
+    return f"no more than {MAX_FILES} files of a directory are taken, and those after it are left out, too"
+
+
+def _marks(path: Path, known: Container[str]) -> tuple[dict[str, Mark], str]:
+    """Return the files that may be manifests, and the first that there is no place for: no directories, nor what begins
+    with a dot, as editors' files do.
+
+    :param known: those that were taken before. They stay, whatever is added: the rest is taken in the order of names.
+    """
     if not path.is_dir():
-        return {str(path): _mark(path.stat())}
-    found: dict[str, Mark] = {}
+        return {str(path): _mark(path.stat())}, ""
     with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.name.startswith(".") or len(found) >= MAX_FILES:
-                continue
-            try:
-                if entry.is_file():
-                    found[entry.path] = _mark(entry.stat())
-            except OSError:
-                continue  # it went meanwhile, or leads nowhere
-    return found
+        names = (entry.path for entry in entries if not entry.name.startswith(".") and _is_file(entry))
+        taken = heapq.nsmallest(MAX_FILES + 1, names, key=lambda name: (name not in known, name))
+    found: dict[str, Mark] = {}
+    for name in taken[:MAX_FILES]:
+        with suppress(OSError):  # it went meanwhile
+            found[name] = _mark(os.stat(name))
+    return found, taken[MAX_FILES] if len(taken) > MAX_FILES else ""
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:
+        return False  # it went meanwhile, or leads nowhere
 
 
 def _mark(info: os.stat_result) -> Mark:

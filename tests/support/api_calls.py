@@ -105,7 +105,7 @@ class Api:
         self.in_flight = limits or InFlight()
         self.metrics = Metrics(lambda: (0, 0), lambda: 0, dict)
         subresources = Subresources(self.resources, self.registry, lister, served)
-        relay = Relay(lister, Kubelets(lister, *[directory / "no-kubelet"] * 3), authorizer)
+        relay = Relay(lister, Kubelets(lister, *[directory / "no-kubelet"] * 3))
         self._lister = lister
         self.write_now: WriteNow = lambda _: False
         """What watches write with while nobody asks them for more."""

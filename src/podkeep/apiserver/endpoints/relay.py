@@ -18,7 +18,6 @@ from urllib.parse import quote, urlsplit
 
 from msgspec import structs
 
-from podkeep.apiserver.auth.interfaces import Authorizer
 from podkeep.apiserver.auth.user import share_of
 from podkeep.apiserver.discovery.catalog import Entry
 from podkeep.apiserver.endpoints import kubelet_requests as asked
@@ -26,7 +25,7 @@ from podkeep.apiserver.endpoints.handler import Answer
 from podkeep.apiserver.endpoints.kubelets import Kubelets, client_context
 from podkeep.apiserver.kinds.cells import at
 from podkeep.apiserver.meta.objects import Object
-from podkeep.apiserver.meta.status import StatusError, bad_request, forbidden, not_found, unavailable
+from podkeep.apiserver.meta.status import StatusError, bad_request, not_found, unavailable
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.requests.call import Call
 from podkeep.base.errors import Unavailable
@@ -57,7 +56,6 @@ class Relay(FrozenStruct):
 
     lister: StoreLister
     kubelets: Kubelets
-    authorizer: Authorizer
 
     def answers(self) -> dict[str, Answer]:
         """Return what answers, by name in discovery."""
@@ -104,14 +102,14 @@ class Relay(FrozenStruct):
         return await self._container_stream(call, "attach", asked.stream_query(call.query, command=False))
 
     async def _container_stream(self, call: Call, kind: str, query: str) -> Response | Upgrade:
-        self._check_create(call)
+        _require_create(call)
         pod = await self._pod(call, call.info.name)
         container = asked.container_of(pod, call.query.text("container"))
         place = _target(kind, call.info.namespace, call.info.name, container)
         return await self._stream(call, pod, place + (f"?{query}" if query else ""))
 
     async def port_forward(self, call: Call, entry: Entry) -> Response | Upgrade:
-        self._check_create(call)
+        _require_create(call)
         pod = await self._pod(call, call.info.name)
         query = asked.ports_query(call.query)
         target = _target("portForward", call.info.namespace, call.info.name) + (f"?{query}" if query else "")
@@ -123,16 +121,6 @@ class Relay(FrozenStruct):
             raise bad_request("Upgrade request required")
         return await _upgraded(call, kubelet, target, timeout=HEAD_TIMEOUT_S)
 
-    def _check_create(self, call: Call) -> None:
-        """Refuse who may not create a stream: WebSockets ask with GET, and reading a pod is not running commands in it.
-
-        :raises StatusError: 403.
-        """
-        attributes = structs.replace(call.info, verb="create")
-        decision = self.authorizer.authorize(call.user, attributes)
-        if not decision.allowed:
-            raise forbidden(attributes.resource, attributes.group, attributes.name, decision.reason)
-
     # proxies
 
     async def node(self, call: Call, entry: Entry) -> Response | Upgrade:
@@ -142,7 +130,7 @@ class Relay(FrozenStruct):
         commands for WebSockets, which ask with GET.
         """
         if call.request.upgrade:
-            call.require(structs.replace(call.info, verb="create"))
+            _require_create(call)
         scheme, name, port = _split(call.info.name, "node")
         kubelet = self.kubelets.find(name)
         host = await _resolved(kubelet.host)
@@ -305,6 +293,14 @@ def _answer_headers(headers: Headers) -> list[tuple[str, str]]:
     tokens = {token.strip().lower() for name, text in headers if name == "connection" for token in text.split(",")}
     dropped = _HOP_BY_HOP | tokens | {"content-length", "date"}
     return [(name, value) for name, value in headers if name not in dropped and not name.startswith(_CORS)]
+
+
+def _require_create(call: Call) -> None:
+    """Refuse who may not create a stream: WebSockets ask with GET, and reading a pod is not running commands in it.
+
+    :raises StatusError: 403.
+    """
+    call.require(structs.replace(call.info, verb="create"))
 
 
 async def _upgraded(call: Call, address: Address, target: str, *, timeout: float | None) -> Response | Upgrade:

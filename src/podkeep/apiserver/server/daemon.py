@@ -115,7 +115,7 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         stored = _Stored(store=store, lister=lister, resources=resources)
         audit = _audit_log(config, stack)
         parts = _parts(config, stored, access, stop, sockets.address, audit)
-        relay = Relay(lister, kubelets, access.authorizer)
+        relay = Relay(lister, kubelets)
         handler = Handler(structs.replace(parts, answers={**parts.answers, **relay.answers()}))
         servers = sockets.serve(handler)
         sockets.write_kubeconfigs()

@@ -119,7 +119,8 @@ class Internal(PodkeepError):
 class KernelCallError(Internal):
     """A system call failed.
 
-    ``call`` is the call with its arguments as a reader would write them, ``errno`` the kernel's number.
+    ``call`` is the call with its arguments as a reader would write them, ``errno`` the kernel's number. The descriptor
+    that a path starts at is left out: the same failure of a pod would read otherwise, and be a new event, each time.
     """
 
     def __init__(self, call: str, errno: int, *, hint: str = "") -> None:
@@ -160,6 +161,12 @@ def reason_of(error: PodkeepError | OSError) -> str:
     if isinstance(error, PodkeepError):
         return error.message
     return error.strerror or str(error) or type(error).__name__
+
+
+def words_of(error: OSError) -> str:
+    """Return what the system says and of which path, without Python's number for it, or that of a descriptor."""
+    said, path = error.strerror or str(error), error.filename
+    return f"{os.fsdecode(path)}: {said}" if isinstance(path, str | bytes | os.PathLike) else said
 
 
 def refused(what: str, error: OSError) -> PodkeepError:

@@ -311,7 +311,7 @@ def is_mount_root(dirfd: int, path: bytes) -> bool:
     :raises KernelCallError: if the kernel refuses, or (ENOSYS) is too old to say.
     """
     result = _Statx()
-    call = f"statx({dirfd}, {_text(path)}, STATX_ATTR_MOUNT_ROOT)"
+    call = f"statx({_text(path)}, STATX_ATTR_MOUNT_ROOT)"
     _checked(_statx(dirfd, path, _AT_KNOWN | _AT_SYMLINK_NOFOLLOW, 0, ctypes.byref(result)), call, "")
     if not result.attributes_mask & _STATX_ATTR_MOUNT_ROOT:
         raise KernelCallError(call, errno.ENOSYS, hint="Linux 5.8 or later is needed")
@@ -331,7 +331,7 @@ def look(dirfd: int, path: bytes, *, follow: bool = False) -> Look:
     result = _Statx()
     flags = _AT_KNOWN | (0 if follow else _AT_SYMLINK_NOFOLLOW)
     if _statx(dirfd, path, flags, _STATX_BASIC_STATS, ctypes.byref(result)) == -1:
-        raise KernelCallError(f"statx({dirfd}, {_text(path)}, STATX_BASIC_STATS)", ctypes.get_errno())
+        raise KernelCallError(f"statx({_text(path)}, STATX_BASIC_STATS)", ctypes.get_errno())
     (block_size, attributes, links, uid, gid, mode, inode, size, blocks, *rest) = _BASIC.unpack_from(result)
     read, read_ns, changed, changed_ns, written, written_ns, number_major, number_minor, major, minor = rest
     read_ns += read * _SECOND_NS

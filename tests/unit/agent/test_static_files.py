@@ -219,6 +219,13 @@ def test_files_beyond_the_limit_are_told_and_end_no_pod_of_another(
     ]
 
 
+def test_a_file_that_cannot_be_read_is_told_without_the_words_of_python(tmp_path: Path) -> None:
+    (tmp_path / "memory.yaml").symlink_to("/proc/self/mem")
+    files = StaticFiles(path=tmp_path, node_name="n", gates=GATES, take=lambda _: None)
+    files.look()
+    assert list(files.problems().values()) == ["Input/output error"]
+
+
 def test_a_single_file_and_a_path_that_is_not_there(tmp_path: Path) -> None:
     (tmp_path / "web.json").write_text(json.dumps(POD))
     assert looked(tmp_path / "web.json") == ["web-n"]

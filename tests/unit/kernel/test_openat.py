@@ -6,7 +6,8 @@ import errno
 import os
 import stat
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,25 @@ def test_what_a_user_namespace_has_mounted_and_refuses_root_is_left_out(open_dir
             os.stat(tree / "mounted")
         assert [found.path for found in openat.walk(root)] == ["file"]
         assert tree_size.open_volume(tree / "mounted") is None
+
+
+def test_a_refusal_names_the_path_and_no_descriptor(tmp_path: Path) -> None:
+    """The text is that of an event, which is counted only while it reads the same."""
+    (tmp_path / "x").write_text("")
+    calls: tuple[Callable[[int], object], ...] = (
+        lambda directory: openat.openat2(directory, b"x/y", os.O_PATH, openat.CONFINED),
+        lambda directory: libc.look(directory, b"x/y"),
+        lambda directory: libc.is_mount_root(directory, b"x/y"),
+    )
+    said = set()
+    with ExitStack() as stack:
+        for _ in range(2):
+            directory = stack.enter_context(openat.closing(openat.open_directory(tmp_path)))
+            for call in calls:
+                with pytest.raises(KernelCallError, match=r"x/y.*: ENOTDIR") as caught:
+                    call(directory)
+                said.add(caught.value.message)
+    assert len(said) == 3
 
 
 def test_what_the_kernel_knows_of_a_file_is_what_stat_tells(tmp_path: Path) -> None:

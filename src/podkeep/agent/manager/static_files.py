@@ -27,7 +27,7 @@ from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
 from podkeep.api.scheduling import Toleration
 from podkeep.api.status import PodStatus
-from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.errors import InvalidArgument, PodkeepError, words_of
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import printable
 from podkeep.kernel.files import openat
@@ -133,7 +133,8 @@ class StaticFiles:
         # RecursionError: of a manifest nested too deeply. One file must not keep the others from being read.
         except (PodkeepError, OSError, RecursionError) as error:
             # In an event, a status and a line of the log it is one line.
-            text = "; ".join(line.removeprefix(f"{name}: ") for line in str(error).splitlines())
+            said = words_of(error) if isinstance(error, OSError) else str(error)
+            text = "; ".join(line.removeprefix(f"{name}: ") for line in said.splitlines())
             return _File(mark=mark, pod=None, problem=text)
 
     def pods(self) -> list[Pod]:

@@ -35,7 +35,7 @@ from podkeep.agent.volumes.container_files import OWN_MOUNTS
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import on_thread
-from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError
+from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgument, PodkeepError, words_of
 from podkeep.base.failpoints import reach
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID, parse_pod_uid
@@ -273,7 +273,7 @@ def _failure(error: BaseException) -> StepFailed | None:
     if isinstance(error, PodkeepError):
         return StepFailed(_PREFIX + error.message, reason=FAILED_SANDBOX, hint=error.hint)
     # An OSError is the node's (a full disk): it may pass, so it is the failure of this attempt and not of the process.
-    return StepFailed(_PREFIX + str(error), reason=FAILED_SANDBOX) if isinstance(error, OSError) else None
+    return StepFailed(_PREFIX + words_of(error), reason=FAILED_SANDBOX) if isinstance(error, OSError) else None
 
 
 def _prepare(

@@ -53,7 +53,7 @@ from podkeep.api.containers import Container
 from podkeep.api.feature_gates import CLASS_RESOURCES, IMAGE_VOLUME
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
-from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, PodkeepError
+from podkeep.base.errors import Cancelled, FailedPrecondition, NotFound, PodkeepError, words_of
 from podkeep.base.failpoints import reach
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.registries.docker_config import Keyring
@@ -336,7 +336,7 @@ class Starter:
             return container_config(pod, container, plan)
         except (PodkeepError, OSError) as error:
             hint = error.hint if isinstance(error, PodkeepError) else ""
-            text = error.message if isinstance(error, PodkeepError) else str(error)
+            text = error.message if isinstance(error, PodkeepError) else words_of(error)
             raise _failed(container, "CreateContainerConfigError", text, hint) from error
 
     def _facts(self, observed: Observed, mounted: Mapping[str, MountedVolume]) -> PodFacts:

@@ -22,6 +22,8 @@ _GUARANTEED_OOM_SCORE = -997
 _BEST_EFFORT_OOM_SCORE = 1000
 # The kernel refuses a quota below a millisecond (EINVAL), and cuts shares to between 2 and 262144.
 _MIN_QUOTA_US = 1000
+_MOST_MILLI_CPU = 8192 * 1000
+"""Of a limit: Linux has no more processors (CONFIG_NR_CPUS), and refuses quotas that it cannot count."""
 _MIN_SHARES = 2
 _MAX_SHARES = 262_144
 
@@ -103,8 +105,8 @@ def shares(milli_cpu: int) -> int:
 
 
 def quota(milli_cpu: int) -> int:
-    """Return the microseconds of CPU time in each :data:`PERIOD_US`; 0 for no limit."""
-    return max(milli_cpu * PERIOD_US // 1000, _MIN_QUOTA_US) if milli_cpu else 0
+    """Return the microseconds of CPU time in each :data:`PERIOD_US`; 0 for no limit, or for one above every machine."""
+    return max(milli_cpu * PERIOD_US // 1000, _MIN_QUOTA_US) if 0 < milli_cpu <= _MOST_MILLI_CPU else 0
 
 
 def hugepage_limits(amounts: Mapping[str, int]) -> dict[str, int]:

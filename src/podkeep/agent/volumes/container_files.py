@@ -81,7 +81,7 @@ def mounts(
         ]
         _make_mount_points(planned, directory, owners)
     except ValueError as error:  # a NUL in a path, which the API takes: no system call is made
-        raise InvalidArgument(f"volumeMounts of container {container.name}: {error}") from error
+        raise InvalidArgument(f"volumeMounts of container {container.name}: a path holds a NUL character") from error
     taken = {mount.container_path for mount in planned}
     if HOSTS not in taken:
         planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))

@@ -27,7 +27,7 @@ from podkeep.agent.volumes.ownership import UNCHANGED, Owners
 from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, payload
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
-from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError, words_of
 from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 
@@ -117,9 +117,9 @@ def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, no
         raise _failed(_SETUP, named, error.message, error.hint) from error
     # A path with a NUL, which the API takes, is a ValueError in Python: no system call is made.
     except ValueError as error:
-        raise _failed(_SETUP, named, str(error), "") from error
+        raise _failed(_SETUP, named, "a path holds a NUL character", "") from error
     except OSError as error:
-        raise _failed(_SETUP, named, _words(error), "") from error
+        raise _failed(_SETUP, named, words_of(error), "") from error
 
 
 def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> Payload | None:
@@ -137,12 +137,6 @@ def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> Pay
 
 def _failed(what: str, volume: str, why: str, hint: str) -> FailedPrecondition:
     return FailedPrecondition(f'{what} failed for volume "{volume}" : {why}', hint=hint)
-
-
-def _words(error: OSError) -> str:
-    """Return what the system says, without Python's number for it."""
-    said = error.strerror or str(error)
-    return said if error.filename is None else f"{error.filename}: {said}"
 
 
 def owners_of(pod: Pod, node: Surroundings) -> Owners:

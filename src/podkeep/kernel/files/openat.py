@@ -93,7 +93,7 @@ def openat2(dirfd: int, path: bytes, flags: int, resolve: Resolve, *, mode: int 
     fd: int = _openat2(_NR_OPENAT2, dirfd, path, ctypes.byref(how), _SIZE)
     if fd == -1:
         shown = os.fsdecode(path)
-        raise KernelCallError(f"openat2(dirfd={dirfd}, {shown!r}, flags={flags:#x}, {resolve!r})", ctypes.get_errno())
+        raise KernelCallError(f"openat2({shown!r}, flags={flags:#x}, {resolve!r})", ctypes.get_errno())
     return fd
 
 

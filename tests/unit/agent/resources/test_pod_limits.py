@@ -24,6 +24,13 @@ NODE_CRITICAL: dict[str, Any] = {"priority": 2_000_001_000, "priorityClassName":
             CgroupLimits(shares=512, quota_us=50_000, memory=64 * MI),
         ),
         (pod(container(requests="cpu=1 memory=64Mi")), CgroupLimits(shares=1024)),
+        # More processors than there can be: the kernel counts no such quota.
+        (
+            pod(container(limits="cpu=8192 memory=64Mi")),
+            CgroupLimits(shares=262_144, quota_us=819_200_000, memory=64 * MI),
+        ),
+        (pod(container(limits="cpu=8193 memory=64Mi")), CgroupLimits(shares=262_144, quota_us=0, memory=64 * MI)),
+        (pod(container(limits="cpu=9E memory=64Mi")), CgroupLimits(shares=262_144, quota_us=0, memory=64 * MI)),
         # One container without a limit, and the pod has none.
         (
             pod(container(limits="cpu=1 memory=64Mi"), container("b", limits="cpu=1")),

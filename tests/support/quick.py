@@ -38,6 +38,7 @@ NEEDS_ROOT = frozenset(
         "images/test_packing.py",
         "images/test_unpack_confinement.py",
         "runtime/class_resources/rdt/test_groups.py",
+        "runtime/test_pod_cgroups.py",
         "runtime/class_resources/rdt/test_planning.py",
         "runtime/class_resources/test_blockio_plugin.py",
         "runtime/class_resources/test_commands.py",

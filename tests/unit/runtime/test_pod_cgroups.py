@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-import errno
+import os
+from collections.abc import Iterator
 
-from podkeep.base.errors import KernelCallError, ResourceExhausted
-from podkeep.runtime.cgroup_driver.pod_cgroups import refusal
+import pytest
 
-
-def test_a_limit_that_leaves_no_room_for_a_sandbox_reads_the_same_for_each() -> None:
-    tried = [KernelCallError(f"mkdir(/sys/fs/cgroup/memory/pods/p/pod-{box})", errno.ENOMEM) for box in "ab"]
-    first, second = (refusal(error, "/pods/p") for error in tried)
-    assert isinstance(first, ResourceExhausted)
-    assert str(first) == str(second)
-    assert first.message == "the memory limit of /pods/p leaves no room for the cgroup of a sandbox"
+from podkeep.base.errors import ResourceExhausted
+from podkeep.kernel.cgroup.cgroups import Cgroups
+from podkeep.runtime.cgroup_driver import pod_cgroups
 
 
-def test_another_refusal_stays_as_it_is() -> None:
-    error = KernelCallError("mkdir(/sys/fs/cgroup/pods/p/pod-a)", errno.EROFS)
-    assert refusal(error, "/pods/p") is error
+@pytest.fixture
+def pod() -> Iterator[tuple[Cgroups, str]]:
+    """The cgroup of a pod that may have no memory."""
+    groups, path = Cgroups(), f"/podkeep-test-{os.urandom(4).hex()}"
+    groups.create(path)
+    try:
+        groups.write(path, "memory.limit_in_bytes" if groups.version == 1 else "memory.max", "0")
+        yield groups, path
+    finally:
+        groups.remove(path)
+
+
+def test_a_limit_that_leaves_no_room_for_a_sandbox_reads_the_same_for_each(pod: tuple[Cgroups, str]) -> None:
+    groups, parent = pod
+    for sandbox in "ab":
+        with pytest.raises(ResourceExhausted) as refused:
+            pod_cgroups.create(groups, parent, sandbox)
+        assert refused.value.message == f"the memory limit of {parent} leaves no room for the cgroup of a sandbox"

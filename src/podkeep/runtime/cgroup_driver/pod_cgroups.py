@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 
-from podkeep.base.errors import KernelCallError, PodkeepError, ResourceExhausted
+from podkeep.base.errors import KernelCallError, ResourceExhausted
 from podkeep.kernel.cgroup import systemd
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.cgroup_driver import slices
@@ -32,20 +32,12 @@ def create(cgroups: Cgroups, parent: str, sandbox: str, *, classed: bool = False
         try:
             cgroups.create(slices.sandbox_path(parent, sandbox))
         except KernelCallError as error:
-            raise refusal(error, parent) from error
-
-
-def refusal(error: KernelCallError, parent: str) -> PodkeepError:
-    """Return the error of a sandbox whose cgroup the kernel does not make below ``parent``. Pure.
-
-    For want of memory it names no sandbox: a client tries again with a new one, and tells its user of each failure that
-    reads otherwise.
-    """
-    if error.errno != errno.ENOMEM:
-        return error
-    return ResourceExhausted(
-        f"the memory limit of {parent} leaves no room for the cgroup of a sandbox", hint="give the pod more memory"
-    )
+            if error.errno != errno.ENOMEM:
+                raise
+            # Without the sandbox's name: a client tries again with a new one, and tells each failure that reads
+            # otherwise.
+            what = f"the memory limit of {parent} leaves no room for the cgroup of a sandbox"
+            raise ResourceExhausted(what, hint="give the pod more memory") from error
 
 
 def remove(cgroups: Cgroups, parent: str, sandbox: str) -> None:

@@ -20,7 +20,9 @@ from support.cri import wait_for
 
 
 @contextmanager
-def held(pid: int, answer: bytes = b"s", *, start: Sequence[str] = ()) -> Iterator[subprocess.Popen[bytes]]:
+def held(
+    pid: int, answer: bytes = b"s", *, start: Sequence[str] = (), wanted: str = "hold", also: bytes = b""
+) -> Iterator[subprocess.Popen[bytes]]:
     """Have the holder trace a process; ``start`` is what starts the holder, if not this process."""
     ours, theirs = socket.socketpair()
     with ours:
@@ -28,9 +30,10 @@ def held(pid: int, answer: bytes = b"s", *, start: Sequence[str] = ()) -> Iterat
             argv = [*start, sys.executable, "-I", "-S", holder.__file__]
             process = subprocess.Popen(argv, stdin=theirs.fileno())
         try:
-            ours.sendall(str(pid).encode())
+            ours.sendall(f"{pid} {wanted}".encode())
             assert ours.recv(1) == answer
             yield process
+            assert not also or ours.recv(1) == also
         finally:
             process.kill()
             process.wait()
@@ -83,6 +86,29 @@ def test_what_has_none_runs_to_its_end_with_its_signals_and_its_status() -> None
         assert process.stdout is not None
         assert process.stdout.read() == b"told\nout\n"
         assert process.wait() == 3
+        assert tracer.wait() == 0
+
+
+ELSEWHERE = """import ctypes, os
+outside = os.open("/", os.O_PATH)
+ctypes.CDLL(None).unshare(0x20000)
+os.fchdir(outside)
+os.execv("/bin/echo", ["echo", "out"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "said", "output"),
+    [(("unshare", "--mount", "/bin/echo", "out"), b"o", b"out\n"), ((sys.executable, "-c", ELSEWHERE), b"x", b"")],
+)
+def test_a_program_of_another_mount_namespace_starts_in_a_directory_of_that(
+    program: tuple[str, ...], said: bytes, output: bytes
+) -> None:
+    with waiting('"$@"; exit $?', *program) as process, held(process.pid, wanted="check", also=said) as tracer:
+        go_on(process)
+        assert process.stdout is not None
+        assert process.stdout.read() == output
+        assert process.wait() == (0 if output else 128 + signal.SIGKILL)
         assert tracer.wait() == 0
 
 

@@ -1,9 +1,15 @@
-"""A program that stops what a process starts with a terminal, before its first instruction, until it is killed itself.
+"""A program that stops what a process starts, before its first instruction.
 
-It is run by its path, and so imports nothing of podkeep. Its standard input is a socket: the process's ID comes from
-there, and a byte goes back once it traces that and all that it will start; none where it may not trace, and it ends.
-Whoever is stopped goes on when this program ends (ptrace(2)), at the latest after :data:`LONGEST_S`. Run by
-``runtime/oci/exec.py``.
+It is run by its path, and so imports nothing of podkeep. Its standard input is a socket. From there come the process's
+ID and words for what is wanted, with spaces between them; ``s`` goes back once it traces that process and all that it
+will start; nothing where it may not trace, and it ends.
+
+``hold``: what has a terminal is stopped until this program is killed, at the latest after :data:`LONGEST_S`.
+
+``check``: the first program that starts in another mount namespace than this one's is killed if its working directory
+is not in that (``x`` goes back), and goes on else (``o``).
+
+Whoever is stopped goes on when this program ends (ptrace(2)). Run by ``runtime/oci/exec.py``.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ LONGEST_S = 2
 UNUSED_S = 40
 """How long it waits for a command at most; longer than the caller does, which may have been killed."""
 _SIGALRM = 14
+_SIGKILL = 9
 _DEFAULT = 0
 """SIG_DFL. The module ``signal`` is not imported: it takes a third of the time until this is ready."""
 _CONT = 7
@@ -33,11 +40,13 @@ def main() -> None:
     libc.signal.argtypes = ctypes.c_int, ctypes.c_void_p
     libc.signal.restype = ctypes.c_void_p
     libc.signal(_SIGALRM, _DEFAULT)  # whoever started the caller may have had it ignored
-    libc.alarm(UNUSED_S)
     ptrace = libc["ptrace"]
     ptrace.argtypes = (ctypes.c_long,) * 4
-    pid = int(os.read(0, 32) or b"0")
-    if pid == 0 or not _privileged() or _confined() or ptrace(_SEIZE, pid, 0, _OPTIONS) != 0:
+    pid_text, _, wanted = os.read(0, 64).partition(b" ")
+    pid, checks, holds = int(pid_text or b"0"), b"check" in wanted, b"hold" in wanted
+    if not checks:  # what is to be checked is waited for as long as it may come
+        libc.alarm(UNUSED_S)
+    if pid == 0 or not (checks or holds) or not _privileged() or _confined() or ptrace(_SEIZE, pid, 0, _OPTIONS) != 0:
         return
     os.write(0, b"s")
     while True:
@@ -48,7 +57,15 @@ def main() -> None:
         if not os.WIFSTOPPED(status):
             continue
         event = status >> 16
-        if event == _EVENT_EXEC and _has_terminal(stopped):
+        if event == _EVENT_EXEC and checks and _namespace(stopped) != _namespace("self"):
+            inside = _is_inside(stopped)
+            if not inside:
+                os.kill(stopped, _SIGKILL)
+            os.write(0, b"o" if inside else b"x")
+            if not inside or not holds:
+                return
+            checks = False
+        if event == _EVENT_EXEC and not checks and _has_terminal(stopped):
             libc.alarm(LONGEST_S)
         else:
             ptrace(_CONT, stopped, 0, 0 if event else os.WSTOPSIG(status))
@@ -71,6 +88,25 @@ def _confined() -> bool:
     try:
         with open("/proc/self/attr/current", "rb") as label:  # noqa: PTH123 - as above
             return label.read().strip(b"\n\0") not in (b"", b"unconfined")
+    except OSError:
+        return False
+
+
+def _namespace(process: object) -> str:
+    try:
+        return os.readlink(f"/proc/{process}/ns/mnt")
+    except OSError:
+        return ""  # it was killed
+
+
+def _is_inside(pid: int) -> bool:
+    """Say whether the working directory of a process is on a mount that it sees (proc_pid_mountinfo(5))."""
+    try:
+        directory = os.open(f"/proc/{pid}/cwd", os.O_PATH)
+        with open(f"/proc/self/fdinfo/{directory}", "rb") as info:  # noqa: PTH123 - as above
+            mount = info.read().partition(b"mnt_id:")[2].split()[0]
+        with open(f"/proc/{pid}/mountinfo", "rb") as table:  # noqa: PTH123 - as above
+            return any(line.split(b" ", 1)[0] == mount for line in table)
     except OSError:
         return False
 

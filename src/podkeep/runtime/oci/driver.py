@@ -316,13 +316,13 @@ class Driver(FrozenStruct, kw_only=True):
         process: Mapping[str, Any],
         limits: ExecLimits,
         *,
-        first: ProcessId | None = None,
+        checked: bool = False,
         enter: Enter | None = None,
     ) -> ExecResult:
         """Run a process in a running container and return its exit code and output.
 
         :param process: the OCI process.
-        :param first: see :func:`podkeep.runtime.oci.working_directory.opened`.
+        :param checked: processes outside of the container are in sight there (``working_directory.py``).
         :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises DeadlineExceeded: if it was killed for taking too long.
         :raises Cancelled: if it was killed because it is not wanted any more.
@@ -331,10 +331,14 @@ class Driver(FrozenStruct, kw_only=True):
         token = os.urandom(8).hex()
         spec, pid_file = bundle / f"exec-{token}.json", bundle / f"exec-{token}.pid"
         try:
-            with working_directory.opened(self.handler.path, first, process) as (placed, inherited):
-                exec_.write_process(spec, placed)
-                argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
-                return _run_limited(argv, pid_file, limits, enter, inherited)
+            exec_.write_process(spec, process)
+            argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
+            if not (checked and self._needs_check(process)):
+                return _run_limited(argv, pid_file, limits, enter)
+            with exec_.Holder(checks=True) as held:
+                result = _run_limited(argv, pid_file, limits, held.entered_by(enter))
+                held.require_passed(started=pid_file.exists())
+                return result
         finally:
             spec.unlink(missing_ok=True)
             pid_file.unlink(missing_ok=True)
@@ -347,31 +351,35 @@ class Driver(FrozenStruct, kw_only=True):
         *,
         stdio: ExecStdio,
         sockets: Path,
-        first: ProcessId | None = None,
+        checked: bool = False,
         enter: Enter | None = None,
     ) -> ExecProcess:
         """Start a process in a running container, with streams of its own that the caller reads and writes.
 
         :param process: the OCI process.
         :param sockets: directory for the socket over which a terminal comes; its path must be short.
-        :param first: see :func:`podkeep.runtime.oci.working_directory.opened`.
+        :param checked: processes outside of the container are in sight there (``working_directory.py``).
         :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises Internal: with the OCI runtime's words, if it refuses before a terminal is there.
         :raises DeadlineExceeded: if no terminal comes.
         """
-        with working_directory.opened(self.handler.path, first, process) as (placed, inherited):
-            command = ExecCommand(
-                runtime=self._command(),
-                container=container,
-                process=placed,
-                files=bundle,
-                sockets=sockets,
-                environment=_ENVIRONMENT,
-                said=_said,
-                enter=enter,
-                inherited=inherited,
-            )
-            return exec_.start(command, stdio)
+        command = ExecCommand(
+            runtime=self._command(),
+            container=container,
+            process=process,
+            files=bundle,
+            sockets=sockets,
+            environment=_ENVIRONMENT,
+            said=_said,
+            enter=enter,
+            checked=checked and self._needs_check(process),
+        )
+        return exec_.start(command, stdio)
+
+    def _needs_check(self, process: Mapping[str, Any]) -> bool:
+        # In a virtual machine there are no processes of others, and none of it is seen from here.
+        name, directory = sealed.program(self.handler.path), process.get("cwd") or "/"
+        return not self.handler.is_virtual_machine and working_directory.needs_check(name, directory)
 
     def checkpoint_command(self, container: ContainerID, *, images: Path, work: Path) -> list[str]:
         """Return what writes a running container's processes to ``images``, and CRIU's log to ``work``."""
@@ -568,9 +576,7 @@ def _said(stderr: bytes) -> str:
     return "; ".join(dict.fromkeys(filter(None, lines))) or "it said nothing"
 
 
-def _run_limited(
-    argv: list[str], pid_file: Path, limits: ExecLimits, enter: Enter | None, inherited: tuple[int, ...] = ()
-) -> ExecResult:
+def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Enter | None) -> ExecResult:
     """Run ``argv`` with bounded memory; the command inside is killed with all that it started when time is up."""
     if any(_readable(stop, 0) for stop in limits.stops):
         raise _stopped()  # it waited for a thread
@@ -579,7 +585,6 @@ def _run_limited(
         process = entering.popen(
             argv,
             enter,
-            pass_fds=inherited,
             stdin=null,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -26,9 +26,7 @@ killed leaves nothing waiting. A process with threads may not fork and wait itse
 """
 
 
-def popen(
-    argv: Sequence[str], enter: Enter | None, *, pass_fds: Sequence[int] = (), **options: Any
-) -> subprocess.Popen[bytes]:
+def popen(argv: Sequence[str], enter: Enter | None, **options: Any) -> subprocess.Popen[bytes]:
     """Start ``argv`` as :class:`subprocess.Popen` does, after ``enter`` was called with its process ID.
 
     It has a session keyring of its own: crun gives one to a container, and none to a command in it, where runc gives
@@ -39,14 +37,14 @@ def popen(
     :raises PodkeepError: what ``enter`` raised; the program has not run then.
     """
     if enter is None:
-        return _popen(argv, pass_fds=pass_fds, **options)
+        return _popen(argv, **options)
     if spawn.find(argv[0], options.get("env", os.environ).get("PATH")) is None:
         # Later it would be the exit code of a command that never was.
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
     told, tell = os.pipe2(os.O_CLOEXEC)
     try:
         waiting = [*_WAITING, f"/proc/self/fd/{told}", *argv]
-        process = _popen(waiting, pass_fds=(told, *pass_fds), **options)
+        process = _popen(waiting, pass_fds=(told,), **options)
         try:
             # The shell waits at the pipe meanwhile: nothing of the program has run.
             enter(process.pid)

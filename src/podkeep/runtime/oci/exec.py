@@ -34,7 +34,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -42,11 +42,11 @@ from typing import Any, Self
 from msgspec import structs
 
 from podkeep.base import spawn
-from podkeep.base.errors import DeadlineExceeded, Internal, KernelCallError, NotFound, PodkeepError
+from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, KernelCallError, NotFound, PodkeepError
 from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.process import holder, procfs
 from podkeep.kernel.process.procfs import ProcessId
-from podkeep.runtime.oci import entering
+from podkeep.runtime.oci import entering, working_directory
 from podkeep.runtime.oci.entering import Enter
 from podkeep.runtime.oci.null_device import open_null
 
@@ -107,7 +107,7 @@ class ExecCommand(FrozenStruct, kw_only=True):
     :param sockets: directory with a short path, for the socket over which a terminal comes: ``sun_path`` is short.
     :param said: makes an error's text of the OCI runtime's messages.
     :param enter: puts the OCI runtime, and so the command, where the cgroup does not bring it.
-    :param inherited: descriptors that the OCI runtime finds under the same numbers.
+    :param checked: the command is ended before its first instruction if it starts outside of its container.
     """
 
     runtime: Sequence[str]
@@ -118,7 +118,7 @@ class ExecCommand(FrozenStruct, kw_only=True):
     environment: Mapping[str, str]
     said: Callable[[bytes], str]
     enter: Enter | None = None
-    inherited: tuple[int, ...] = ()
+    checked: bool = False
 
 
 @dataclass(kw_only=True)
@@ -267,21 +267,28 @@ def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
 
 
 def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: ExecStdio) -> ExecProcess:
-    popen = _popen(command, [*argv, command.container], stdio)
-    streams = {"stdin": popen.stdin, "stdout": popen.stdout, "stderr": popen.stderr}
-    process = ExecProcess(runtime=popen, command=command, token=token)
-    try:
-        # Taken out of Popen's hands: it would close them when it is collected.
-        for name, stream in streams.items():
-            if stream is not None:
-                setattr(process, name, os.dup(stream.fileno()))
-    except BaseException:
-        process.discard()
-        raise
-    finally:
-        for stream in filter(None, streams.values()):
-            stream.close()
+    with _holder(command, holds=False) as held:
+        popen = _popen(_entered(command, held), [*argv, command.container], stdio)
+        streams = {"stdin": popen.stdin, "stdout": popen.stdout, "stderr": popen.stderr}
+        process = ExecProcess(runtime=popen, command=command, token=token)
+        try:
+            # Taken out of Popen's hands: it would close them when it is collected.
+            for name, stream in streams.items():
+                if stream is not None:
+                    setattr(process, name, os.dup(stream.fileno()))
+            if held is not None:
+                held.await_check(popen)
+        except BaseException:
+            process.discard()
+            raise
+        finally:
+            for stream in filter(None, streams.values()):
+                stream.close()
     return process
+
+
+def _entered(command: ExecCommand, held: Holder | None) -> ExecCommand:
+    return command if held is None else structs.replace(command, enter=held.entered_by(command.enter))
 
 
 def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> ExecProcess:
@@ -290,17 +297,18 @@ def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> E
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener,
         _Receiver() as receiver,
         # Without a size there is nothing to wait for.
-        _Holder() if "consoleSize" in command.process else nullcontext() as held,
+        _holder(command, holds="consoleSize" in command.process) as held,
     ):
         listener.bind(str(path))
         try:
             listener.listen(1)
             console = ["--tty", "--console-socket", str(path), command.container]
-            entered = command if held is None else structs.replace(command, enter=held.entered_by(command.enter))
-            popen = _popen(entered, [*argv, *console], ExecStdio())
+            popen = _popen(_entered(command, held), [*argv, *console], ExecStdio())
             process = ExecProcess(runtime=popen, command=command, token=token)
             try:
                 process.terminal = _receive_terminal(listener, receiver, process.runtime)
+                if held is not None:
+                    held.await_check(popen)
                 process.keep_terminal()
             except _NoConsoleSocket:
                 wait(process.runtime)
@@ -319,33 +327,35 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
     Nobody would learn the exit code then. Instead it gets a terminal of ours, makes the command's, and passes on.
     """
     master, slave = os.openpty()
-    try:
-        if size := command.process.get("consoleSize"):
-            # By the daemon itself, unlike resize(): no container has this terminal open yet, so nobody can hold its
-            # lock.
-            set_terminal_size(master, size["width"], size["height"])
-        popen = entering.popen(
-            argv,
-            command.enter,
-            pass_fds=command.inherited,
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=dict(command.environment),
-            # A group of its own, which kill_command ends as a whole.
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(master)
-        raise
-    finally:
-        os.close(slave)
-    process = ExecProcess(runtime=popen, command=command, token=token, terminal=master, relayed=True)
-    try:
-        process.keep_terminal()
-    except BaseException:
-        process.discard()
-        raise
+    with _holder(command, holds=False) as held:
+        try:
+            if size := command.process.get("consoleSize"):
+                # By the daemon itself, unlike resize(): no container has this terminal open yet, so nobody can hold its
+                # lock.
+                set_terminal_size(master, size["width"], size["height"])
+            popen = entering.popen(
+                argv,
+                _entered(command, held).enter,
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                env=dict(command.environment),
+                # A group of its own, which kill_command ends as a whole.
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(master)
+            raise
+        finally:
+            os.close(slave)
+        process = ExecProcess(runtime=popen, command=command, token=token, terminal=master, relayed=True)
+        try:
+            if held is not None:
+                held.await_check(popen)
+            process.keep_terminal()
+        except BaseException:
+            process.discard()
+            raise
     return process
 
 
@@ -359,7 +369,6 @@ def _popen(command: ExecCommand, argv: list[str], stdio: ExecStdio) -> subproces
         return entering.popen(
             argv,
             command.enter,
-            pass_fds=command.inherited,
             stdin=end(stdio.stdin),
             stdout=end(stdio.stdout),
             stderr=end(stdio.stderr),
@@ -396,11 +405,17 @@ class _Helper:
             wait(self._process)
 
 
-class _Holder(_Helper):
-    """A process that keeps a command from its first instruction; its end lets the command go on."""
+class Holder(_Helper):
+    """A process that keeps a command from its first instruction.
 
-    def __init__(self) -> None:
+    :param holds: its end lets a command with a terminal go on.
+    :param checks: it ends a command that starts outside of its container (``working_directory.py``).
+    """
+
+    def __init__(self, *, holds: bool = False, checks: bool = False) -> None:
         super().__init__(holder.__file__)
+        self._checks = checks
+        self._wanted = " ".join(["hold"] * holds + ["check"] * checks)
 
     def entered_by(self, enter: Enter | None) -> Enter:
         """Return what the OCI runtime is to enter, beside what it enters anyway, so that its command is held."""
@@ -409,12 +424,59 @@ class _Holder(_Helper):
             if enter is not None:
                 enter(pid)
             self.channel.settimeout(START_TIMEOUT_S)
+            traced = b""
             # It ends without an answer where it may not trace: the command may then see its terminal without a size.
             with suppress(OSError):
-                self.channel.sendall(str(pid).encode())
-                self.channel.recv(1)
+                self.channel.sendall(f"{pid} {self._wanted}".encode())
+                traced = self.channel.recv(1)
+            if self._checks and not traced:
+                raise FailedPrecondition(
+                    "where a command starts cannot be checked: the runtime may not trace processes here",
+                    hint="give the container / as its working directory, or a process namespace of its own",
+                )
 
         return enter_and_hold
+
+    def await_check(self, runtime: subprocess.Popen[bytes]) -> None:
+        """Wait until the command was checked, if it is to be, or the OCI runtime has ended without it.
+
+        :raises FailedPrecondition: if it started outside of its container, and was ended.
+        :raises DeadlineExceeded: if it does not start.
+        :raises Internal: if nothing is known of it.
+        """
+        if not self._checks:
+            return
+        try:
+            said = self.channel.recv(1)
+        except TimeoutError as error:
+            raise DeadlineExceeded("the command does not start") from error
+        if not said:
+            with suppress(subprocess.TimeoutExpired):
+                runtime.wait(KILL_TIMEOUT_S)
+        _require_passed(said, started=runtime.returncode is None)
+
+    def require_passed(self, *, started: bool) -> None:
+        """Say what became of the check when the OCI runtime has ended, which had ``started`` the command or not.
+
+        :raises FailedPrecondition: if it started outside of its container, and was ended.
+        :raises Internal: if nothing is known of it.
+        """
+        self.channel.settimeout(0)
+        said = b""
+        with suppress(BlockingIOError):
+            said = self.channel.recv(1)
+        _require_passed(said, started=started)
+
+
+def _require_passed(said: bytes, *, started: bool) -> None:
+    if said == b"x":
+        raise working_directory.outside("the command's")
+    if not said and started:
+        raise Internal("the process that checks where a command starts ended", hint="look for an OOM kill")
+
+
+def _holder(command: ExecCommand, *, holds: bool) -> AbstractContextManager[Holder | None]:
+    return Holder(holds=holds, checks=command.checked) if holds or command.checked else nullcontext()
 
 
 class _Receiver(_Helper):

@@ -116,10 +116,11 @@ class Allocations:
         """Keep the allocation of a pod whose directory was made, for the next process.
 
         A pod that has nothing costs no file: it stays BestEffort, so that a resize can give it classes alone, and the
-        object that is kept of it says that it had none.
+        object that is kept of it says that it had none. There is no such object before the pod has a sandbox, so one
+        that was refused a resize has a file.
         """
         found = self._pods.get(uid)
-        if found is not None and _has_any(found.granted):
+        if found is not None and (found.refused is not None or _has_any(found.granted)):
             self._write(uid, found)
 
     def get(self, uid: str) -> PodAllocation | None:
@@ -185,6 +186,8 @@ class Allocations:
         found.since = found.since or now
         if known:
             return []
+        # Without it the next process may take what was refused as granted: see note().
+        self._write(pod.metadata.uid, found)
         reason = f"Resize{refused.kind}"
         return [Event(type="Warning", reason=reason, message=resize.pending_text(pod, refused))]
 

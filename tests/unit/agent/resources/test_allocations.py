@@ -186,6 +186,30 @@ def test_a_pod_without_a_record_was_granted_what_it_asked_for_when_it_was_seen_l
     assert node.request(wanted) == ["ResizeStarted"]
 
 
+@pytest.mark.parametrize("is_early", [True, False], ids=["before its directory is made", "after"])
+def test_a_class_that_a_pod_without_resources_was_refused_is_refused_by_the_next_agent(
+    tmp_path: Path, is_early: bool
+) -> None:
+    node = Node(tmp_path, frozenset({"rdt"}))
+    wanted = pod(container() | {"resources": {"classes": {"rdt": "gold"}}}, metadata={"generation": 2})
+    if is_early:
+        node.allocations.take(pod())
+        assert node.request(wanted) == ["ResizeInfeasible"]
+    node.take(pod())
+    assert node.request(wanted) == ([] if is_early else ["ResizeInfeasible"])
+
+    node.restart()
+    found = node.allocations.take(wanted)  # it has no sandbox yet, so no object of it was kept
+
+    assert found.granted == found.actuated == resize.of(pod())
+    assert node.request(wanted) == ["ResizeInfeasible"]
+
+
+def test_a_pod_that_has_nothing_costs_no_file(node: Node, tmp_path: Path) -> None:
+    node.take(pod())
+    assert list((tmp_path / "pods").glob("*/allocation.json")) == []
+
+
 def test_a_damaged_record_is_none(node: Node, tmp_path: Path) -> None:
     node.take(asking("1"))
     (tmp_path / "pods" / "uid-web" / "allocation.json").write_bytes(b"\xff{")

@@ -222,7 +222,8 @@ def _taken(pod: Fields) -> dict[str, int]:
     If the resize is infeasible, it is what it has (component-helpers: PodRequests with UseStatusResources).
     """
     spec, status = pod.get("spec", {}), pod.get("status", {})
-    taken = _requests(with_actual(pod, "requests"))
+    actual = with_actual(pod, "requests")
+    taken = _requests(actual)
     has = status.get("resources")
     if has is None or not any(is_pod_level(name) for name in spec.get("resources", {}).get("requests", {})):
         return taken
@@ -232,9 +233,10 @@ def _taken(pod: Fields) -> dict[str, int]:
         for name, text in given.items():
             if is_pod_level(name):
                 whole[name] = max(whole.get(name, 0), amount(name, text))
-    if not is_infeasible(pod):
-        whole = {name: max(value, taken.get(name, 0)) for name, value in whole.items()}
-    return taken | whole
+    if is_infeasible(pod):
+        # Of what only the resize asks for as a whole, the pod has what its containers have.
+        return _requests({**actual, "resources": {}}) | whole
+    return taken | {name: max(value, taken.get(name, 0)) for name, value in whole.items()}
 
 
 def _ports(spec: Fields) -> Iterator[HostPort]:

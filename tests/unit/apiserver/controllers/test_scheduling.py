@@ -628,6 +628,7 @@ def has_as_a_whole(cpu: str) -> dict[str, Any]:
 
 
 WHOLE = {"resources": {"requests": {"cpu": "1"}}}
+MORE = {"resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
 
 
 @pytest.mark.parametrize(
@@ -646,6 +647,10 @@ WHOLE = {"resources": {"requests": {"cpu": "1"}}}
         (resized(None, has_as_a_whole("500m"), **WHOLE), 1000),
         (resized(None, has_as_a_whole("500m"), "Infeasible", **WHOLE), 500),
         (resized(None, has_as_a_whole("1250m"), overhead={"cpu": "250m"}, **WHOLE), 1250),
+        # What only the refused resize asks for as a whole is what its containers have of it.
+        (resized(None, has_as_a_whole("500m"), "Infeasible", **MORE), 500),
+        (resized({"cpu": "100m"}, {"resources": {}}, "Infeasible", **WHOLE), 100),
+        (resized({"cpu": "100m"}, {"resources": {}}, "Infeasible", overhead={"cpu": "50m"}, **WHOLE), 150),
         # The sum of its containers is not what it was given as a whole.
         (resized({"cpu": "1"}, has_as_a_whole("3")), 1000),
     ],

@@ -18,12 +18,15 @@ from podkeep.agent.events import Event, PodRejected, StepFailed
 from podkeep.agent.manager.orphans import Orphans
 from podkeep.agent.node import this_node
 from podkeep.agent.objects.sources import Sources, StaticObjects
+from podkeep.agent.observed import Observed, SandboxView
+from podkeep.agent.pod.actions import StartContainer
 from podkeep.agent.pod.admission import FAILED_SANDBOX, admit, with_identity
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.teardown import remove_pod_state
 from podkeep.agent.pod.worker import PodWorker
 from podkeep.agent.poddirs import PodIdentity
 from podkeep.api import manifest
+from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import AlreadyExists, FailedPrecondition
@@ -180,6 +183,42 @@ def test_more_mounts_than_the_runtime_takes(tmp_path: Path, cgroup: str, kind: s
         assert failure.detail == message
         assert events == [Event(type="Warning", reason="TooManyVolumeMounts", message=message)]
         assert not (tmp_path / "kubelet").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "where", "most"), [("volumeMounts", "mountPath", 1022), ("volumeDevices", "devicePath", 256)]
+)
+def test_an_ephemeral_container_with_more_mounts_than_the_runtime_takes(
+    tmp_path: Path, cgroup: str, field: str, where: str, most: int
+) -> None:
+    """It comes when the pod runs. The runtime, which can do nothing here, is not asked for it or for its image."""
+    many = [{"name": "v", where: f"/{number}"} for number in range(most + 1)]
+    debugger = msgspec.convert({"name": "debugger", "image": "i", field: many}, Container)
+    action = StartContainer(container=debugger, attempt=0, kind="ephemeral container")
+    observed = Observed(sandboxes=(SandboxView(id="s", ready=True, attempt=0, created_at=1),))
+
+    async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
+        return api_pb2.ListPodSandboxResponse()
+
+    async def run() -> StepFailed:
+        pod = make()
+        rpcs = {"ListPodSandbox": no_sandboxes}
+        async with serving(tmp_path / "s", runtime=rpcs, images={}), CriClient(str(tmp_path / "s")) as client:
+            node = this_node(client, configuration(tmp_path, cgroup))
+            admitted = await admit(pod, node)
+            starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=Heard())
+            try:
+                with pytest.raises(StepFailed) as caught:
+                    await starter.start_container(action, observed, admitted)
+            finally:
+                admitted.release()
+                await remove_pod_state(node.client, node.dirs, node.config, admitted.uid)
+            return caught.value
+
+    failure = asyncio.run(run())
+    message = f"container debugger has {most + 1} {field}; a container on this node has at most {most}"
+    assert (failure.waiting, failure.detail) == ("TooManyVolumeMounts", message)
+    assert failure.event() == Event(type="Warning", reason="Failed", message=f"Error: {message}", container="debugger")
 
 
 @pytest.mark.requirement("U85")

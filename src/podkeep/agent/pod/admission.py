@@ -32,6 +32,7 @@ from podkeep.agent.user_namespaces.choice import BoundSource, Choice, Outcome
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims
 from podkeep.agent.volumes.container_files import OWN_MOUNTS
+from podkeep.api.containers import Container
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import on_thread
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
 TOO_MANY_MOUNTS = "TooManyVolumeMounts"
+FEWER_MOUNTS = "mount directories, in place of each of their files"
 _PREFIX = "Failed to create pod sandbox: "
 _GATE_IS_OFF = f'the feature gate "{USER_NAMESPACES.name}" is disabled: can\'t set spec.HostUsers'
 _SHARES_NODES = "HostUserNamespace"
@@ -211,16 +213,19 @@ def _require_node(pod: Pod, node: Node) -> None:
 def _require_mounts(pod: Pod) -> None:
     """Raise if a container has more mounts or devices than the runtime takes: it would be tried again for ever."""
     for container in (*pod.spec.init_containers, *pod.spec.containers):
-        for field, count, most in (
-            ("volumeMounts", len(container.volume_mounts), MAX_MOUNTS - OWN_MOUNTS),
-            ("volumeDevices", len(container.volume_devices), MAX_DEVICES),
-        ):
-            if count > most:
-                raise PodRejected(
-                    f"container {container.name} has {count} {field}; a container on this node has at most {most}",
-                    reason=TOO_MANY_MOUNTS,
-                    hint="mount directories, in place of each of their files",
-                )
+        if problem := too_many_mounts(container):
+            raise PodRejected(problem, reason=TOO_MANY_MOUNTS, hint=FEWER_MOUNTS)
+
+
+def too_many_mounts(container: Container) -> str:
+    """Return that a container has more mounts or devices than the runtime takes; empty if it has not."""
+    for field, count, most in (
+        ("volumeMounts", len(container.volume_mounts), MAX_MOUNTS - OWN_MOUNTS),
+        ("volumeDevices", len(container.volume_devices), MAX_DEVICES),
+    ):
+        if count > most:
+            return f"container {container.name} has {count} {field}; a container on this node has at most {most}"
+    return ""
 
 
 async def _adopt(pod: Pod, node: Node, identity: PodIdentity, objects: ObjectReader) -> Admitted:

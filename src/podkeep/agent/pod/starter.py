@@ -39,7 +39,14 @@ from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
 from podkeep.agent.pod.actions import StartContainer
-from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, require_user_namespaces
+from podkeep.agent.pod.admission import (
+    FAILED_SANDBOX,
+    FEWER_MOUNTS,
+    TOO_MANY_MOUNTS,
+    Admitted,
+    require_user_namespaces,
+    too_many_mounts,
+)
 from podkeep.agent.pod.termination_messages import log_of
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target
@@ -190,6 +197,9 @@ class Starter:
         container, sandbox = action.container, observed.sandbox
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
+        # Ephemeral containers come after the pod was admitted; the runtime would refuse them as often as it is asked.
+        if problem := too_many_mounts(container):
+            raise _failed(container, TOO_MANY_MOUNTS, problem, FEWER_MOUNTS)
         await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)
         pull = self._pull(config)

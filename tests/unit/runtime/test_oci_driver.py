@@ -32,6 +32,7 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.http.budget import Account
 from podkeep.http.streams import Inbox
 from podkeep.kernel.process import procfs
+from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.oci import driver, sealed
 from podkeep.runtime.oci import exec as exec_
 from podkeep.runtime.oci.driver import (
@@ -305,7 +306,7 @@ def test_conmon_works_in_the_bundle(tmp_path: Path) -> None:
     write_script(program, f"#!/bin/sh\npwd > {tmp_path}/where\necho refused >&2\nexit 3\n")
     made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
     with pytest.raises(CommandFailed, match="refused"):
-        made.launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None)).create()
+        made.launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None)).create(threading.Event())
     assert (tmp_path / "where").read_text() == f"{bundle}\n"
 
 
@@ -317,8 +318,37 @@ def test_a_refused_container_is_told_of_when_its_conmon_has_ended(tmp_path: Path
     write_script(program, f"#!/bin/bash\n( {says} {ended} ) >/dev/null 2>&1 </dev/null &\n")
     made = Driver(handler=Handler(name=HandlerName("h"), path="/usr/bin/crun", root=tmp_path), conmon=str(program))
     with pytest.raises(Internal, match="refused"):
-        made.launch(ContainerID("c"), tmp_path, tmp_path, Stdio(log=None)).create()
+        made.launch(ContainerID("c"), tmp_path, tmp_path, Stdio(log=None)).create(threading.Event())
     assert ended.exists()
+
+
+@pytest.mark.slow
+def test_a_creation_that_was_given_up_is_not_waited_for_and_can_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other containers of a pod with ``shareProcessNamespace`` may stop the process that sets up a new one."""
+    monkeypatch.setattr(driver, "CALL_TIMEOUT_S", 10.0)
+    program, called = tmp_path / "runtime", tmp_path / "called"
+    os.mkfifo(called)
+    write_script(program, f"#!/bin/sh\nsetsid sleep 3600 &\nkill -STOP $!\necho $$ $! >{called}\nwait\n")
+    made = handler(str(program), tmp_path)
+    launch = made.launch(ContainerID("c"), tmp_path, tmp_path, Stdio(log=None))
+    given_up, began = threading.Event(), []
+
+    def give_up_when_called() -> None:
+        began.extend(procfs.identify(int(pid)) for pid in called.read_text().split())
+        given_up.set()
+
+    giving_up = threading.Thread(target=give_up_when_called)
+    giving_up.start()
+    try:
+        with pytest.raises(Cancelled, match="container c was given up"):
+            launch.create(given_up)
+    finally:
+        giving_up.join()
+        began.append(procfs.identify(int((tmp_path / "conmon.pid").read_text())))
+        kill_strays(made, "c")
+    assert [process for process in began if procfs.alive(process)] == []
 
 
 def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp_path: Path) -> None:
@@ -329,7 +359,7 @@ def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp
     write_script(program, f'{script}echo "$(realpath "$2") $TMPDIR" > {tmp_path}/where\necho refused >&2\nexit 1\n')
     launch = handler(str(program), tmp_path).launch(ContainerID("c"), bundle, tmp_path, Stdio(log=None, tty=True))
     with pytest.raises(Internal, match="refused"):
-        launch.create()
+        launch.create(threading.Event())
     (left,) = bundle.glob("conmon-term.*")
     assert (tmp_path / "where").read_text() == f"{left} \n"
 
@@ -348,7 +378,7 @@ def test_conmon_creates_nothing_before_it_is_told(tmp_path: Path, tty: bool) -> 
         assert not created.exists()
     launch = made.launch(ContainerID("c"), tmp_path, tmp_path, stdio)
     with pytest.raises(CommandFailed, match="done"):
-        launch.create()
+        launch.create(threading.Event())
     assert created.exists()
     launch.close()
 

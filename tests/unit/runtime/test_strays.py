@@ -1,12 +1,14 @@
-"""What a killed daemon started is found by its arguments and ended; what only looks like it is left alone."""
+"""What a killed daemon or a failed creation left is found by its arguments and ended; others are left alone."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
 
 from podkeep.base.ids import HandlerName
+from podkeep.kernel.process import procfs
 from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.oci.driver import Driver, Handler
 
@@ -33,3 +35,20 @@ def test_only_what_names_both_the_id_and_the_state_directory_is_killed() -> None
     kill_strays(DRIVER, ID)
     for process in (*strays, *others):
         process.communicate()
+
+
+def test_a_stopped_first_process_is_killed_with_the_runtime_that_sets_it_up() -> None:
+    """It has none of the arguments when other containers of its pod stop it, and does not end by itself."""
+    root = f"--root={DRIVER.handler.root}"
+    script = "setsid sh -c 'echo $$; exec sleep 3600' & wait"
+    runtime = subprocess.Popen(["sh", "-c", script, "sh", root, "create", ID], stdout=subprocess.PIPE, text=True)
+    assert runtime.stdout is not None
+    first = procfs.identify(int(runtime.stdout.readline()))
+    try:
+        os.kill(first.pid, signal.SIGSTOP)
+        kill_strays(DRIVER, ID)
+        assert not procfs.alive(first)
+    finally:
+        procfs.kill(first, signal.SIGKILL)
+        runtime.kill()
+        runtime.communicate()

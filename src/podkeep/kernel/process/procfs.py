@@ -323,8 +323,8 @@ def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Col
 
 def kill_family(
     roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = (), *, spare: int = 0
-) -> bool:
-    """Kill the processes of :func:`find_family`, but ``spare``; return whether there were any.
+) -> set[ProcessId]:
+    """Kill the processes of :func:`find_family`, but ``spare``; return them.
 
     What made itself a daemon (a session of its own, and a parent that ended) is not found. Roots and leaders of
     sessions that somebody may have waited for are among ``known``, or their IDs may be others' by now.
@@ -344,7 +344,7 @@ def kill_family(
         stopped.update(new)
     for process in stopped:
         kill(process, signal.SIGKILL)
-    return bool(stopped)
+    return stopped
 
 
 def kill_session(leader: int) -> None:

@@ -50,6 +50,7 @@ from podkeep.runtime.class_resources import qos
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target
 from podkeep.runtime.lifecycle.container_plan import ContainerPlan, ContainerRequest, resolve
+from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
 from podkeep.runtime.oci import devices, spec, users, working_directory
@@ -133,7 +134,9 @@ class ContainerExecutor:
                 relabel_mounts(container, plan.volumes, plan.label, self.layout.images)
             _write_private(bundle / "config.json", json.dumps(config))
             failpoints.reach("container.bundle")
-            created = launch.create()
+            # First of all that is undone: what is at work would go on with what is removed.
+            undo.push(f"end what works on container {container.id}", lambda: kill_strays(driver, container.id))
+            created = launch.create(request.given_up)
             # The container has its own copies now.
             self.staging.unstage(container)
             if _has_root_read_only_for_good(request):

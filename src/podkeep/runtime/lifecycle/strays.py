@@ -1,11 +1,10 @@
-"""Programs that a killed daemon started and that are still at work: they are ended before their work is undone.
+"""Programs that a killed daemon or a failed creation left at work: they are ended before their work is undone.
 
-Owns: finding and killing them. Called by the recovery and by the probe of a handler; blocks.
+Owns: finding and killing them. Called by the recovery, by the undo of a creation and by the probe of a handler; blocks.
 """
 
 from __future__ import annotations
 
-import signal
 import time
 
 from podkeep.base.errors import Internal
@@ -23,13 +22,16 @@ def kill_strays(driver: Driver, identity: str) -> None:
     together. ``/proc/<pid>/exe`` would not do: crun executes a copy of itself that has no path. What one of them
     started meanwhile is found by looking again.
 
+    Their descendants are killed with them. A container's first process is in namespaces of its pod, and not in the
+    container's cgroup before crun has set it up: once its parents are gone, nothing would find it. Other containers of
+    the pod may have stopped it (SIGSTOP), so that it does not end by itself either.
+
     :raises Internal: naming those that did not end; what they work on must not be removed then.
     """
     deadline = time.monotonic() + TIMEOUT_S
     while found := procfs.find_by_arguments(identity, f"--root={driver.handler.root}"):
-        for process in found:
-            procfs.kill(process, signal.SIGKILL)
-        for process in found:
+        killed = procfs.kill_family({process.pid for process in found}, (), found)
+        for process in killed.union(found):
             if not procfs.wait(process, max(deadline - time.monotonic(), 0)):
                 raise Internal(
                     f"process {process.pid}, which works on {identity}, did not end within {TIMEOUT_S:g} s after"

@@ -57,6 +57,8 @@ CALL_TIMEOUT_S = 120.0
 """How long a call of an OCI runtime may take: as long as a kubelet waits for a request (``runtimeRequestTimeout``)."""
 _START_AFTER_END_S = 2.0
 """How long it may take to notice that the first process has ended."""
+_LOOK_S = 0.2
+"""How often who waits for a container to be created looks whether it is still wanted."""
 END_TIMEOUT_S = 5.0
 """How long a conmon may take to end after it has said that there is no container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
@@ -452,18 +454,22 @@ class Launch:
         self._answer = answer
         self._held = list(held)
 
-    def create(self) -> Created:
+    def create(self, given_up: threading.Event) -> Created:
         """Have the container created, once.
 
+        Whatever is raised, conmon and what it has started may still be at work: the caller ends them.
+
+        :param given_up: set by another thread when the container is not wanted any more.
         :raises Internal: with the OCI runtime's own words, if it refuses.
         :raises DeadlineExceeded: if it does not answer.
+        :raises Cancelled: if it was given up before there was an answer.
         """
         try:
             with suppress(BrokenPipeError):  # it ended, and said why
                 os.write(self._held[1], b"\n")
             # The process that was started forks the conmon that stays, and ends: it is reaped here.
             spawn.finish(self._launcher, timeout=CALL_TIMEOUT_S).check()
-            pid = self._read_pid()
+            pid = self._read_pid(given_up)
         finally:
             self.close()
         if _has_closed_stdin(self._stdio):
@@ -480,12 +486,24 @@ class Launch:
         while self._held:
             os.close(self._held.pop())
 
-    def _read_pid(self) -> int:
-        """Read conmon's answer: a JSON line with the process ID, or -1 and a message."""
+    def _read_pid(self, given_up: threading.Event) -> int:
+        """Read conmon's answer: a JSON line with the process ID, or -1 and a message.
+
+        It need not come: in a pod with ``shareProcessNamespace`` other containers may stop (SIGSTOP) the process that
+        sets this one up.
+        """
         deadline, data = time.monotonic() + CALL_TIMEOUT_S, b""
         while not data.endswith(b"\n"):
-            if not _readable(self._answer, max(deadline - time.monotonic(), 0)):
-                raise DeadlineExceeded(f"OCI runtime create of {self._container} took longer than {CALL_TIMEOUT_S:g} s")
+            left = deadline - time.monotonic()
+            # Again and again, for a thread cannot wait for a descriptor and for given_up at once.
+            if not _readable(self._answer, min(left, _LOOK_S)):
+                if given_up.is_set():
+                    raise Cancelled(f"the creation of container {self._container} was given up")
+                if left <= 0:
+                    raise DeadlineExceeded(
+                        f"OCI runtime create of {self._container} took longer than {CALL_TIMEOUT_S:g} s"
+                    )
+                continue
             chunk = os.read(self._answer, 65536)
             if not chunk:
                 break

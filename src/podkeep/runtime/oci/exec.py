@@ -581,7 +581,7 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
         found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):
-            found = procfs.kill_family(roots | command, sessions, known, spare=runtime.pid)
+            found = bool(procfs.kill_family(roots | command, sessions, known, spare=runtime.pid))
         if not found and runtime.poll() is not None:
             return
         pause.poll(2 if found else 10)

@@ -33,8 +33,8 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -267,8 +267,8 @@ def start(command: ExecCommand, stdio: ExecStdio) -> ExecProcess:
 
 
 def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: ExecStdio) -> ExecProcess:
-    with _holder(command, holds=False) as held:
-        popen = _popen(_entered(command, held), [*argv, command.container], stdio)
+    with _held(command, holds=False) as (entered, await_check):
+        popen = _popen(entered, [*argv, command.container], stdio)
         streams = {"stdin": popen.stdin, "stdout": popen.stdout, "stderr": popen.stderr}
         process = ExecProcess(runtime=popen, command=command, token=token)
         try:
@@ -276,8 +276,7 @@ def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: 
             for name, stream in streams.items():
                 if stream is not None:
                     setattr(process, name, os.dup(stream.fileno()))
-            if held is not None:
-                held.await_check(popen)
+            await_check(popen)
         except BaseException:
             process.discard()
             raise
@@ -287,28 +286,23 @@ def _start_with_pipes(command: ExecCommand, argv: list[str], token: str, stdio: 
     return process
 
 
-def _entered(command: ExecCommand, held: Holder | None) -> ExecCommand:
-    return command if held is None else structs.replace(command, enter=held.entered_by(command.enter))
-
-
 def _start_with_terminal(command: ExecCommand, argv: list[str], token: str) -> ExecProcess:
     path = command.sockets / token
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as listener,
         _Receiver() as receiver,
         # Without a size there is nothing to wait for.
-        _holder(command, holds="consoleSize" in command.process) as held,
+        _held(command, holds="consoleSize" in command.process) as (entered, await_check),
     ):
         listener.bind(str(path))
         try:
             listener.listen(1)
             console = ["--tty", "--console-socket", str(path), command.container]
-            popen = _popen(_entered(command, held), [*argv, *console], ExecStdio())
+            popen = _popen(entered, [*argv, *console], ExecStdio())
             process = ExecProcess(runtime=popen, command=command, token=token)
             try:
                 process.terminal = _receive_terminal(listener, receiver, process.runtime)
-                if held is not None:
-                    held.await_check(popen)
+                await_check(popen)
                 process.keep_terminal()
             except _NoConsoleSocket:
                 wait(process.runtime)
@@ -327,7 +321,7 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
     Nobody would learn the exit code then. Instead it gets a terminal of ours, makes the command's, and passes on.
     """
     master, slave = os.openpty()
-    with _holder(command, holds=False) as held:
+    with _held(command, holds=False) as (entered, await_check):
         try:
             if size := command.process.get("consoleSize"):
                 # By the daemon itself, unlike resize(): no container has this terminal open yet, so nobody can hold its
@@ -335,7 +329,7 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
                 set_terminal_size(master, size["width"], size["height"])
             popen = entering.popen(
                 argv,
-                _entered(command, held).enter,
+                entered.enter,
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,
@@ -350,8 +344,7 @@ def _start_with_relay(command: ExecCommand, argv: list[str], token: str) -> Exec
             os.close(slave)
         process = ExecProcess(runtime=popen, command=command, token=token, terminal=master, relayed=True)
         try:
-            if held is not None:
-                held.await_check(popen)
+            await_check(popen)
             process.keep_terminal()
         except BaseException:
             process.discard()
@@ -475,8 +468,16 @@ def _require_passed(said: bytes, *, started: bool) -> None:
         raise Internal("the process that checks where a command starts ended", hint="look for an OOM kill")
 
 
-def _holder(command: ExecCommand, *, holds: bool) -> AbstractContextManager[Holder | None]:
-    return Holder(holds=holds, checks=command.checked) if holds or command.checked else nullcontext()
+@contextmanager
+def _held(
+    command: ExecCommand, *, holds: bool
+) -> Iterator[tuple[ExecCommand, Callable[[subprocess.Popen[bytes]], None]]]:
+    """Yield the command as it is to be started, and what to wait with for its check: see :class:`Holder`."""
+    if not (holds or command.checked):
+        yield command, lambda _: None
+        return
+    with Holder(holds=holds, checks=command.checked) as held:
+        yield structs.replace(command, enter=held.entered_by(command.enter)), held.await_check
 
 
 class _Receiver(_Helper):

@@ -81,6 +81,22 @@ def test_nor_does_one_with_streams(pods: Pods, volume: Path, transport: streams.
     assert (volume / "ran").exists()
 
 
+@pytest.mark.parametrize("length", [13, 64])
+def test_nor_does_one_in_a_container_that_another_was_made_beside(pods: Pods, volume: Path, length: int) -> None:
+    """As ``kubectl debug --target`` does; the target is named by its ID, or the beginning of it."""
+    (volume / "here").mkdir()
+    sandbox = pods.run()
+    mounts = [bind(volume, "/v")]
+    target = pods.launch(sandbox, "sleep", "1000", name="target", mounts=mounts, working_dir="/v/here")
+    options = api.NamespaceOption(pid=api.TARGET, target_id=target[:length])
+    pods.launch(sandbox, "sleep", "2000", name="debug", options=options)
+    pids = wait_for(lambda: set(pods.exec(target, "pidof", "sleep").stdout.split()) - {b"1"}, "the program beside it")
+    (volume / "here").rmdir()
+    (volume / "here").symlink_to(f"/proc/{int(pids.pop())}/root")
+    with pytest.raises(FailedPrecondition, match="the command's working directory leads out of the container"):
+        pods.exec(target, "true")
+
+
 def test_a_command_has_its_directory_and_nothing_more(pods: Pods, volume: Path) -> None:
     (volume / "program").write_text(PROGRAM)
     (volume / "program").chmod(0o755)

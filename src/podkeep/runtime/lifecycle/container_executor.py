@@ -93,8 +93,6 @@ class ContainerExecutor:
     confinement: Confinement = field(default_factory=Confinement)
     classes: ClassResources = field(default_factory=ClassResources)
     cdi: Registry = field(default_factory=lambda: Registry(()))
-    joined: set[str] = field(default_factory=set)
-    """Containers in whose process namespace others were made: what is set up there is seen by them."""
 
     def create(self, request: ContainerRequest, driver: Driver) -> MadeContainer:
         """Make the root file system and the bundle, and have the container created.
@@ -102,8 +100,6 @@ class ContainerExecutor:
         :raises PodkeepError: if anything fails; what was made until then is gone again.
         """
         container, sandbox = request.container, request.sandbox
-        if container.config.namespaces.pid is NamespaceMode.TARGET:
-            self.joined.add(container.config.namespaces.target_id)
         with ExitStack() as held, UndoStack() as undo:
             # An OCI runtime that fails halfway may leave its cgroup, of which its own delete knows nothing then.
             undo.push(f"remove the cgroup of container {container.id}", lambda: self._remove_cgroup(request))
@@ -231,7 +227,6 @@ class ContainerExecutor:
         # Only now: the root file system that was unmounted above was made of them.
         self.layers.release(container.id, remove=remove)
         self.layout.exit_file(container.id).unlink(missing_ok=True)
-        self.joined.discard(container.id)
 
     def _remove_cgroup(self, request: ContainerRequest) -> None:
         sandbox = request.sandbox
@@ -251,23 +246,23 @@ class ContainerExecutor:
         driver: Driver,
         command: tuple[str, ...],
         limits: ExecLimits,
+        *,
+        checked: bool,
     ) -> ExecResult:
-        """Run a command in a running container.
+        """Run a command in a running container; ``checked`` as in :meth:`podkeep.runtime.oci.driver.Driver.exec_sync`.
 
         :raises NotFound: if the container was removed.
         :raises DeadlineExceeded: if it took too long and was killed.
         :raises Cancelled: if it was told to stop and was killed.
         """
-        process, shown, enter = self.command(container, sandbox, command)
+        process, enter = self.command(container, sandbox, command)
         bundle = self.layout.bundle(container.id)
-        return driver.exec_sync(container.id, bundle, process, limits, checked=shown, enter=enter)
+        return driver.exec_sync(container.id, bundle, process, limits, checked=checked, enter=enter)
 
     def command(
         self, container: Container, sandbox: Sandbox, command: tuple[str, ...]
-    ) -> tuple[dict[str, Any], bool, Enter | None]:
+    ) -> tuple[dict[str, Any], Enter | None]:
         """Return the process of a command in a container, in OCI's form, and how it gets into the container's classes.
-
-        Between the two is whether processes of other containers are in sight there.
 
         :raises NotFound: if the container was removed.
         """
@@ -278,10 +273,7 @@ class ContainerExecutor:
         config = json.loads(text)
         target = container_target(self.cgroups, sandbox, container)
         config, enter = self.classes.command(target, container.status.class_resources, config)
-        return spec.process_for_exec(config, command), self._sees_others(container), enter
-
-    def _sees_others(self, container: Container) -> bool:
-        return container.config.namespaces.pid is not NamespaceMode.CONTAINER or container.id in self.joined
+        return spec.process_for_exec(config, command), enter
 
     def _mount_log(self, container: ContainerID, log: LogFile, undo: UndoStack) -> Path:
         """Mount the directory of a log for conmon, and return the path of the log in it."""

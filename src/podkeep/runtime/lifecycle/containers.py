@@ -457,7 +457,8 @@ class Containers:
             )
         given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up), output=commands.output)
-        run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits)
+        checked = self._state.shares_processes(container)
+        run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits, checked=checked)
         self._moves.start(self._expect_move())
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.
         running = asyncio.get_running_loop().run_in_executor(self._exec_threads, run)

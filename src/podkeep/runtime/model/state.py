@@ -41,6 +41,7 @@ from podkeep.runtime.model.records import (
     ContainerConfig,
     ContainerState,
     ContainerStatus,
+    NamespaceMode,
     Sandbox,
     SandboxStatus,
 )
@@ -376,6 +377,14 @@ class State:
     def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
         """Return every container, or those of one sandbox."""
         return [item for item in self._containers.values() if sandbox_id in (None, item.sandbox_id)]
+
+    def shares_processes(self, container: Container) -> bool:
+        """Say whether processes outside of a container are in sight in it, or will be of one that is being made."""
+        if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
+            return True
+        # A target may be named by the beginning of its ID.
+        targets = (item.config.namespaces.target_id for item in self.containers(container.sandbox_id))
+        return any(target and container.id.startswith(target) for target in targets)
 
     def container_by_key(self, key: str) -> Container | None:
         """Return the container that has this name, if any."""

@@ -130,15 +130,22 @@ class Sessions:
         sandbox = self._state.sandbox(container.sandbox_id)
         driver = self._sandboxes.driver(sandbox)
         bundle = self._layout.bundle(container.id)
-        process, shown, enter = self._containers.command(container, sandbox, command)
+        process, enter = self._containers.command(container, sandbox, command)
         if wanted.tty and not any(entry.startswith("TERM=") for entry in process["env"]):
             # The container itself may have no terminal; the peers say the same.
             process["env"] = [*process["env"], "TERM=xterm"]
         if wanted.tty and size is not None:
             process["consoleSize"] = {"width": size.width, "height": size.height}
         stdio = ExecStdio(stdin=wanted.stdin, stdout=wanted.stdout, stderr=wanted.stderr, tty=wanted.tty)
-        terminals = self._layout.terminals
-        return driver.exec(container.id, bundle, process, stdio=stdio, sockets=terminals, checked=shown, enter=enter)
+        return driver.exec(
+            container.id,
+            bundle,
+            process,
+            stdio=stdio,
+            sockets=self._layout.terminals,
+            checked=self._state.shares_processes(container),
+            enter=enter,
+        )
 
     async def _connect(self, sandbox: Sandbox, port: int) -> socket.socket:
         """Connect to loopback inside a pod, IPv4 first.

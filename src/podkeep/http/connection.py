@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import socket
 import ssl
 import struct
+import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import ExitStack, aclosing, suppress
 from email.utils import formatdate
@@ -101,11 +103,22 @@ class HttpConnection:
         self._is_chunked = False
         self._sends_chunks = False
         self._peer = _peer(self._socket, connection.writer)
+        self._proven_until = _not_after(self._peer)
+        self._is_last = False
         self._account = Account(pool)
         """What is kept of the bodies of its requests."""
         self._method = ""
         self.is_idle = True
         """Whether no request is being answered: nothing is lost if it ends."""
+
+    @property
+    def settings(self) -> ssl.SSLContext | None:
+        """The TLS settings that the client's certificate was verified with; None: it showed none."""
+        return None if self._peer.certificate is None else self._connection.writer.get_extra_info("sslcontext")
+
+    def end_soon(self) -> None:
+        """Answer the request that is being answered, and have no other."""
+        self._is_last = True
 
     async def serve(self) -> None:
         """Answer requests until the connection is to be closed."""
@@ -144,13 +157,20 @@ class HttpConnection:
                 await self._upgrade(answer, request)
                 return False
             await self._write_response(answer)
-        if self._input_is_whole() and self._h11.states == _BOTH_DONE and not self._stopping.is_set():
+        if self._input_is_whole() and self._h11.states == _BOTH_DONE and not self._ends:
             return True
         with suppress(OSError, TimeoutError):
             await self._close()
         return False
 
+    @property
+    def _ends(self) -> bool:
+        return self._is_last or self._stopping.is_set()
+
     def _request(self, head: h11.Request, at_end: ExitStack) -> Request:
+        # TLS looks once, when the connection begins, and not at all if the client goes on with a session it had before.
+        if time.time() > self._proven_until:
+            raise Refused(401, "the client's certificate has expired")
         headers: dict[str, list[str]] = {}
         for name, value in head.headers:
             headers.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -290,7 +310,7 @@ class HttpConnection:
         if length is not None and response.status not in _WITHOUT_BODY:
             headers.append(("Content-Length", str(length)))
         headers.append(("Date", formatdate(usegmt=True)))
-        if closes or not self._limits.idle_timeout or self._stopping.is_set():
+        if closes or not self._limits.idle_timeout or self._ends:
             headers.append(("Connection", "close"))
         reason = _PHRASES.get(response.status, b"")
         return self._h11.send(h11.Response(status_code=response.status, headers=encoded(headers), reason=reason)) or b""
@@ -415,6 +435,11 @@ def _peer(sock: socket.socket, writer: asyncio.StreamWriter) -> Peer:
         certificate=writer.get_extra_info("peercert") or None,
         fingerprint=_fingerprint(writer.get_extra_info("ssl_object")),
     )
+
+
+def _not_after(peer: Peer) -> float:
+    """Return until when a client's certificate is valid, in seconds since the epoch."""
+    return math.inf if peer.certificate is None else ssl.cert_time_to_seconds(peer.certificate["notAfter"])
 
 
 def _fingerprint(tls: ssl.SSLObject | None) -> str:

@@ -112,7 +112,8 @@ class Listener:
     ) -> None:
         self._serve, self._limit, self._admitted, self._hold = serve, limit, admitted, hold
         self._handshake_timeout = handshake_timeout
-        self._tls: ssl.SSLContext | None = None
+        self.tls: ssl.SSLContext | None = None
+        """What new connections are taken with."""
         self._accepting = Tasks("accepting connections")
         self._connections = Tasks("a connection")
         self._strangers: dict[asyncio.Task[None], None] = {}
@@ -127,7 +128,7 @@ class Listener:
 
     def start(self, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None) -> None:
         """Listen on ``sockets``, which are bound; they are closed with the listener, and unix sockets removed."""
-        self._sockets, self._tls = sockets, tls
+        self._sockets, self.tls = sockets, tls
         for sock in sockets:
             # sock_accept() of asyncio takes only sockets that do not block.
             sock.setblocking(False)
@@ -144,7 +145,7 @@ class Listener:
 
     def renew(self, tls: ssl.SSLContext) -> None:
         """Take other TLS settings for new connections; those that are here keep theirs."""
-        self._tls = tls
+        self.tls = tls
 
     async def stop_accepting(self) -> None:
         """Take no more connections; those that are here go on."""
@@ -236,8 +237,8 @@ class Listener:
             transport, _ = await loop.connect_accepted_socket(
                 lambda: protocol,
                 sock,
-                ssl=self._tls,
-                ssl_handshake_timeout=self._handshake_timeout if self._tls else None,
+                ssl=self.tls,
+                ssl_handshake_timeout=self._handshake_timeout if self.tls else None,
             )
         except OSError as error:
             log.debug("a connection is not taken: %s", without_frames(error))

@@ -55,8 +55,17 @@ class Server:
         self._listener.start(sockets, tls)
 
     def renew(self, tls: ssl.SSLContext) -> None:
-        """Take other TLS settings for new connections; those that are here keep theirs."""
+        """Take other TLS settings for new connections.
+
+        Clients who showed a certificate come again, as it may not be one that is trusted now: their connections end
+        when no request is being answered.
+        """
         self._listener.renew(tls)
+        for task, connection in self._serving.items():
+            if connection.settings is not None:
+                connection.end_soon()
+                if connection.is_idle:
+                    task.cancel()
 
     async def close(self, grace: float = 0.0) -> None:
         """Stop listening, end every connection and wait for that.
@@ -88,9 +97,12 @@ class Server:
     async def _serve(self, connection: Connection) -> None:
         task = asyncio.current_task()
         assert task is not None
-        self._serving[task] = serving = HttpConnection(
+        serving = HttpConnection(
             self._name, connection, self._handler, limits=self._limits, pool=self.pool, stopping=self._stopping
         )
+        if serving.settings not in (None, self._listener.tls):
+            return  # others are in force since it began its handshake
+        self._serving[task] = serving
         try:
             await serving.serve()
         finally:

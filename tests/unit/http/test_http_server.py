@@ -14,10 +14,16 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 from msgspec import structs
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
@@ -1331,6 +1337,102 @@ def test_a_client_may_show_a_certificate(run: Any, tmp_path: Path) -> None:
             assert b"(('organizationName', 'system:masters'),), (('commonName', 'known'),)" in body
             with pytest.raises((OSError, EOFError)):
                 await ask_with(given, client_context(other))
+
+    run(scenario())
+
+
+def short_lived(directory: Path, name: str, seconds: int) -> tuple[str, str]:
+    """Make a certificate that signs itself and is valid for some seconds, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(seconds=seconds))
+        .sign(key, SHA256())
+    )
+    cert, private = directory / f"{name}.pem", directory / f"{name}.key"
+    cert.write_bytes(made.public_bytes(Encoding.PEM))
+    private.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return str(cert), str(private)
+
+
+def client_with(server: tuple[str, str], pair: tuple[str, str]) -> ssl.SSLContext:
+    """Return the settings of a client that shows a certificate."""
+    context = ssl.create_default_context(cafile=server[0])
+    context.check_hostname = False
+    context.load_cert_chain(*pair)
+    # Its session is there when the handshake ends.
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
+def test_who_has_a_certificate_is_known_for_as_long_as_it_is_valid(run: Any, tmp_path: Path) -> None:
+    """TLS looks at it when a connection begins, and for a session that is taken up again not even then."""
+    server, known = certificate(tmp_path, "server"), short_lived(tmp_path, "known", 5)
+    context = client_with(server, known)
+
+    def ask_in_session(address: Any, session: Any) -> int:
+        with (
+            socket.create_connection(address) as plain,
+            context.wrap_socket(plain, session=session) as connection,
+            connection.makefile("rb") as lines,
+        ):
+            assert connection.session_reused
+            connection.sendall(GET)
+            return int(lines.readline().split()[1])
+
+    async def scenario() -> None:
+        async with serving(answer_peer, tls=server_context("the server", *server, client_ca=known[0])) as given:
+            client = await given.connect(context)
+            session = client.writer.get_extra_info("ssl_object").session
+            assert await asyncio.to_thread(ask_in_session, given.address, session) == 200
+            status = 200
+            while status == 200:
+                client.send(GET)
+                status, _, body = await client.response()
+            assert (status, body) == (401, b"the client's certificate has expired\n")
+            assert await client.rest() == b""
+            assert await asyncio.to_thread(ask_in_session, given.address, session) == 401
+
+    run(scenario())
+
+
+def test_who_showed_a_certificate_comes_again_when_other_authorities_are_trusted(run: Any, tmp_path: Path) -> None:
+    """Its connection ends when no request is being answered; who showed none has nothing to prove again."""
+    server, old, new = (certificate(tmp_path, name) for name in ("server", "old", "new"))
+    answering, answered = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: Request) -> Response:
+        if request.target == "/slow":
+            answering.set()
+            await answered.wait()
+        return await answer_peer(request)
+
+    async def scenario() -> None:
+        async with serving(handler, tls=server_context("the server", *server, client_ca=old[0])) as given:
+            plain = ssl.create_default_context(cafile=server[0])
+            plain.check_hostname = False
+            idle, busy = [await given.connect(client_with(server, old)) for _ in range(2)]
+            stranger = await given.connect(plain)
+            for client in (idle, stranger):
+                client.send(GET)
+                assert (await client.response())[0] == 200
+            busy.send(GET.replace(b"/x", b"/slow") + GET)
+            await answering.wait()
+            given.server.renew(server_context("the server", *server, client_ca=new[0]))
+            assert await idle.rest() == b""
+            answered.set()
+            status, headers, _ = await busy.response()
+            assert (status, headers["connection"]) == (200, "close")
+            assert await busy.rest() == b""
+            stranger.send(GET)
+            assert (await stranger.response())[0] == 200
 
     run(scenario())
 

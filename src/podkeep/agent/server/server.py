@@ -182,7 +182,7 @@ class KubeletServer:
             ) from error
 
     async def _renew(self) -> None:
-        """Take certificates that were renewed for new connections; those that are there keep the old ones."""
+        """Take certificates, and authorities of clients, that were renewed."""
         for looks in count(1):
             moved = await self._node.addresses.moved(_LOOK_S)
             # Also when the node has another address: who asks it there expects that in the certificate.

@@ -88,9 +88,14 @@ def test_an_authority_that_is_removed_is_not_trusted_any_more(tmp_path: Path, ca
     async def main() -> None:
         async with serving(tmp_path, authorities) as server:
             assert ((await old.ask(server.port))[:12], await new.ask(server.port)) == ("HTTP/1.1 200", "")
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port, ssl=old.context)
+            writer.write(b"GET /healthz HTTP/1.1\r\nhost: n\r\n\r\n")
+            assert (await reader.readline())[:12] == b"HTTP/1.1 200"
             give(authorities, new, 2)
             server.look()
             assert ((await new.ask(server.port))[:12], await old.ask(server.port)) == ("HTTP/1.1 200", "")
+            assert (await reader.read()).endswith(b"\r\n\r\nok")  # and nothing more
+            writer.transport.abort()
             # What cannot be read, as half of a file, leaves it with those that it has.
             authorities.write_text("half of a file")
             server.look()

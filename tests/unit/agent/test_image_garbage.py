@@ -12,14 +12,21 @@ import pytest
 
 from podkeep.agent.events import Event
 from podkeep.agent.images.garbage import ImageGarbage, ImageUsers, Policy, Reclaimed, Space, space_of, wanted_by
+from podkeep.agent.images.pull_records import PullRecords, Verification
+from podkeep.agent.images.puller import Images
 from podkeep.agent.metrics import IMAGES_COLLECTED, AgentMetrics
 from podkeep.api.pod import Pod
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, PodkeepError, Unavailable
+from podkeep.base.registries import reference
+from podkeep.base.registries.docker_config import Credentials
+from podkeep.base.registries.reference import Reference
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 
 MIB = 1 << 20
+SECRET = Credentials(username="me", password="m")
+NAME = reference.parse("r.example/a:1")
 
 
 class Node:
@@ -41,6 +48,9 @@ class Node:
         """What is answered of an image, or of a container."""
         self.late: list[Pod] = []
         """Pods that come when an image is removed."""
+        self.records: PullRecords | None = None
+        self.again: Reference | None = None
+        """What is pulled while an image is removed, and brings it once more."""
         self.events: list[Event] = []
         self.metrics = AgentMetrics()
 
@@ -66,7 +76,10 @@ class Node:
             raise FailedPrecondition(f"image {name} is in use")
         self.removed.append(name)
         self.pods += self.late
-        del self.images[name]
+        if self.records and self.again:
+            self.records.succeeded(self.records.begin(self.again), [f"sha256:{name}"], SECRET)
+        else:
+            del self.images[name]
         free = self.space.available + 100 * MIB
         self.space = Space(capacity=self.space.capacity, available=free)
         return api_pb2.RemoveImageResponse()
@@ -89,7 +102,11 @@ class Node:
             client,
             policy,
             ImageUsers(
-                pods=lambda: self.pods, pulling=lambda: self.pulling, volumes=volumes, prune=self.known_as.extend
+                pods=lambda: self.pods,
+                pulling=lambda: self.pulling,
+                volumes=volumes,
+                removing=Images(client, records=self.records).removing,
+                prune=self.known_as.extend,
             ),
             report=self.events.append,
             metrics=self.metrics,
@@ -168,6 +185,24 @@ def test_from_the_high_threshold_down_to_the_low_one(tmp_path: Path) -> None:
     node.work(tmp_path / "s", steps)
     assert node.removed == ["c"]
     assert node.metrics.value(IMAGES_COLLECTED, "space") == 1
+
+
+@pytest.mark.parametrize("again", [None, NAME, reference.parse("r.example/a:2")])
+def test_who_may_use_an_image_is_forgotten_with_it(tmp_path: Path, again: Reference | None) -> None:
+    """Not if a pull brings it once more while it is removed: without a record it would be for everybody."""
+    node = Node("a")
+    node.records = PullRecords(tmp_path / "records", Verification())
+    node.records.succeeded(node.records.begin(NAME), ["sha256:a"], SECRET)
+    node.again = again
+
+    async def steps(found: ImageGarbage) -> None:
+        await aged(node, found)
+        await found.remove_unused()
+
+    node.work(tmp_path / "s", steps)
+    assert node.removed == ["a"]
+    assert node.records.may_use(NAME, "sha256:a", [SECRET], [NAME])
+    assert node.records.may_use(NAME, "sha256:a", [], [NAME]) is (again is None)
 
 
 def test_an_image_that_was_just_pulled_stays(tmp_path: Path) -> None:

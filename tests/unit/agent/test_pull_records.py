@@ -22,7 +22,9 @@ from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 
 NAME = reference.parse("r.example/team/app:1")
+TAG = reference.parse("r.example/team/app:2")
 OTHER = reference.parse("r.example/other/app:1")
+DIGEST = f"{NAME.name}@sha256:{'1' * 64}"
 MINE, YOURS = Credentials(username="me", password="m"), Credentials(username="you", password="y")
 ID = "sha256:1"
 
@@ -40,10 +42,10 @@ def test_what_was_pulled_with_a_secret_is_for_who_has_it(tmp_path: Path) -> None
     """After a restart of the agent too; another repository is another matter."""
     bring(records(tmp_path), MINE)
     found = records(tmp_path)
-    assert found.may_use(NAME, ID, [YOURS, MINE])
-    assert not found.may_use(NAME, ID, [YOURS])
-    assert not found.may_use(NAME, ID, [])
-    assert not found.may_use(OTHER, ID, [MINE])
+    assert found.may_use(NAME, ID, [YOURS, MINE], [NAME])
+    assert not found.may_use(NAME, ID, [YOURS], [NAME])
+    assert not found.may_use(NAME, ID, [], [NAME])
+    assert not found.may_use(OTHER, ID, [MINE], [NAME, OTHER])
 
 
 def test_what_was_pulled_without_is_for_everybody(tmp_path: Path) -> None:
@@ -51,17 +53,17 @@ def test_what_was_pulled_without_is_for_everybody(tmp_path: Path) -> None:
     bring(found, MINE)
     bring(found, None)
     bring(found, YOURS)
-    assert found.may_use(NAME, ID, [])
+    assert found.may_use(NAME, ID, [], [NAME])
 
 
 def test_preloaded_images_and_pulls_that_a_crash_ended(tmp_path: Path) -> None:
     """Without a record an image is preloaded; one whose pull began counts as pulled until the pull has failed."""
     found = records(tmp_path)
-    assert found.may_use(NAME, ID, [])
+    assert found.may_use(NAME, ID, [], [NAME])
     pull = found.begin(NAME)
-    assert not records(tmp_path).may_use(NAME, ID, [])
+    assert not records(tmp_path).may_use(NAME, ID, [], [NAME])
     found.failed(pull)
-    assert found.may_use(NAME, ID, [])
+    assert found.may_use(NAME, ID, [], [NAME])
 
 
 def test_pulls_of_agents_that_share_the_directory(tmp_path: Path) -> None:
@@ -69,11 +71,11 @@ def test_pulls_of_agents_that_share_the_directory(tmp_path: Path) -> None:
     mine, yours = records(tmp_path), records(tmp_path)
     pull, other = mine.begin(NAME), yours.begin(NAME)
     yours.failed(other)
-    assert not yours.may_use(NAME, ID, [])
+    assert not yours.may_use(NAME, ID, [], [NAME])
     crashed = yours.begin(NAME)
     os.close(crashed.lock)
     mine.failed(pull)
-    assert not mine.may_use(NAME, ID, [])
+    assert not mine.may_use(NAME, ID, [], [NAME])
     bring(mine, MINE)
     assert list((tmp_path / "image_manager/pulling").iterdir()) == []
     running = yours.begin(NAME)
@@ -88,33 +90,54 @@ def test_what_is_left_of_pulls_has_an_end(tmp_path: Path) -> None:
     for _ in range(3):
         found.unknown(found.begin(NAME))
     assert len(list((tmp_path / "image_manager/pulling").iterdir())) == 1
-    assert not found.may_use(NAME, ID, [])
+    assert not found.may_use(NAME, ID, [], [NAME])
 
 
 def test_a_pull_that_brought_nothing_is_forgotten(tmp_path: Path) -> None:
-    """As long as something of the repository is here, or the pull may go on, it counts."""
+    """As long as something is here under its name, or the pull may go on, it counts."""
     found, later = records(tmp_path), time.time() + LEFT_S + 1
     found.unknown(found.begin(NAME))
     found.unknown(found.begin(OTHER))
     running = found.begin(NAME)
     found.prune([], time.time() + LEFT_S - 60)
-    found.prune([reference.parse("r.example/team/app:2"), reference.parse("r.example/other/app:1")], later)
-    assert not found.may_use(NAME, ID, [])
-    assert not found.may_use(OTHER, ID, [])
-    found.prune([reference.parse("r.example/other/app:2")], later)
-    assert not found.may_use(OTHER, ID, [])
+    found.prune([NAME, OTHER], later)
+    assert not found.may_use(NAME, ID, [], [NAME])
+    assert not found.may_use(OTHER, ID, [], [OTHER])
+    found.prune([TAG, OTHER], later)
+    assert not found.may_use(OTHER, ID, [], [OTHER])
     assert list((tmp_path / "image_manager/pulling").glob("*.left"))[1:] == []
     assert running.path.exists()
     found.failed(running)
-    assert found.may_use(NAME, ID, [])
+    assert found.may_use(NAME, ID, [], [NAME])
 
 
 def test_an_image_that_was_removed_is_forgotten(tmp_path: Path) -> None:
     found = records(tmp_path)
     bring(found, MINE)
-    found.forget(ID)
-    found.forget(ID)
-    assert found.may_use(NAME, ID, [])
+    forgetting = [found.removing(ID), found.removing(ID)]
+    for forget in forgetting:
+        forget()
+    assert found.may_use(NAME, ID, [], [NAME])
+
+
+def test_what_a_pull_may_have_brought_stays_in_doubt_when_its_name_leads_elsewhere(tmp_path: Path) -> None:
+    """Under its digest: the next pull of the name brought another image."""
+    found, digest = records(tmp_path), reference.parse(DIGEST)
+    found.unknown(found.begin(NAME))
+    found.succeeded(found.begin(NAME, ID, [NAME, digest]), ["sha256:2"], None)
+    assert not found.may_use(digest, ID, [MINE], [digest])
+    assert found.may_use(NAME, "sha256:2", [], [NAME])
+    found.unknown(found.begin(NAME, "sha256:2", [NAME]))
+    assert found.may_use(NAME, "sha256:2", [], [NAME])
+
+
+def test_what_another_agent_pulls_now_is_not_preloaded(tmp_path: Path) -> None:
+    """The next pull of the name sees the image, and does not take it for one that was there before."""
+    found = records(tmp_path)
+    first = found.begin(NAME)
+    found.unknown(found.begin(NAME, ID, [NAME]))
+    found.failed(first)
+    assert not found.may_use(NAME, ID, [], [NAME])
 
 
 def test_a_record_that_cannot_be_removed_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -124,7 +147,7 @@ def test_a_record_that_cannot_be_removed_stays(tmp_path: Path, caplog: pytest.Lo
 
     async def forget() -> None:
         async with talking(tmp_path / "s") as client:
-            Images(client, records=records(tmp_path)).forget(ID)
+            Images(client, records=records(tmp_path)).removing(ID)()
 
     run(forget())
     assert place.is_dir()
@@ -137,7 +160,7 @@ def test_a_record_that_cannot_be_read_lets_nobody_in(tmp_path: Path, content: by
     bring(found, None)
     (record,) = (tmp_path / "image_manager/pulled").iterdir()
     record.write_bytes(content)
-    assert not found.may_use(NAME, ID, [])
+    assert not found.may_use(NAME, ID, [], [NAME])
 
 
 def test_no_password_is_on_the_disk(tmp_path: Path) -> None:
@@ -147,13 +170,13 @@ def test_no_password_is_on_the_disk(tmp_path: Path) -> None:
         bring(found, Credentials(username="me", password=f"password-{number}"))
     (record,) = (tmp_path / "image_manager/pulled").iterdir()
     assert b"password" not in record.read_bytes()
-    assert not found.may_use(NAME, ID, [Credentials(username="me", password="password-0")])
-    assert found.may_use(NAME, ID, [Credentials(username="me", password="password-1")])
+    assert not found.may_use(NAME, ID, [Credentials(username="me", password="password-0")], [NAME])
+    assert found.may_use(NAME, ID, [Credentials(username="me", password="password-1")], [NAME])
     other = PullRecords(tmp_path / "elsewhere", Verification())
     bring(other, MINE)
     (copied,) = (tmp_path / "elsewhere/pulled").iterdir()
     record.write_bytes(copied.read_bytes())
-    assert not found.may_use(NAME, ID, [MINE])
+    assert not found.may_use(NAME, ID, [MINE], [NAME])
 
 
 @pytest.mark.parametrize(
@@ -171,9 +194,9 @@ def test_no_password_is_on_the_disk(tmp_path: Path) -> None:
 def test_policies(tmp_path: Path, policy: Policy, allowed: tuple[str, ...], preloaded: bool, pulled: bool) -> None:
     """Of an image that a pod has no credentials for: may it be used if it was preloaded, and if somebody pulled it."""
     found = records(tmp_path, policy, *allowed)
-    assert found.may_use(NAME, ID, []) is preloaded
+    assert found.may_use(NAME, ID, [], [NAME]) is preloaded
     bring(found, MINE)
-    assert found.may_use(NAME, ID, []) is pulled
+    assert found.may_use(NAME, ID, [], [NAME]) is pulled
 
 
 def test_a_pod_without_the_secret_must_ask_the_registry(tmp_path: Path) -> None:
@@ -236,7 +259,8 @@ class Half:
     async def status(self, _: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
         if self.lost:
             raise Unavailable("going down")
-        return api_pb2.ImageStatusResponse(image=api_pb2.Image(id=ID, size=1) if self.here.is_set() else None)
+        image = api_pb2.Image(id=ID, size=1, repo_tags=[str(NAME)], repo_digests=[DIGEST])
+        return api_pb2.ImageStatusResponse(image=image if self.here.is_set() else None)
 
 
 async def outcome(images: Images, policy: str, *given: Credentials, name: str = str(NAME)) -> str:
@@ -247,9 +271,6 @@ async def outcome(images: Images, policy: str, *given: Credentials, name: str = 
         return (await images.ensure(Wanted(image=name, policy=policy), pod)).ref
     except PullFailed as failure:
         return failure.waiting
-
-
-DIGEST = f"{NAME.name}@sha256:{'1' * 64}"
 
 
 def half(tmp_path: Path, body: Callable[[Half, Images], Coroutine[Any, Any, list[str]]]) -> list[str]:
@@ -273,12 +294,13 @@ def test_a_pull_that_fails_says_nothing_of_another_of_the_same_name(tmp_path: Pa
                 await outcome(images, "Always"),
                 await outcome(images, "Never"),
                 await outcome(images, "Never", name=DIGEST),
+                await outcome(images, "Never", name=ID),
             ]
             runtime.answer.set()
         return [*found, await pulling, await outcome(images, "Never"), await outcome(images, "Never", MINE)]
 
     never = "ErrImageNeverPull"
-    assert half(tmp_path, body) == ["ErrImagePull", never, never, ID, never, ID]
+    assert half(tmp_path, body) == ["ErrImagePull", never, never, never, ID, never, ID]
     assert list((tmp_path / "image_manager/pulling").iterdir()) == []
 
 
@@ -300,6 +322,7 @@ def test_a_pull_of_which_nothing_was_heard_may_have_brought_an_image(tmp_path: P
         return [
             await outcome(images, "Never"),
             await outcome(images, "Never", name=DIGEST),
+            await outcome(images, "Never", name=ID),
             await outcome(images, "Always"),
             await outcome(images, "Never"),
             # That of a pod whose last pull failed waits.
@@ -309,5 +332,60 @@ def test_a_pull_of_which_nothing_was_heard_may_have_brought_an_image(tmp_path: P
         ]
 
     never = "ErrImageNeverPull"
-    assert half(tmp_path, body) == [never, never, "ErrImagePull", never, ID, ID, never]
+    assert half(tmp_path, body) == [never, never, never, "ErrImagePull", never, ID, ID, never]
     assert list((tmp_path / "image_manager/pulling").iterdir()) == []
+
+
+class Stocked:
+    """A runtime with one image that was loaded by hand, whose pulls have no end."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+
+    async def pull(self, _: api_pb2.PullImageRequest) -> api_pb2.PullImageResponse:
+        self.asked.set()
+        never: asyncio.Future[api_pb2.PullImageResponse] = asyncio.get_running_loop().create_future()
+        return await never
+
+    async def status(self, request: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        image = api_pb2.Image(id=ID, size=1, repo_tags=[str(NAME)], repo_digests=[DIGEST])
+        here = request.image.image in (ID, str(NAME), DIGEST)
+        return api_pb2.ImageStatusResponse(image=image if here else None)
+
+
+@pytest.mark.parametrize("name", [f"{NAME.name}:2", str(NAME), DIGEST])
+def test_a_pull_without_an_end_takes_no_preloaded_image_away(tmp_path: Path, name: str) -> None:
+    """Nor one that was given up, whoever asked for it: another tag of the repository, or the image itself."""
+
+    async def work() -> list[str]:
+        runtime = Stocked()
+        async with talking(tmp_path / "s", images={"PullImage": runtime.pull, "ImageStatus": runtime.status}) as client:
+            images = Images(client, records=records(tmp_path))
+            found = []
+            for _ in range(2):
+                pulling = asyncio.create_task(outcome(images, "Always", name=name))
+                await runtime.asked.wait()
+                found += [await outcome(images, "Never"), await outcome(images, "Never", name=DIGEST)]
+                pulling.cancel()
+                await asyncio.wait([pulling])
+                runtime.asked.clear()
+                found.append(await outcome(images, "Never"))
+            return found
+
+    assert run(work()) == [ID] * 6
+
+
+@pytest.mark.parametrize("image", [ID, "sha256:1111"])
+def test_an_image_by_its_id_is_of_no_repository_of_the_list(tmp_path: Path, image: str) -> None:
+    """As a name it has a repository, docker.io/library/sha256, which says nothing of where the image is from."""
+
+    async def status(_: api_pb2.ImageStatusRequest) -> api_pb2.ImageStatusResponse:
+        return api_pb2.ImageStatusResponse(image=api_pb2.Image(id=ID, size=1, repo_tags=[str(NAME)]))
+
+    async def work() -> list[str]:
+        async with talking(tmp_path / "s", images={"ImageStatus": status}) as client:
+            found = records(tmp_path, "NeverVerifyAllowlistedImages", "docker.io/library/*", "r.example/other/*")
+            images = Images(client, records=found)
+            return [await outcome(images, "Never", name=image), await outcome(images, "Never")]
+
+    assert run(work()) == ["ErrImageNeverPull"] * 2

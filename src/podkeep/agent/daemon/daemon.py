@@ -304,7 +304,7 @@ class _Agent:
                 pulling=lambda: node.images.wanted,
                 volumes=node.gates.enabled(IMAGE_VOLUME),
                 handler=node.runtime_classes.handler_of_running,
-                forget=node.images.forget,
+                removing=node.images.removing,
                 prune=node.images.prune,
             ),
             report=self._reports.of_node,

@@ -98,8 +98,8 @@ class ImageUsers(FrozenStruct, kw_only=True):
     """Who needs images: all pods that the node has, in whatever state, and names of images that are had just now.
 
     ``volumes`` says whether images of volumes count (feature gate ImageVolume); those that containers have mounted
-    always do. ``forget`` is told of each image that was removed, and ``prune`` of the names of all that are there at
-    each look; both on a thread.
+    always do. ``removing`` is told of each image before it is removed, and what it returns is called afterwards;
+    ``prune`` is told the names of all that are there at each look. All of them are called on a thread.
     """
 
     pods: Callable[[], Iterable[Pod]]
@@ -107,7 +107,7 @@ class ImageUsers(FrozenStruct, kw_only=True):
     volumes: bool = True
     handler: Callable[[Pod], str] = lambda pod: pod.spec.runtime_class_name or ""
     """Returns the runtime handler of a pod."""
-    forget: Callable[[str], None] = lambda _: None
+    removing: Callable[[str], Callable[[], None]] = lambda _: lambda: None
     prune: Callable[[Iterable[str]], None] = lambda _: None
 
     def wanted(self) -> set[tuple[str, str]]:
@@ -356,9 +356,10 @@ class ImageGarbage:
             return False
         spec = api_pb2.ImageSpec(image=image.id, runtime_handler=image.handler)
         log.info("removing image %s, %d bytes", image.id, image.size)
+        removed = await asyncio.to_thread(self._users.removing, image.id)
         await self._client.images.RemoveImage(api_pb2.RemoveImageRequest(image=spec))
         self._records.pop((image.id, image.handler), None)
-        await asyncio.to_thread(self._users.forget, image.id)
+        await asyncio.to_thread(removed)
         self._metrics.add(IMAGES_COLLECTED, reason)
         return True
 

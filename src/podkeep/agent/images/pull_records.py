@@ -10,8 +10,13 @@ was not pulled by an agent: it is preloaded.
 Each pull has a file of its own, with a lock as long as it is under way, for there may be several of one name: what one
 of them fails with says nothing of the others. It goes when the pull has failed or what it brought is noted. It stays if
 the agent crashed, or never heard how the pull ended, as ``left``: until an image of that name is pulled, what is here
-of its repository, by whatever tag or digest, may be what that pull brought. If nothing of the repository is here when
-all images are looked at, a day later or more, it brought nothing.
+under the name may be what that pull brought, by whatever other tag, digest or ID a pod asks for it. If nothing is here
+under the name when all images are looked at, a day later or more, it brought nothing.
+
+The file says which image had the name before, if that was preloaded: it stays so, or whoever may run a pod could take
+it away from all others by pulls that have no end. Other images of the repository are no matter of that pull. What a
+pull that was left may have brought stays in doubt under its digest when the next pull of the name begins, as that may
+have the name lead elsewhere.
 
 Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
 that may not be relied on. Blocking; several agents may share the directory.
@@ -26,7 +31,7 @@ import logging
 import os
 import secrets
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -73,12 +78,16 @@ class Verification(FrozenStruct, kw_only=True):
     policy: Policy = "NeverVerifyPreloadedImages"
     allowed: tuple[str, ...] = ()
 
-    def applies(self, repository: str, *, pulled: bool) -> bool:
-        """Return whether access to an image must be known; ``pulled``: an agent of this node pulled it."""
+    def applies(self, repository: str | None, *, pulled: bool) -> bool:
+        """Return whether access to an image must be known.
+
+        :param repository: that it is from; None if that is not known.
+        :param pulled: whether an agent of this node pulled it.
+        """
         if self.policy == "NeverVerifyPreloadedImages":
             return pulled
         if self.policy == "NeverVerifyAllowlistedImages":
-            return not any(_is_below(repository, pattern) for pattern in self.allowed)
+            return repository is None or not any(_is_below(repository, pattern) for pattern in self.allowed)
         return self.policy == "AlwaysVerify"
 
 
@@ -104,41 +113,63 @@ class PullRecords:
         self._key = b""
         self._writing = threading.Lock()
 
-    def may_use(self, name: Reference, image: str, credentials: Iterable[Credentials]) -> bool:
+    def may_use(
+        self, name: Reference, image: str, credentials: Iterable[Credentials], names: Collection[Reference]
+    ) -> bool:
         """Return whether a pod may use ``image``, an ID, that is here under ``name``, without asking the registry.
 
         :param credentials: those of the pod for the name.
+        :param names: all that the image has. An ID can be read as a name, too, and then is none of them.
         """
         # In this order: of a pull that ends meanwhile, the record is there before its file goes.
-        pulling = any(self._begun(_hashed(name.name)))
+        in_doubt = bool(self._doubts(image, (name, *names)))
         record = self._read(image)
-        pulled = pulling or record is not None
-        if not self._verification.applies(name.name, pulled=pulled):
+        known = name.name if any(name.name == other.name for other in names) else None
+        if not self._verification.applies(known, pulled=in_doubt or record is not None):
             return True
         access = None if record is None else record.repositories.get(name.name)
         if access is None:
             return False
         return access.everybody or any(self._hash(item) in access.credentials for item in credentials)
 
-    def begin(self, name: Reference) -> Pull:
+    def _doubts(self, image: str, names: Iterable[Reference]) -> list[Path]:
+        """Return the files of pulls of one of its names that may have brought an image, as far as is known."""
+        markers = {_marker(name) for name in names}
+        return [path for path in self._begun() if _marker_in(path) in markers and _before(path) != image]
+
+    def begin(self, name: Reference, image: str = "", names: Collection[Reference] = ()) -> Pull:
         """Note that a pull begins; the caller ends it.
 
+        :param image: the ID of what is here under the name now, if there is something, with all its ``names``.
         :raises OSError: if that cannot be noted; then nothing may be pulled.
         """
         self._make()
-        while True:
-            path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
-            lock = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                # Who looks for files of crashed agents may have taken it for one, before it was locked.
-                if os.fstat(lock).st_nlink:
-                    return Pull(name=name, path=path, lock=lock)
-            except BaseException:
-                os.close(lock)
-                path.unlink(missing_ok=True)
-                raise
+        doubts = self._doubts(image, (name, *names)) if image else []
+        preloaded = ""
+        if image and self._read(image) is None:
+            if not doubts:
+                preloaded = image
+            elif not all(map(lockfile.is_held, doubts)):
+                self._keep_in_doubt(names)
+        path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
+        new = self._pulling / f".{path.name}"
+        lock = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            # Under its name it is locked and whole: else it could be taken for one that a crashed agent left.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.write(lock, preloaded.encode())
+            new.rename(path)
+        except BaseException:
             os.close(lock)
+            new.unlink(missing_ok=True)
+            raise
+        return Pull(name=name, path=path, lock=lock)
+
+    def _keep_in_doubt(self, names: Iterable[Reference]) -> None:
+        """Keep an image in doubt by its digests, which lead nowhere else."""
+        for name in names:
+            if name.digest is not None:
+                (self._pulling / f"{_marker(name)}.{_LEFT}").write_bytes(b"")
 
     def failed(self, pull: Pull) -> None:
         """Note that a pull came to nothing."""
@@ -153,11 +184,14 @@ class PullRecords:
             pull.path.replace(self._pulling / f"{_marker(pull.name)}.{_LEFT}")
         os.close(pull.lock)
 
-    def succeeded(self, pull: Pull, images: Iterable[str], credentials: Credentials | None) -> None:
+    def succeeded(
+        self, pull: Pull, images: Iterable[str], credentials: Credentials | None, names: Iterable[Reference] = ()
+    ) -> None:
         """Note that a pull brought an image.
 
         :param images: its ID, and what else the runtime calls it.
         :param credentials: with which the registry gave it; None: with none of a pod's own.
+        :param names: that it has now.
         :raises OSError: if that cannot be noted; then it is not known what came of the pull.
         """
         try:
@@ -169,8 +203,9 @@ class PullRecords:
             # preloaded.
             self.unknown(pull)
             raise
-        for path in self._begun(_marker(pull.name)):
-            if not lockfile.is_held(path):  # it ended without a word
+        over = {_marker(name) for name in (pull.name, *names) if name == pull.name or name.digest}
+        for path in self._begun():
+            if _marker_in(path) in over and not lockfile.is_held(path):  # it ended without a word
                 path.unlink(missing_ok=True)
         self.failed(pull)
 
@@ -187,17 +222,27 @@ class PullRecords:
                 access.credentials = access.credentials[-MOST_CREDENTIALS:]
             atomicfile.write(self._pulled / _hashed(image), msgspec.json.encode(record))
 
-    def _begun(self, marker: str = "") -> list[Path]:
-        """Return the files of pulls whose names start with a marker."""
-        start = f"{marker}." if marker else ""
+    def _begun(self) -> list[Path]:
+        """Return the files of pulls."""
         try:
-            return [self._pulling / name for name in os.listdir(self._pulling) if name.startswith(start)]
+            return [self._pulling / name for name in os.listdir(self._pulling)]
         except FileNotFoundError:
             return []
 
-    def forget(self, image: str) -> None:
-        with suppress(FileNotFoundError):
-            (self._pulled / _hashed(image)).unlink()
+    def removing(self, image: str) -> Callable[[], None]:
+        """Note that an image is about to be removed; return what forgets it when it was.
+
+        What a pull that ended meanwhile has noted stays: it brought the image once more.
+        """
+        path = self._pulled / _hashed(image)
+        before = _identity(path)
+
+        def forget() -> None:
+            with self._writing:
+                if before is not None and _identity(path) == before:
+                    path.unlink(missing_ok=True)
+
+        return forget
 
     def prune(self, names: Iterable[Reference], now: float) -> None:
         """Forget the pulls that brought nothing, though nobody heard so.
@@ -207,9 +252,9 @@ class PullRecords:
         """
         over = [path for path in self._begun() if _age(path, now) > LEFT_S and not lockfile.is_held(path)]
         if over:
-            here = {_hashed(name.name) for name in names}
+            here = {_marker(name) for name in names}
             for path in over:
-                if path.name.partition(".")[0] not in here:
+                if _marker_in(path) not in here:
                     path.unlink(missing_ok=True)
 
     def _make(self) -> None:
@@ -250,6 +295,15 @@ class PullRecords:
         return path.read_bytes()
 
 
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what is another one for each time that a file is written; None if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
 def _age(path: Path, now: float) -> float:
     """Return seconds since a file was made or got its name; 0 if it has gone."""
     try:
@@ -260,6 +314,19 @@ def _age(path: Path, now: float) -> float:
 
 def _marker(name: Reference) -> str:
     return f"{_hashed(name.name)}.{_hashed(str(name))}"
+
+
+def _marker_in(pull: Path) -> str:
+    return pull.name.rpartition(".")[0]
+
+
+def _before(pull: Path) -> str:
+    """Return the preloaded image that had the name of a pull when that began; nothing if there was none, or if the pull
+    has ended meanwhile."""
+    try:
+        return pull.read_bytes().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
 
 
 def _hashed(text: str) -> str:

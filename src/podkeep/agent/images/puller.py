@@ -66,11 +66,13 @@ _FINAL = (DeadlineExceeded, InvalidArgument, RegistryUnavailable, ResourceExhaus
 
 
 class LocalImage(FrozenStruct, kw_only=True):
-    """An image the runtime has: what to call it in requests, and the user it runs as. ``size`` in bytes."""
+    """An image the runtime has: what to call it in requests, the user it runs as, and all its names. ``size`` in
+    bytes."""
 
     ref: str
     user: ImageUser
     size: int = 0
+    names: tuple[str, ...] = ()
 
 
 class Wanted(FrozenStruct, kw_only=True):
@@ -111,12 +113,13 @@ class PullLimits(FrozenStruct, kw_only=True):
 
 @dataclass(kw_only=True)
 class _Recorded:
-    """What a pull brought, and with which of the pod's credentials; None: with none of them.
+    """What a pull brought, by IDs and ``names``, and with which of the pod's credentials; None: with none of them.
 
     ``unknown``: the runtime may have an image of which it did not say so.
     """
 
     images: tuple[str, ...] = ()
+    names: tuple[Reference, ...] = ()
     credentials: Credentials | None = None
     unknown: bool = False
 
@@ -128,9 +131,13 @@ class Plugins(Protocol):
         """Return those for ``host/repository``, in the order in which to try them; nothing if none has any."""
 
 
-async def _begun(records: PullRecords, name: Reference) -> Pull:
-    """Note that a pull begins; a caller that is cancelled meanwhile leaves no file of it."""
-    beginning = asyncio.ensure_future(asyncio.to_thread(records.begin, name))
+async def _begun(records: PullRecords, name: Reference, here: LocalImage | None) -> Pull:
+    """Note that a pull begins; a caller that is cancelled meanwhile leaves no file of it.
+
+    :param here: what the name leads to now.
+    """
+    image, names = ("", ()) if here is None else (here.ref, tuple(_references(here.names)))
+    beginning = asyncio.ensure_future(asyncio.to_thread(records.begin, name, image, names))
     try:
         await finished(beginning)
     except asyncio.CancelledError:
@@ -179,11 +186,18 @@ class Images:
         """Names of images that somebody is having now: looked for, waiting for a pull, or pulled."""
         return frozenset(self._wanted)
 
-    def forget(self, image: str) -> None:
-        """Forget who may use an image, an ID, that was removed; blocks."""
+    def removing(self, image: str) -> Callable[[], None]:
+        """Return what forgets who may use an image, an ID, once it was removed; call this before. Both block."""
+        forget = None
         with _kept_if_it_fails():
-            if self._records is not None:
-                self._records.forget(image)
+            forget = self._records.removing(image) if self._records is not None else None
+
+        def forget_it() -> None:
+            with _kept_if_it_fails():
+                if forget is not None:
+                    forget()
+
+        return forget_it
 
     def prune(self, names: Iterable[str]) -> None:
         """Forget pulls that brought nothing; blocks.
@@ -242,14 +256,17 @@ class Images:
             plugins = () if self._plugins is None else await self._plugins.credentials(name.name, pod)
             credentials = tuple(dict.fromkeys((*pod.keyring.lookup(name.name), *plugins)))
             # Plugins are asked before a place is taken: one that hangs must not hold up the pulls of others.
-            async with self._slots, self._recorded(name) as record:
+            async with self._slots, self._recorded(name, spec) as record:
                 turn = self._clock()
                 ref, used = await self._try_credentials(spec, pod, (*credentials, None), record)
                 took = self._clock() - turn
                 # PullImage answers with an ID or with a digest of the repository, as the runtime likes (CRI:
                 # image_ref).
                 found = await self._find(api_pb2.ImageSpec(image=ref)) or await self._find(spec)
-                record.images = (ref,) if found is None else (ref, found.ref)
+                if found is None:
+                    record.images = (ref,)
+                else:
+                    record.images, record.names = (ref, found.ref), tuple(_references(found.names))
                 # Credentials of plugins and of the runtime are the node's: what they brought is for every pod of the
                 # node (KEP-2535).
                 record.credentials = used if used in pod.keyring.lookup(name.name) else None
@@ -277,10 +294,11 @@ class Images:
         """Return whether the pod may have an image that is here: it is free for all, or the pod has its credentials."""
         if self._records is None:
             return True
-        return await asyncio.to_thread(self._records.may_use, name, present.ref, pod.keyring.lookup(name.name))
+        names = tuple(_references(present.names))
+        return await asyncio.to_thread(self._records.may_use, name, present.ref, pod.keyring.lookup(name.name), names)
 
     @asynccontextmanager
-    async def _recorded(self, name: Reference) -> AsyncIterator[_Recorded]:
+    async def _recorded(self, name: Reference, spec: api_pb2.ImageSpec) -> AsyncIterator[_Recorded]:
         """Note that a pull begins, and what the caller says came of it.
 
         :raises FailedPrecondition: if nothing can be noted; an image of which it is not known who may use it is worse.
@@ -290,13 +308,13 @@ class Images:
             yield record
             return
         try:
-            pull = await _begun(records, name)
+            pull = await _begun(records, name, await self._find(spec))
             try:
                 yield record
             except BaseException:
                 (records.unknown if record.unknown else records.failed)(pull)
                 raise
-            await asyncio.to_thread(records.succeeded, pull, record.images, record.credentials)
+            await asyncio.to_thread(records.succeeded, pull, record.images, record.credentials, record.names)
         except OSError as error:
             raise FailedPrecondition(f"Failed to record image pull intent for container image: {error}") from error
 
@@ -371,7 +389,8 @@ class Images:
             return None
         uid = answer.image.uid.value if answer.image.HasField("uid") else None
         user = ImageUser(uid=uid, name=answer.image.username)
-        return LocalImage(ref=answer.image.id, user=user, size=answer.image.size)
+        names = (*answer.image.repo_tags, *answer.image.repo_digests)
+        return LocalImage(ref=answer.image.id, user=user, size=answer.image.size, names=names)
 
 
 @contextmanager

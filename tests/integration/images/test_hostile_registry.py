@@ -631,6 +631,23 @@ def test_a_manifest_with_ten_thousand_layers(busybox: Layout, open_store: OpenSt
 INDEX = "application/vnd.oci.image.index.v1+json"
 
 
+def test_what_comes_behind_an_answer_is_not_taken_for_the_next_one(
+    busybox: Layout, certificate: tuple[Path, Path], open_store: OpenStore
+) -> None:
+    """With TLS it has left the socket with the answer, so that nobody sees it there."""
+
+    def decide(path: str, _: Mapping[str, str]) -> Answer | None:
+        if "/manifests/" not in path:
+            return None
+        data = busybox.blob(busybox.manifest_digest)
+        headers = {"Content-Type": json.loads(data)["mediaType"]}
+        return Answer(body=data + b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n", declared=len(data), headers=headers)
+
+    with HostileRegistry(busybox, decide, tls=(*certificate, None)) as registry:
+        store = open_store(registries={registry.host: RegistryConfig(ca_file=str(certificate[0]))})
+        asyncio.run(store.pull(f"{registry.host}/app:v1"))
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "text"),
     [

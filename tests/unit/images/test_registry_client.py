@@ -325,6 +325,14 @@ def test_whose_certificate_is_checked_and_who_sees_ours() -> None:
     }
 
 
+@pytest.mark.parametrize("home", ["[fd00::1]:443", "[fd00::1]", "[FD00::1]:443"])
+def test_a_registry_by_address_may_name_the_usual_port(home: str) -> None:
+    ours = Tls(ca_file="/ca.pem", cert_file="/cert.pem")
+    client = Client(home, tls={home: ours}, trusted=True, timeout=1.0)
+    url = parse_url("https://[fd00::1]/v2/")
+    assert (client._is_home(url), client._is_configured(url), client._tls_of(url)) == (True, True, ours)
+
+
 def test_a_registry_that_nobody_named_has_nothing_done_by_our_certificate() -> None:
     """Where it leads to has its own, for those who are meant to ask there."""
     ours = Tls(ca_file="/ca.pem", cert_file="/cert.pem", key_file="/key.pem")

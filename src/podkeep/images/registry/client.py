@@ -53,6 +53,12 @@ class Url(msgspec.Struct, frozen=True, kw_only=True):
         host = netloc.bracketed(self.host)
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
 
+    @property
+    def names(self) -> tuple[str, str]:
+        """What its server may be called in names of images and in ``[registries]``: without the usual port, and with
+        any."""
+        return self.netloc, netloc.join(self.host, self.port)
+
     def __str__(self) -> str:
         """Return it for people: without the query, which may hold a signature that opens the door."""
         return f"{self.scheme}://{self.netloc}{self.target.partition('?')[0][:200]}"
@@ -210,11 +216,11 @@ class Client:
         return dialed.connection, dialed.proxied
 
     def _is_home(self, url: Url) -> bool:
-        return self._home in (url.netloc, f"{url.host}:{url.port}")
+        return self._home in url.names
 
     def _is_configured(self, url: Url) -> bool:
         """Return whether the node's configuration names a server, so that its being on this machine is meant."""
-        return not self._tls.keys().isdisjoint({url.netloc, f"{url.host}:{url.port}"})
+        return not self._tls.keys().isdisjoint(url.names)
 
     def close(self) -> None:
         """Close idle connections; the next request makes one."""
@@ -225,7 +231,7 @@ class Client:
             connection.close()
 
     def _tls_of(self, url: Url) -> Tls:
-        for name in (url.netloc, f"{url.host}:{url.port}"):
+        for name in url.names:
             if name in self._tls:
                 found = self._tls[name]
                 # A registry that is not configured must not make us use our certificate elsewhere.

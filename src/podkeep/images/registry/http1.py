@@ -268,6 +268,10 @@ class Connection:
 
     def dropped(self) -> bool:
         """Return whether an idle connection is of no use any more: closed, or with something nobody asked for."""
+        # What TLS has decrypted has left the socket.
+        pending = getattr(self._sock, "pending", None)
+        if pending is not None and pending():
+            return True
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         return bool(poll.poll(0))

@@ -18,6 +18,7 @@ from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
 from podkeep.base.errors import PermissionDenied, Unavailable
 from podkeep.base.registries import reference
 from podkeep.base.registries.docker_config import Credentials, Keyring
+from podkeep.base.registries.reference import Reference
 from podkeep.cri.v1 import api_pb2
 from unit.cri.cri_endpoint import run, talking
 
@@ -129,6 +130,39 @@ def test_what_a_pull_may_have_brought_stays_in_doubt_when_its_name_leads_elsewhe
     assert found.may_use(NAME, "sha256:2", [], [NAME])
     found.unknown(found.begin(NAME, "sha256:2", [NAME]))
     assert found.may_use(NAME, "sha256:2", [], [NAME])
+
+
+@pytest.mark.parametrize("before", [NAME, OTHER, reference.parse(f"{OTHER.name}@sha256:{'1' * 64}")])
+@pytest.mark.parametrize("pulled", [NAME, TAG])
+def test_a_preloaded_image_stays_so_whoever_pulls_it(tmp_path: Path, before: Reference, pulled: Reference) -> None:
+    """With credentials that others do not have, under its own name, another tag, or from a repository of their own."""
+    found, digest = records(tmp_path), reference.parse(DIGEST)
+    pull = found.begin(pulled, *((ID, [before]) if before == pulled else ()))
+    found.succeeded(pull, [ID], MINE, [before, pulled, digest])
+    assert found.may_use(before, ID, [], [before, pulled, digest])
+    running = found.begin(before, ID, [before, pulled, digest])
+    assert found.may_use(before, ID, [], [before, pulled, digest])
+    found.unknown(running)
+    assert found.may_use(before, ID, [], [before, pulled, digest])
+    assert not records(tmp_path, "AlwaysVerify").may_use(before, ID, [], [before, pulled, digest])
+
+
+@pytest.mark.parametrize("how", ["running", "left", "noted"])
+def test_what_two_pulls_bring_is_not_preloaded(tmp_path: Path, how: str) -> None:
+    """Nor is it by the name and the digest of the one that brought it first."""
+    found, digest = records(tmp_path), reference.parse(f"{OTHER.name}@sha256:{'1' * 64}")
+    names = [NAME, reference.parse(DIGEST), OTHER, digest]
+    first, second = found.begin(NAME), found.begin(OTHER)
+    if how == "left":
+        found.unknown(first)
+    elif how == "noted":
+        found.succeeded(first, [ID], MINE, names[:2])
+    found.succeeded(second, [ID], YOURS, names)
+    if how == "running":
+        found.succeeded(first, [ID], MINE, names)
+    assert not found.may_use(NAME, ID, [], names)
+    assert not found.may_use(OTHER, ID, [MINE], names)
+    assert found.may_use(OTHER, ID, [YOURS], names)
 
 
 def test_what_another_agent_pulls_now_is_not_preloaded(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ under the name when all images are looked at, a day later or more, it brought no
 The file says which image had the name before, if that was preloaded: it stays so, or whoever may run a pod could take
 it away from all others by pulls that have no end. Other images of the repository are no matter of that pull. What a
 pull that was left may have brought stays in doubt under its digest when the next pull of the name begins, as that may
-have the name lead elsewhere.
+have the name lead elsewhere. An image that was preloaded stays so, too, when an agent pulls it under whatever name.
 
 Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
 that may not be relied on. Blocking; several agents may share the directory.
@@ -63,9 +63,10 @@ class _Access(msgspec.Struct, kw_only=True):
 
 
 class _Record(msgspec.Struct, kw_only=True):
-    """What is known of one image."""
+    """What is known of one image; ``preloaded``: it was here before an agent pulled it."""
 
     image: str
+    preloaded: bool = False
     repositories: dict[str, _Access] = {}
 
 
@@ -92,11 +93,15 @@ class Verification(FrozenStruct, kw_only=True):
 
 
 class Pull(FrozenStruct, kw_only=True):
-    """One pull that has begun: its file, and a descriptor of it with the lock. Ended once, in one of three ways."""
+    """One pull that has begun: its file, and a descriptor of it with the lock. Ended once, in one of three ways.
+
+    ``before`` is the preloaded image that had the name.
+    """
 
     name: Reference
     path: Path
     lock: int
+    before: str
 
 
 def _is_below(repository: str, pattern: str) -> bool:
@@ -125,7 +130,8 @@ class PullRecords:
         in_doubt = bool(self._doubts(image, (name, *names)))
         record = self._read(image)
         known = name.name if any(name.name == other.name for other in names) else None
-        if not self._verification.applies(known, pulled=in_doubt or record is not None):
+        pulled = in_doubt if record is None else not record.preloaded
+        if not self._verification.applies(known, pulled=pulled):
             return True
         access = None if record is None else record.repositories.get(name.name)
         if access is None:
@@ -145,10 +151,10 @@ class PullRecords:
         """
         self._make()
         doubts = self._doubts(image, (name, *names)) if image else []
-        preloaded = ""
+        before = ""
         if image and self._read(image) is None:
             if not doubts:
-                preloaded = image
+                before = image
             elif not all(map(lockfile.is_held, doubts)):
                 self._keep_in_doubt(names)
         path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
@@ -157,13 +163,13 @@ class PullRecords:
         try:
             # Under its name it is locked and whole: else it could be taken for one that a crashed agent left.
             fcntl.flock(lock, fcntl.LOCK_EX)
-            os.write(lock, preloaded.encode())
+            os.write(lock, before.encode())
             new.rename(path)
         except BaseException:
             os.close(lock)
             new.unlink(missing_ok=True)
             raise
-        return Pull(name=name, path=path, lock=lock)
+        return Pull(name=name, path=path, lock=lock, before=before)
 
     def _keep_in_doubt(self, names: Iterable[Reference]) -> None:
         """Keep an image in doubt by its digests, which lead nowhere else."""
@@ -194,24 +200,38 @@ class PullRecords:
         :param names: that it has now.
         :raises OSError: if that cannot be noted; then it is not known what came of the pull.
         """
+        found, known_as = tuple(dict.fromkeys(images)), tuple(names)
         try:
             self._make()
-            for image in dict.fromkeys(images):
-                self._note(pull.name, image, credentials)
+            preloaded = self._was_preloaded(pull, found, known_as)
+            for image in found:
+                self._note(pull.name, image, credentials, preloaded=preloaded)
         except BaseException:
             # The image is here and nothing says who may use it: the file that stays keeps it from being taken for
             # preloaded.
             self.unknown(pull)
             raise
-        over = {_marker(name) for name in (pull.name, *names) if name == pull.name or name.digest}
+        over = {_marker(name) for name in (pull.name, *known_as) if name == pull.name or name.digest}
         for path in self._begun():
             if _marker_in(path) in over and not lockfile.is_held(path):  # it ended without a word
                 path.unlink(missing_ok=True)
         self.failed(pull)
 
-    def _note(self, name: Reference, image: str, credentials: Credentials | None) -> None:
+    def _was_preloaded(self, pull: Pull, images: Collection[str], names: Iterable[Reference]) -> bool:
+        """Return whether an image without a record was here before a pull brought it: it has names that are not this
+        pull's, nor those of another one that may have brought it. Of its own repository a pull gives it a digest, too.
+        """
+        others = [name for name in names if name != pull.name]
+        earlier = any(not (name.digest and name.name == pull.name.name) for name in others)
+        markers = {_marker(name) for name in (pull.name, *others)}
+        in_doubt = any(
+            path != pull.path and _marker_in(path) in markers and _before(path) not in images for path in self._begun()
+        )
+        return not in_doubt and (earlier or pull.before in images)
+
+    def _note(self, name: Reference, image: str, credentials: Credentials | None, *, preloaded: bool) -> None:
         with self._writing:
-            record = self._read(image) or _Record(image=image)
+            record = self._read(image) or _Record(image=image, preloaded=preloaded)
             access = record.repositories.setdefault(name.name, _Access())
             if credentials is None:
                 # Once a registry gave it to everybody, no list of credentials says more.

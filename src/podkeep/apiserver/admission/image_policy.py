@@ -60,6 +60,8 @@ class ImagePolicy(AdmitAll):
             raise forbidden(target.resource.plural, target.resource.group, target.name, why)
 
     def _allows(self, image: str) -> bool:
+        if reference.is_id(image):
+            return False  # it may be any image that a node has
         try:
             parsed = reference.parse(image)
         except InvalidArgument:

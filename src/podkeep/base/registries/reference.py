@@ -81,6 +81,14 @@ def is_host(text: str) -> bool:
     return _HOST.fullmatch(text) is not None
 
 
+def is_id(text: str) -> bool:
+    """Return whether runtimes take ``text`` for the ID of an image that is here, or for the beginning of one.
+
+    It has the form of a name, too: that of a tag of docker.io/library/sha256.
+    """
+    return text.startswith("sha256:")
+
+
 def is_pattern(text: str) -> bool:
     """Return whether ``text`` can match images: ``host[:port][/prefix]``, ``*`` for one part of the host."""
     return is_host(text.partition("/")[0].replace("*", "x")) and "//" not in text

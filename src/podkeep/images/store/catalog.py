@@ -172,7 +172,7 @@ class Catalog:
 
         :raises InvalidArgument: if an ID prefix fits several images.
         """
-        if text.startswith("sha256:"):
+        if reference.is_id(text):
             return self._staying(self.images.get(ImageID(text))) or self._by_prefix(text.removeprefix("sha256:"))
         try:
             found = self.named(str(reference.parse(text)))

@@ -80,6 +80,8 @@ def refusal(value: dict[str, Any], old: dict[str, Any] | None = None, resource: 
 @pytest.mark.parametrize(
     ("image", "allowed"),
     [
+        ("sha256:0123456789ab", False),
+        (f"sha256:{'0' * 64}", False),
         ("busybox", True),
         ("docker.io/library/busybox:1", True),
         ("index.docker.io/busybox", True),

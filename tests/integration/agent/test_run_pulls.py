@@ -264,6 +264,30 @@ def volume_pod(private: Registry, data: Layout, image: str) -> dict[str, Any]:
     return pod(shell(image, "cat /volume/file", volumeMounts=[mount()]), volumes=[image_volume(volume)])
 
 
+@pytest.mark.parametrize("preloaded", [False, True])
+def test_who_has_what_was_pulled_with_a_secret(
+    private_runner: Runner, private: Registry, data: Layout, image: str, preloaded: bool
+) -> None:
+    """Nobody else, by its ID neither; but for an image that was here before, which a copy from elsewhere is, too."""
+    volume, copy = (private.push(data, f"{name}:1", headers=LOGIN) for name in ("team/data", "other/copy"))
+    if preloaded:
+        private_runner.daemon.run("image", "pull", "--creds", "user:secret", volume, check=True)
+
+    def run(name: str, policy: str, *secrets: dict[str, Any]) -> tuple[int, str]:
+        volumes = [image_volume(name, pullPolicy=policy)]
+        document = pod(shell(image, "cat /volume/file", volumeMounts=[mount()]), volumes=volumes)
+        document["spec"]["imagePullSecrets"] = [{"name": "mine"} for _ in secrets]
+        done = private_runner.run(*secrets, document)
+        return done.returncode, done.stdout
+
+    found = (0, "data\n")
+    assert run(copy, "IfNotPresent", pull_secret("mine", private.host)) == found
+    (described,) = json.loads(private_runner.daemon.run("image", "inspect", copy, "-o", "json", check=True).stdout)
+    assert run(copy, "Never", pull_secret("mine", private.host)) == found
+    others = [run(name, "Never") for name in (copy, described["id"])] + ([run(volume, "Never")] if preloaded else [])
+    assert others == [found] * 3 if preloaded else [(1, "")] * 2
+
+
 @pytest.mark.requirement("V29")
 def test_what_the_node_has_is_tried_after_the_pull_secrets(
     own_runner: Runner, private: Registry, volume_pod: dict[str, Any], tmp_path: Path

@@ -107,6 +107,8 @@ class HttpConnection:
         self._is_last = False
         self._account = Account(pool)
         """What is kept of the bodies of its requests."""
+        self._body_reader: asyncio.Task[Any] | None = None
+        """Who waits for a piece of a body: whoever passes it on does so in a task of its own."""
         self._method = ""
         self.is_idle = True
         """Whether no request is being answered: nothing is lost if it ends."""
@@ -247,9 +249,12 @@ class HttpConnection:
                     # Sent only when the handler reads: a client whose request is refused before then sends no body.
                     if self._h11.they_are_waiting_for_100_continue:
                         await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
+                    self._body_reader = asyncio.current_task()
                     data = await self._reader.read(PIECE_BYTES)
                 except OSError as error:
                     raise ClientGone(f"the connection broke: {error}") from error
+                finally:
+                    self._body_reader = None
                 self._h11.receive_data(data)
             elif isinstance(event, h11.Data):
                 await self._account.took(len(event.data))
@@ -387,6 +392,7 @@ class HttpConnection:
         With input unread the kernel would reset the connection, and the client might lose what it has not read.
         """
         async with asyncio.timeout(self._limits.write_timeout):
+            await self._end_reading()
             if not self._input_is_whole():
                 if self._writer.can_write_eof():
                     self._writer.write_eof()
@@ -394,6 +400,13 @@ class HttpConnection:
                     pass
             self._writer.close()
             await self._writer.wait_closed()
+
+    async def _end_reading(self) -> None:
+        """Have nobody wait for the body any more: a server that it is passed on to may answer before its end."""
+        reader = self._body_reader
+        if reader is not None:
+            reader.cancel()
+            await asyncio.wait({reader})
 
     async def _upgrade(self, upgrade: Upgrade, request: Request) -> None:
         # Refuses a body: its bytes would be taken for those of the new protocol.

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import socket
 import struct
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
 
+from podkeep.base.errors import Unavailable
 from podkeep.http.backend import RELAYED_BYTES, Address, Backend
 from podkeep.http.budget import MUCH_BYTES, Pool
 from podkeep.http.connection import Limits
 from podkeep.http.listener import tcp_socket
-from podkeep.http.messages import Request, Upgrade
+from podkeep.http.messages import Refused, Request, Response, Upgrade
 from podkeep.http.server import Server
 from podkeep.http.transport import Transport
 from support.timeout import TIMEOUT_S
@@ -125,3 +127,61 @@ def test_memory_is_given_back_after_many_connections() -> None:
             await until(lambda: not pool.kept)
 
     asyncio.run(work())
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        (b"HTTP/1.1 413 \r\nContent-Length: 5\r\n\r\nlarge", 413),
+        (b"HTTP/1.1 204 \r\n\r\n", 204),
+        (b"", 503),
+        (b"nonsense\r\n\r\n", 503),
+    ],
+    ids=["body", "no body", "end", "no answer"],
+)
+def test_an_answer_that_comes_before_the_end_of_its_request_arrives(
+    caplog: pytest.LogCaptureFixture, said: bytes, status: int
+) -> None:
+    async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+        writer.write_eof()
+        with suppress(OSError):
+            await reader.read()
+        writer.close()
+
+    async def work() -> bytes:
+        behind = await asyncio.start_server(say, "127.0.0.1", 0)
+        address = Address(host="127.0.0.1", port=behind.sockets[0].getsockname()[1])
+
+        async def answer(request: Request) -> Response:
+            backend = await Backend.connect(address)
+            request.at_end.callback(backend.abort)
+            headers = [("Host", "behind"), ("Content-Length", str(request.body.length))]
+            try:
+                await request.while_there(backend.ask("POST", "/", headers, request.body))
+            except Unavailable as error:
+                raise Refused(503, error.message) from error
+            return Response(status=backend.status, body=backend.body())
+
+        front = Server("front", answer, Limits(idle_timeout=TIMEOUT_S))
+        listening = tcp_socket("127.0.0.1", 0)
+        port = listening.getsockname()[1]
+        front.start([listening])
+        async with asyncio.timeout(TIMEOUT_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: front\r\nContent-Length: 1000000\r\n\r\nbegun")
+            head = await reader.readuntil(b"\r\n\r\n")
+            # What was on its way must not reset the connection before the client has read the answer.
+            writer.write(bytes(1000))
+            writer.write_eof()
+            rest = await reader.read()
+            writer.close()
+            await front.close()
+            behind.close()
+        return head + rest
+
+    got = asyncio.run(work())
+    assert got.startswith(b"HTTP/1.1 %d " % status)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from podkeep.apiserver.kinds.served import Served
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.registry.registry import Registry
 from podkeep.apiserver.requests.limits import InFlight
-from podkeep.apiserver.server import bootstrap
+from podkeep.apiserver.server import backup, bootstrap
 from podkeep.apiserver.server.masters import Masters
 from podkeep.apiserver.storage.store import Store
 from podkeep.http.budget import Account, Pool
@@ -120,6 +121,7 @@ class Api:
                 metrics=self.metrics,
                 in_flight=self.in_flight,
                 answers=subresources.answers() | Reviews(authorizer, rbac, bearer).answers() | relay.answers(),
+                downloads={backup.PATH: partial(backup.stream, self.store, directory)},
             )
         )
 

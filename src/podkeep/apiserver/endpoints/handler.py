@@ -16,7 +16,7 @@ import msgspec
 
 from podkeep import __version__
 from podkeep.apiserver.auth.impersonation import impersonate
-from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer
+from podkeep.apiserver.auth.interfaces import Authenticator, Authorizer, RequestAttributes
 from podkeep.apiserver.auth.user import ANONYMOUS, NOBODY
 from podkeep.apiserver.discovery import health, openapi, openid
 from podkeep.apiserver.discovery.catalog import NOT_SERVED, Catalog, Entry
@@ -60,7 +60,7 @@ class Parts(FrozenStruct, kw_only=True):
     checks: Sequence[Check] = ()
     audit: AuditLog | None = None
     downloads: Mapping[str, Callable[[], AsyncGenerator[bytes, None]]] = msgspec.field(default_factory=dict)
-    """Other things that are served, by path."""
+    """Copies of what is stored, by path: for who may do everything."""
     openid: Mapping[str, tuple[str, bytes]] = msgspec.field(default_factory=dict)
     """Documents about tokens with their content types, by path."""
 
@@ -195,6 +195,8 @@ class Handler:
         if path == "/metrics":
             return call.respond(parts.metrics.text(), content_type=metrics.CONTENT_TYPE)
         if (download := parts.downloads.get(path)) is not None:
+            # Secrets are in it. Roles that read every path are for monitoring, and have no Secrets.
+            call.require(_EVERYTHING)
             return call.respond(download(), content_type="application/octet-stream")
         if (published := parts.openid.get(path)) is not None:
             headers = [("Cache-Control", openid.CACHE_CONTROL), ("Content-Type", published[0])]
@@ -275,6 +277,7 @@ _NO_CUSTOM_RESOURCES: Mapping[str, object] = {
     "metadata": {},
     "items": [],
 }
+_EVERYTHING = RequestAttributes(verb="*", group="*", version="*", resource="*")
 _NO_QUERY = Query("")
 _AUDIT_WARNING_S = 60.0
 """Between two warnings that requests are not in the audit log."""

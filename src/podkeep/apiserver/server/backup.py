@@ -19,7 +19,7 @@ from podkeep.base import atomicfile
 from podkeep.base.errors import AlreadyExists, DataLoss, FailedPrecondition, NotFound
 
 PATH = "/podkeep/backup"
-"""Where a server gives one, to those who may get that path: administrators."""
+"""Where a server gives one, to those who may get that path and do everything: administrators."""
 PIECE_BYTES = 64 << 10
 DATABASE = "api.db"
 

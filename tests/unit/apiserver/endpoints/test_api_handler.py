@@ -19,6 +19,7 @@ from podkeep.apiserver.requests import output
 from podkeep.apiserver.requests.limits import OWN_BYTES, SEAT_CHARACTERS, InFlight, Slots
 from podkeep.apiserver.requests.media_types import YAML, Form
 from podkeep.apiserver.requests.output import PIECE_BYTES
+from podkeep.apiserver.server import backup
 from podkeep.apiserver.storage import database, store
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Compacted
@@ -390,6 +391,40 @@ def test_only_those_who_may_are_answered(tmp_path: Path) -> None:
             "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", question, headers=as_ann
         )
         assert (answer.status, answer.value["status"]["allowed"]) == (201, False)
+
+    run(tmp_path, test)
+
+
+@pytest.mark.slow
+def test_a_copy_of_all_is_for_those_alone_who_may_do_everything(tmp_path: Path) -> None:
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    everything = {"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}
+    urls = {"verbs": ["get", "head"], "nonResourceURLs": ["*"]}
+    readable = {"verbs": ["get", "list", "watch"], "apiGroups": ["*"], "resources": ["*"]}
+
+    async def test(api: Api) -> None:
+        await api.make_roles()
+        users = {"ann": [urls], "bob": [urls, readable], "cat": [everything], "dan": [urls, everything]}
+        for name, rules in users.items():
+            role_ref = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+            subjects = [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}]
+            role = {"metadata": {"name": name}, "rules": rules}
+            assert (await api.call("POST", f"{rbac}/clusterroles", role)).status == 201
+            binding = {"metadata": {"name": name}, "roleRef": role_ref, "subjects": subjects}
+            assert (await api.call("POST", f"{rbac}/clusterrolebindings", binding)).status == 201
+
+        async def asked(name: str, path: str = backup.PATH) -> Answer:
+            return await api.call("GET", path, headers={"impersonate-user": name})
+
+        for name in ("ann", "bob"):
+            assert (await asked(name, "/metrics")).status == 200
+            refused = await asked(name)
+            assert refused.status == 403
+            assert f'User "{name}" cannot * resource "*" in API group "*" at the cluster scope' in refused.message
+        assert (await asked("cat")).status == 403
+        for answer in (await asked("dan"), await api.call("GET", backup.PATH)):
+            assert (await answer.rest()).startswith(b"SQLite format 3")
+            await answer.leave()
 
     run(tmp_path, test)
 

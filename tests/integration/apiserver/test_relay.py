@@ -9,12 +9,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from podkeep.kernel.mount import mounts
 from support.api_daemon import ApiDaemon
 from support.kubelet_server import KubeletServer
 from support.timeout import TIMEOUT_S
@@ -297,6 +298,44 @@ def test_a_proxied_request_and_its_answer(api: ApiDaemon, tmp_path: Path) -> Non
     answer, body = ask(api, "GET", f"{node}/echo")
     assert answer.status == 503
     assert message(body).startswith("error trying to reach service: dial tcp 192.0.2.7:")
+
+
+@pytest.fixture
+def unanswered(tmp_path: Path, scratch_machine: None) -> Iterator[socket.socket]:
+    """A name server that answers nothing, and is the machine's."""
+    listening = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    with listening, ExitStack() as stack:
+        subprocess.run(["ip", "address", "add", "192.0.2.53/32", "dev", "lo"], check=True)
+        listening.bind(("192.0.2.53", 53))
+        listening.settimeout(TIMEOUT_S)
+        file = tmp_path / "resolv.conf"
+        file.write_text("nameserver 192.0.2.53\noptions timeout:30 attempts:1\n")
+        mounts.bind(file, Path("/etc/resolv.conf").resolve())
+        stack.callback(mounts.unmount, Path("/etc/resolv.conf").resolve())
+        yield listening
+
+
+def test_a_node_whose_name_is_looked_up_for_long_keeps_no_other_waiting(
+    tmp_path: Path, unanswered: socket.socket
+) -> None:
+    subprocess.run(["ip", "address", "add", "192.0.2.8/32", "dev", "lo"], check=True)
+    options = ("--set", 'api.disable_admission_plugins=["ServiceAccount"]')
+    with ApiDaemon(tmp_path, *options) as api, KubeletServer(api.root, tmp_path, "fast", "192.0.2.8") as server:
+        add_node(api, "fast", "192.0.2.8", server.port)
+        add_node(api, "slow", "slow.example", 10250)
+        make(api, PODS, pod("waiting", "one", node="slow"))
+        with ExitStack() as asking:
+            # More than there are threads of Python's own making (ThreadPoolExecutor).
+            for _ in range(40):
+                connection = asking.enter_context(closing(_UnixConnection(api.socket)))
+                connection.request("GET", f"{PODS}/waiting/log")
+            unanswered.recv(512)
+            with closing(_UnixConnection(api.socket)) as connection:
+                connection.connect()
+                # Half of the time that a lookup takes.
+                connection.sock.settimeout(15)
+                connection.request("POST", "/api/v1/nodes/fast/proxy/echo", b"x")
+                assert connection.getresponse().read() == b"x"
 
 
 def test_a_service_leads_to_pods_only(api: ApiDaemon) -> None:

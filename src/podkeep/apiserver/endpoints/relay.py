@@ -12,6 +12,7 @@ import random
 import re
 import socket
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -28,6 +29,7 @@ from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.meta.status import StatusError, bad_request, not_found, unavailable
 from podkeep.apiserver.registry.lister import StoreLister
 from podkeep.apiserver.requests.call import Call
+from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import Unavailable
 from podkeep.base.frozen import FrozenStruct
 from podkeep.http.backend import Address, Backend
@@ -79,10 +81,12 @@ class Relay(FrozenStruct):
         if not at(pod, "spec", "nodeName"):
             return call.respond(b"", status=204, content_type="text/plain")
         verified = not query.boolean("insecureSkipTLSVerifyBackend")
-        kubelet = self.kubelets.find(asked.node_of(pod), verified=verified)
+        node = asked.node_of(pod)
+        kubelet = self.kubelets.find(node, verified=verified)
         target = _target("containerLogs", call.info.namespace, name, container) + (f"?{wanted}" if wanted else "")
         try:
-            backend = await _connected(call.request, kubelet)
+            with _looking_up(node):
+                backend = await _connected(call.request, kubelet)
             # A kubelet answers a followed log with its first line, which may take any time.
             timeout = None if query.boolean("follow") else HEAD_TIMEOUT_S
             await _ask(call.request, backend, "GET", target, [("Host", str(kubelet))], timeout=timeout)
@@ -116,10 +120,12 @@ class Relay(FrozenStruct):
         return await self._stream(call, pod, target)
 
     async def _stream(self, call: Call, pod: Mapping[str, Any], target: str) -> Response | Upgrade:
-        kubelet = self.kubelets.find(asked.node_of(pod))
+        node = asked.node_of(pod)
+        kubelet = self.kubelets.find(node)
         if not call.request.upgrade:
             raise bad_request("Upgrade request required")
-        return await _upgraded(call, kubelet, target, timeout=HEAD_TIMEOUT_S)
+        with _looking_up(node):
+            return await _upgraded(call, kubelet, target, timeout=HEAD_TIMEOUT_S)
 
     # proxies
 
@@ -133,7 +139,8 @@ class Relay(FrozenStruct):
             _require_create(call)
         scheme, name, port = _split(call.info.name, "node")
         kubelet = self.kubelets.find(name)
-        host = await _resolved(kubelet.host)
+        with _looking_up(name):
+            host = await _resolved(kubelet.host)
         if port in ("", str(kubelet.port)):
             return await _proxied(call, structs.replace(kubelet, host=host, name=kubelet.host))
         return await _proxied(call, _address(scheme, host, port, call.info.name, "node"))
@@ -239,6 +246,13 @@ def _is_allowed(address: str) -> bool:
         or mapped.is_link_local
         or str(mapped) == "255.255.255.255"
     )
+
+
+def _looking_up(node: str) -> AbstractContextManager[None]:
+    """Have the lookup of a node's host take threads of no other node: a name may take a resolver long, cannot be given
+    up, and is what a node says of itself.
+    """
+    return working_for(("the host of a node", node))
 
 
 async def _resolved(host: str) -> str:

@@ -45,6 +45,7 @@ from podkeep.apiserver.storage.store import Store
 from podkeep.base import service
 from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.concurrency.tasks import Tasks
+from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.frozen import FrozenStruct
@@ -54,6 +55,8 @@ log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 5.0
 """How long requests that are being answered may take when the server stops."""
+_THREADS, _THREADS_OF_ONE = 128, 4
+"""For blocking steps, which are few; and of them for one node, whose name a resolver may look for without an end."""
 _LOOK_S = 60.0
 """How often the time of day is looked at, which may be set."""
 _RETRY_S = 3600.0
@@ -79,6 +82,7 @@ def serve(config: Config, on_ready: Callable[[str], None] = lambda _: None) -> N
 async def _serve(config: Config, files: Files, renewal: float, on_ready: Callable[[str], None]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    loop.set_default_executor(SharedThreads(_THREADS, share=_THREADS_OF_ONE, name="work"))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     gates = read_gates(config.api.feature_gates, "api")

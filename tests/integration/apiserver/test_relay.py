@@ -318,10 +318,10 @@ def unanswered(tmp_path: Path, scratch_machine: None) -> Iterator[socket.socket]
 def test_a_node_whose_name_is_looked_up_for_long_keeps_no_other_waiting(
     tmp_path: Path, unanswered: socket.socket
 ) -> None:
-    subprocess.run(["ip", "address", "add", "192.0.2.8/32", "dev", "lo"], check=True)
+    subprocess.run(["ip", "address", "add", "192.0.2.18/32", "dev", "lo"], check=True)
     options = ("--set", 'api.disable_admission_plugins=["ServiceAccount"]')
-    with ApiDaemon(tmp_path, *options) as api, KubeletServer(api.root, tmp_path, "fast", "192.0.2.8") as server:
-        add_node(api, "fast", "192.0.2.8", server.port)
+    with ApiDaemon(tmp_path, *options) as api, KubeletServer(api.root, tmp_path, "fast", "192.0.2.18") as server:
+        add_node(api, "fast", "192.0.2.18", server.port)
         add_node(api, "slow", "slow.example", 10250)
         make(api, PODS, pod("waiting", "one", node="slow"))
         with ExitStack() as asking:

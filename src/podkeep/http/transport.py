@@ -24,6 +24,8 @@ _Error = TypeVar("_Error", bound=Exception)
 READ_BYTES = 64 * 1024
 LOOK_S = 3.0
 """How often the peer of a connection that is not read is looked at."""
+_CLOSINGS = tcp.Closings(LOOK_S / 3)
+"""Asked of connections that are older than that."""
 LINGER_S = 5.0
 """How long a client may take to close its side of a connection after us."""
 
@@ -180,7 +182,7 @@ class SocketTransport:
         while not self.account.hangup.is_set():
             await asyncio.sleep(LOOK_S)
             # A transport whose buffer is full has stopped reading.
-            if not self._reading() and await asyncio.to_thread(tcp.peer_has_closed, own, peer):
+            if not self._reading() and await asyncio.to_thread(_CLOSINGS.has, own, peer):
                 self.account.hang_up()
 
     def _reading(self) -> bool:

@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from podkeep.kernel.tables import lines, read_text
 
 _PROC_NET = Path("/proc/thread-self/net")
-_ESTABLISHED = 1
-"""include/net/tcp_states.h."""
+_OTHERS = frozenset({"01", "06", "0A"})
+"""States of sockets that have not closed, or to which no byte comes any more: ESTABLISHED, TIME_WAIT, LISTEN
+(include/net/tcp_states.h)."""
 
 
 def entries(name: str) -> Iterator[list[str]]:
@@ -26,21 +29,40 @@ def entries(name: str) -> Iterator[list[str]]:
     return map(str.split, lines(read_text(_PROC_NET / name))[1:])
 
 
-def peer_has_closed(own: tuple[str, int], peer: tuple[str, int]) -> bool:
-    """Say whether the peer of a connection closed its socket; False if that is not to be seen from here.
+class Closings:
+    """Which peers of connections have closed their sockets. May be asked by several threads.
 
-    :param own: address and port of our end, as getsockname(2) says them; ``peer``: as getpeername(2).
+    A table is as long as the machine has connections, and hundreds of those that are asked about may wait: it is read
+    once for all that ask within ``fresh`` seconds. What is found of a connection that is older than that is right.
     """
-    try:
-        # The peer's line, not ours: ours stays ESTABLISHED as long as the end is stuck behind unread bytes.
-        wanted = (_written(*peer), _written(*own))
-        found = entries("tcp6" if ":" in own[0] else "tcp")
-    except (OSError, ValueError):
-        return False
-    for fields in found:
-        if (fields[1], fields[2]) == wanted:
-            return int(fields[3], 16) != _ESTABLISHED
-    return False
+
+    def __init__(self, fresh: float) -> None:
+        self._fresh = fresh
+        self._reading = threading.Lock()
+        self._found: dict[str, tuple[float, frozenset[tuple[str, str]]]] = {}
+
+    def has(self, own: tuple[str, int], peer: tuple[str, int]) -> bool:
+        """Say whether the peer of a connection closed its socket; False if that is not to be seen from here.
+
+        :param own: address and port of our end, as getsockname(2) says them; ``peer``: as getpeername(2).
+        """
+        try:
+            # The peer's line, not ours: ours stays ESTABLISHED as long as the end is stuck behind unread bytes.
+            wanted = (_written(*peer), _written(*own))
+            return wanted in self._closed("tcp6" if ":" in own[0] else "tcp")
+        except (OSError, ValueError):
+            return False
+
+    def _closed(self, table: str) -> frozenset[tuple[str, str]]:
+        with self._reading:
+            read, found = self._found.get(table, (float("-inf"), frozenset()))
+            if time.monotonic() - read >= self._fresh:
+                read = time.monotonic()
+                found = frozenset(
+                    (local, remote) for _, local, remote, state, *_ in entries(table) if state not in _OTHERS
+                )
+                self._found[table] = read, found
+        return found
 
 
 def _written(address: str, port: int) -> str:

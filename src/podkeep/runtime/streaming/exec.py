@@ -29,24 +29,29 @@ second at the start of a terminal is not yet a wait.
 """
 TERMINAL_DRAIN_S = 1.0
 """How long after a command's end its terminal may take to say so; what it wrote passes through a kernel thread."""
-RESIZE_PAUSE_S = 0.05
-"""How long a terminal's size stays at least: setting it takes a process (``runtime/oci/exec.py``)."""
+RESIZE_PAUSE_S, MAX_RESIZE_PAUSE_S = 0.05, 1.0
+"""How long a terminal's size stays at least, and after that anyway: setting it takes a process
+(``runtime/oci/exec.py``)."""
+RESIZE_PAUSE = 9
+"""How many times as long as it took to set the size no other terminal of the pod is told its size: so clients of one
+pod, who may send sizes without an end, take a tenth of a processor for it."""
 _DRAIN_BYTES = 64 * 1024
 
 Start = Callable[[Size | None], ExecProcess]
 """Starts the command, with its terminal's size if that is known; blocks."""
 
 
-async def run(streams: CommandStreams, start: Start) -> bytes:
+async def run(streams: CommandStreams, start: Start, resizing: asyncio.Lock | None = None) -> bytes:
     """Run a command to its end and return the status to answer with.
 
+    :param resizing: held while a terminal is told its size: one for all terminals of a pod.
     :raises ClientGone: if the client left; the command is dead then.
     """
     resizes = ResizeDecoder()
     first = await _first_size(streams.resize, resizes)
     process = await _start(start, first)
     try:
-        await _Session(process, streams, resizes).run()
+        await _Session(process, streams, resizes, resizing or asyncio.Lock()).run()
     finally:
         code = await _finish(process)
     try:
@@ -108,8 +113,10 @@ class _Nowhere:
 
 
 class _Session:
-    def __init__(self, process: ExecProcess, streams: CommandStreams, resizes: ResizeDecoder) -> None:
-        self._process, self._streams, self._resizes = process, streams, resizes
+    def __init__(
+        self, process: ExecProcess, streams: CommandStreams, resizes: ResizeDecoder, resizing: asyncio.Lock
+    ) -> None:
+        self._process, self._streams, self._resizes, self._resizing = process, streams, resizes, resizing
         self._ended = asyncio.Event()
         self._size: Size | None = None
         self._resized = asyncio.Event()
@@ -235,9 +242,13 @@ class _Session:
 
     async def _set_sizes(self) -> None:
         """Set the newest size; the terminal is not closed meanwhile."""
+        loop = asyncio.get_running_loop()
         while await self._resized.wait():
-            self._resized.clear()
-            assert self._size is not None
-            setting = asyncio.to_thread(self._process.resize, self._size.width, self._size.height)
-            await finished(asyncio.ensure_future(setting))
-            await asyncio.sleep(RESIZE_PAUSE_S)
+            async with self._resizing:
+                self._resized.clear()
+                assert self._size is not None
+                begun = loop.time()
+                setting = asyncio.to_thread(self._process.resize, self._size.width, self._size.height)
+                await finished(asyncio.ensure_future(setting))
+                pause = RESIZE_PAUSE * (loop.time() - begun)
+                await asyncio.sleep(min(max(pause, RESIZE_PAUSE_S), MAX_RESIZE_PAUSE_S))

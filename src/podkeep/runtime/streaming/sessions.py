@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from weakref import WeakValueDictionary
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable
 from podkeep.base.frozen import FrozenStruct
@@ -57,6 +58,8 @@ class Sessions:
 
     def __init__(self, state: State, sandboxes: Sandboxes, containers: ContainerExecutor, layout: Layout) -> None:
         self._state, self._sandboxes, self._containers, self._layout = state, sandboxes, containers, layout
+        # Weak: a pod's lock goes with the last of its sessions.
+        self._resizing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # A killed daemon leaves sockets behind.
         for path in layout.terminals.iterdir():
             path.unlink()
@@ -83,7 +86,10 @@ class Sessions:
         container = self._state.running_container(text)
 
         async def session(streams: CommandStreams) -> bytes:
-            return await exec_session.run(streams, lambda size: self._start(container.id, command, wanted, size))
+            resizing = self._resizing.setdefault(container.sandbox_id, asyncio.Lock())
+            return await exec_session.run(
+                streams, lambda size: self._start(container.id, command, wanted, size), resizing
+            )
 
         return _request(session, wanted, container.sandbox_id, size)
 

@@ -6,9 +6,11 @@ import asyncio
 import base64
 import json
 import os
+import pty
 import resource
 import socket
 import subprocess
+import termios
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.http import handshake, websocket
 from podkeep.http.budget import Account, ClientGone
@@ -165,13 +168,62 @@ def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step
     assert found == [Size(width=width, height=height) for width, height in sizes]
 
 
-def _session(directory: Path, streams: CommandStreams) -> exec_session._Session:
+def _session(
+    directory: Path, streams: CommandStreams, terminal: int = -1, resizing: asyncio.Lock | None = None
+) -> exec_session._Session:
     command = ExecCommand(
         runtime=(), container="", process={}, files=directory, sockets=directory, environment={}, said=bytes.decode
     )
     with subprocess.Popen(["true"]) as runtime:
-        process = ExecProcess(runtime=runtime, command=command, token="")
-    return exec_session._Session(process, streams, ResizeDecoder())
+        process = ExecProcess(runtime=runtime, command=command, token="", terminal=terminal)
+    return exec_session._Session(process, streams, ResizeDecoder(), resizing or asyncio.Lock())
+
+
+def _resizers() -> int:
+    """Return how many children of this process set the size of a terminal."""
+    found = 0
+    for task in Path("/proc/self/task").iterdir():
+        for pid in (task / "children").read_text().split():
+            with suppress(OSError):
+                found += b"TIOCSWINSZ" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return found
+
+
+def test_terminals_of_one_pod_are_told_their_sizes_one_after_the_other(tmp_path: Path) -> None:
+    """Each size takes a process: clients that send them without an end took all processors."""
+    terminals, resizes = 6, 8
+    most = 0
+
+    async def send(inbox: Inbox) -> None:
+        width = 1
+        while True:
+            width = width % 999 + 1
+            await inbox.put(b'{"Width": %d, "Height": 2}\n' % width)
+            await asyncio.sleep(0.001)
+
+    async def go() -> None:
+        nonlocal most
+        resizing, ends, inboxes = asyncio.Lock(), [pty.openpty() for _ in range(terminals)], []
+        async with Tasks("terminals") as tasks:
+            for master, _ in ends:
+                inboxes.append(Inbox(Account()))
+                streams = CommandStreams(status=exec_session._Nowhere(), gone=asyncio.Event(), resize=inboxes[-1])
+                session = _session(tmp_path, streams, master, resizing)
+                tasks.start(send(inboxes[-1]))
+                tasks.start(session._pass_resizes(inboxes[-1]))
+                tasks.start(session._set_sizes())
+            seen: set[tuple[int, ...]] = set()
+            while len(seen) < resizes:
+                seen.add(tuple(termios.tcgetwinsize(end)[1] for _, end in ends))
+                most = max(most, _resizers())
+                await asyncio.sleep(0.001)
+        for both in ends:
+            for end in both:
+                with suppress(OSError):
+                    os.close(end)
+
+    run(go())
+    assert most == 1
 
 
 @pytest.mark.parametrize("kind", ["exec", "attach", "port-forward"])

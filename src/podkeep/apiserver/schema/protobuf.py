@@ -22,6 +22,8 @@ from podkeep.apiserver.schema.types import Anything, Format, List, Map, Scalar, 
 MAGIC = b"k8s\x00"
 """What a body begins with (apimachinery: ``runtime/serializer/protobuf``)."""
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_MAX_VALUE_FIELDS = 16
+"""Of a message that is one value: an entry of a map, a time, what a body begins with. None has more than four."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Numbers: TypeAlias = Mapping[str, Any]
 
@@ -60,7 +62,7 @@ def envelope(data: bytes) -> tuple[str, str, bytes]:
     if not data.startswith(MAGIC):
         raise NotProtobuf("provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]")
     meta, raw = b"", b""
-    for number, value in _fields(data[len(MAGIC) :]):
+    for number, value in _value_fields(data[len(MAGIC) :]):
         if number == 1:
             meta = _as_bytes(value)
         elif number == 2:
@@ -68,7 +70,7 @@ def envelope(data: bytes) -> tuple[str, str, bytes]:
         # runtime.Unknown: contentEncoding and contentType.
         elif value and number in (3, 4):
             raise NotProtobuf("the object has an encoding of its own")
-    named = {number: _text(value) for number, value in _fields(meta)}
+    named = {number: _text(value) for number, value in _value_fields(meta)}
     return named.get(1, ""), named.get(2, ""), raw
 
 
@@ -112,7 +114,7 @@ def _fill(made: dict[str, Any], data: bytes, kind: Struct, numbers: Numbers, bud
 
 
 def _entry(data: bytes, kind: Type, budget: _Budget) -> tuple[str, Any]:
-    found = dict(_fields(data))
+    found = dict(_value_fields(data))
     # What is zero may be missing.
     return _text(found.get(1, b"")), _value(found.get(2, 0 if _is_number(kind) else b""), kind, budget)
 
@@ -151,7 +153,7 @@ def _scalar(value: int | bytes, form: Format) -> Any:
         return base64.b64encode(data).decode()
     if form is Format.STRING:
         return _text(data)
-    found = dict(_fields(data))
+    found = dict(_value_fields(data))
     if form is Format.QUANTITY:
         return _text(found.get(1, b""))
     if form is Format.INT_OR_STRING:
@@ -171,7 +173,7 @@ def _time(found: Mapping[int, int | bytes], *, micro: bool) -> str | None:
 
 
 def _anything(data: bytes) -> Any:
-    raw = _as_bytes(dict(_fields(data)).get(1, b""))
+    raw = _as_bytes(dict(_value_fields(data)).get(1, b""))
     try:
         return msgspec.json.decode(raw) if raw else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -201,6 +203,14 @@ def _signed(value: int | bytes) -> int:
     number = _as_number(value)
     # A negative int32 is a varint of 64 bits as well (protobuf.dev: Encoding).
     return number - (1 << 64) if number >= 1 << 63 else number
+
+
+def _value_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a message that is one value, which are not counted."""
+    for count, field in enumerate(_fields(data)):
+        if count == _MAX_VALUE_FIELDS:
+            raise NotProtobuf(f"a message that is one value has more than {_MAX_VALUE_FIELDS} fields")
+        yield field
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:

@@ -261,6 +261,10 @@ def test_image_volumes_as_protobuf() -> None:
     assert found["spec"]["volumes"] == [{"name": "data", "image": image}]
 
 
+MANY_FIELDS = b"\x7a\x00" * 100
+FEW_FIELDS = "a message that is one value has more than 16 fields"
+
+
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
@@ -271,6 +275,12 @@ def test_image_volumes_as_protobuf() -> None:
         (protobuf.MAGIC + b"\x0a" + b"\xff" * 20, "proto: integer overflow"),
         (_unknown("v1", "ConfigMap", _message((1, 7))), "a field has another type than its number says"),
         (_unknown("v1", "ConfigMap", _message((1, _message((1, b"\xff"))))), "a text is not UTF-8"),
+        # None of them is an object, whose fields are counted: a million took two seconds, for which all others waited.
+        (protobuf.MAGIC + MANY_FIELDS, FEW_FIELDS),
+        (protobuf.MAGIC + _message((1, MANY_FIELDS)), FEW_FIELDS),
+        (_unknown("v1", "ConfigMap", _message((2, MANY_FIELDS))), FEW_FIELDS),
+        (_unknown("v1", "ConfigMap", _message((1, _message((8, MANY_FIELDS))))), FEW_FIELDS),
+        (_unknown("v1", "ConfigMap", _message((1, _message((17, _message((7, MANY_FIELDS))))))), FEW_FIELDS),
     ],
 )
 def test_protobuf_that_is_broken_is_refused(data: bytes, expected: str) -> None:

@@ -13,6 +13,9 @@ from support.cri import Pods, bind, namespaces, pod, wait_for
 from support.daemon import Daemon
 
 PROGRAM = "#!/bin/sh\npwd\n"
+PROGRAMS = Path(__file__).parent / "programs"
+ATTEMPTS = 10
+"""Of which each let the container beside it out, more often than not."""
 
 
 @pytest.fixture
@@ -53,6 +56,24 @@ def test_a_command_does_not_start_outside_of_its_container(pods: Pods, volume: P
     (volume / "there").mkdir()
     (volume / "here").symlink_to("/v/there")
     assert pods.exec(container, "pwd", "-P").stdout == b"/v/there\n"
+
+
+def test_nor_does_it_let_a_container_beside_it_out(pods: Pods, volume: Path) -> None:
+    """Once the command's program has started its user may open /proc/PID/cwd, which was the root of the machine."""
+    (volume / "here").mkdir()
+    sandbox = sharing(pods)
+    container = pods.launch(sandbox, "sleep", "1000", mounts=[bind(volume, "/v")], working_dir="/v/here")
+    reading = [bind(path, path, readonly=True) for path in ("/usr", "/lib", "/lib64", str(PROGRAMS))]
+    look = ("/usr/bin/python3", str(PROGRAMS / "looking_out.py"), "/v")
+    pods.launch(sandbox, *look, name="looking", mounts=[bind(volume, "/v"), *reading])
+    wait_for((volume / "ready").exists, "the container beside it")
+    (volume / "here").rmdir()
+    (volume / "here").symlink_to("/proc/1/root")
+    for _ in range(ATTEMPTS):
+        with pytest.raises(FailedPrecondition, match="the command's working directory leads out of the container"):
+            pods.exec(container, "true")
+    (volume / "stop").touch()
+    assert not (volume / "found").exists()
 
 
 @pytest.mark.parametrize("transport", streams.TRANSPORTS)

@@ -6,8 +6,12 @@ will start; nothing where it may not trace, and it ends.
 
 ``hold``: what has a terminal is stopped until this program is killed, at the latest after :data:`LONGEST_S`.
 
-``check``: the first program that starts in another mount namespace than this one's is killed if its working directory
-is not in that (``x`` goes back), and goes on else (``o``).
+``check``: the first process that is about to execute a program in another mount namespace than this one's is killed if
+its working directory is not in that (``x`` goes back), and goes on else (``o``, once its program has started).
+
+That is before execve(2) and not after it: what executes a container's program is closed to the container's processes
+(PR_SET_DUMPABLE), and the program is open to those of its user: until it is killed, they would get at its working
+directory by /proc/PID/cwd.
 
 Whoever is stopped goes on when this program ends (ptrace(2)). Run by ``runtime/oci/exec.py``.
 """
@@ -16,6 +20,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 
 LONGEST_S = 2
 """How long a command is stopped at most: what it is stopped for takes a few milliseconds."""
@@ -26,9 +31,25 @@ _SIGKILL = 9
 _DEFAULT = 0
 """SIG_DFL. The module ``signal`` is not imported: it takes a third of the time until this is ready."""
 _CONT = 7
+_TO_SYSCALL = 24
+"""PTRACE_SYSCALL: as PTRACE_CONT, and it stops before and after its next system call."""
 _SEIZE = 0x4206
-_OPTIONS = 0x1E
-"""PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE and TRACEEXEC."""
+_GET_SYSCALL_INFO = 0x420E
+_INFO_BYTES = 32
+"""Of ``struct ptrace_syscall_info``: what it is about in the first byte, and the call's number from the 24th on."""
+_ENTRY = 1
+_AT_SYSCALL = 5 | 0x80
+"""SIGTRAP, as PTRACE_O_TRACESYSGOOD marks a stop at a system call."""
+_EXECUTING = {
+    "aarch64": (221, 281),
+    "ppc64le": (11, 362),
+    "riscv64": (221, 281),
+    "s390x": (11, 354),
+    "x86_64": (59, 322),
+}
+"""Numbers of execve(2) and execveat(2)."""
+_OPTIONS = 0x1F
+"""PTRACE_O_TRACESYSGOOD, TRACEFORK, TRACEVFORK, TRACECLONE and TRACEEXEC."""
 _EVENT_EXEC = 4
 _WALL = 0x40000000
 _CAP_SYS_PTRACE = 19
@@ -49,6 +70,7 @@ def main() -> None:
     if pid == 0 or not (checks or holds) or not _privileged() or _confined() or ptrace(_SEIZE, pid, 0, _OPTIONS) != 0:
         return
     os.write(0, b"s")
+    numbers = _EXECUTING.get(os.uname().machine)
     while True:
         try:
             stopped, status = os.waitpid(-1, _WALL)
@@ -56,19 +78,37 @@ def main() -> None:
             return
         if not os.WIFSTOPPED(status):
             continue
-        event = status >> 16
-        if event == _EVENT_EXEC and checks and _namespace(stopped) != _namespace("self"):
-            inside = _is_inside(stopped)
-            if not inside:
+        event, number = status >> 16, os.WSTOPSIG(status)
+        started = event == _EVENT_EXEC
+        at_call = not event and number == _AT_SYSCALL
+        if checks and (started or (at_call and _executes(ptrace, stopped, numbers))) and _is_elsewhere(stopped):
+            if not _is_inside(stopped):
                 os.kill(stopped, _SIGKILL)
-            os.write(0, b"o" if inside else b"x")
-            if not inside or not holds:
+                os.write(0, b"x")
                 return
-            checks = False
-        if event == _EVENT_EXEC and not checks and _has_terminal(stopped):
+            if started:
+                os.write(0, b"o")
+                if not holds:
+                    return
+                checks = False
+        if started and not checks and _has_terminal(stopped):
             libc.alarm(LONGEST_S)
         else:
-            ptrace(_CONT, stopped, 0, 0 if event else os.WSTOPSIG(status))
+            # The first process is still where it was started: it is one that it forks that executes the program.
+            going_on = _TO_SYSCALL if checks and stopped != pid else _CONT
+            ptrace(going_on, stopped, 0, 0 if event or at_call else number)
+
+
+def _executes(ptrace: ctypes._NamedFuncPointer, pid: int, numbers: tuple[int, int] | None) -> bool:
+    """Say whether a process that stopped at a system call is about to execute a program; if it is not known, it is."""
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    if numbers is None or ptrace(_GET_SYSCALL_INFO, pid, _INFO_BYTES, ctypes.addressof(info)) <= 0:
+        return True
+    return info.raw[0] == _ENTRY and int.from_bytes(info.raw[24:32], sys.byteorder) in numbers
+
+
+def _is_elsewhere(pid: int) -> bool:
+    return _namespace(pid) != _namespace("self")
 
 
 def _privileged() -> bool:

@@ -107,7 +107,7 @@ class ExecCommand(FrozenStruct, kw_only=True):
     :param sockets: directory with a short path, for the socket over which a terminal comes: ``sun_path`` is short.
     :param said: makes an error's text of the OCI runtime's messages.
     :param enter: puts the OCI runtime, and so the command, where the cgroup does not bring it.
-    :param checked: the command is ended before its first instruction if it starts outside of its container.
+    :param checked: the command is ended before its program is executed if it would start outside of its container.
     """
 
     runtime: Sequence[str]

@@ -4,7 +4,7 @@ Where the path leads is up to the pod: it names it, and links of its volumes and
 below /proc may lead out of the container, to the root of any process that it sees. With one process namespace for all
 containers of a pod that is the machine's root while another one is created, and crun before 1.14.1 does not look where
 it came to (as runc before 1.1.12, CVE-2024-21626). So it is looked at here, before anything of the pod runs there: of a
-container between its creation and its start, and of a command before its first instruction (``exec.py``). Called by
+container between its creation and its start, and of a command before its program is executed (``exec.py``). Called by
 ``driver.py`` and ``lifecycle/container_executor.py``.
 """
 

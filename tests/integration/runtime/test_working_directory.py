@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,43 @@ def test_nor_does_one_in_a_container_that_another_was_made_beside(pods: Pods, vo
     (volume / "here").symlink_to(f"/proc/{int(pids.pop())}/root")
     with pytest.raises(FailedPrecondition, match="the command's working directory leads out of the container"):
         pods.exec(target, "true")
+
+
+STOPPING = """
+while :; do
+    stopped=
+    while [ -z "$stopped" ]; do for path in /proc/[0-9]*; do
+        pid=${path#/proc/}; [ $pid = 1 ] || { kill -STOP $pid && stopped=$pid; }
+    done; done 2>/dev/null
+    : >/v/stopped; until [ -e /v/go ]; do :; done; rm /v/stopped /v/go; kill -KILL $stopped
+    while [ -e /proc/$stopped ]; do :; done
+done
+"""
+"""Stops one process after the other, as soon as it is in sight, until there is ``go``."""
+
+
+def test_no_container_is_made_beside_a_command_that_has_not_started(pods: Pods, volume: Path) -> None:
+    """It would be led to the root of the machine, by way of the process that sets up the container; nobody looks."""
+    sandbox = pods.run()
+    target = pods.launch(sandbox, "sh", "-c", STOPPING, name="target", mounts=[bind(volume, "/v")], working_dir="/v")
+    options = api.NamespaceOption(pid=api.TARGET, target_id=target)
+
+    async def made_beside_a_stopped_command(attempt: int) -> BaseException | None:
+        request = api.ExecSyncRequest(container_id=target, cmd=["true"])
+        running = asyncio.ensure_future(pods._client.runtime.ExecSync(request))
+        await asyncio.to_thread(wait_for, (volume / "stopped").exists, "a command is stopped")
+        beside = pods.create_request(sandbox, name="beside", attempt=attempt, options=options)
+        (made,) = await asyncio.gather(pods._client.runtime.CreateContainer(beside), return_exceptions=True)
+        (volume / "go").touch()
+        assert (await running).exit_code != 0  # it was killed
+        await asyncio.to_thread(wait_for, lambda: not (volume / "go").exists(), "the next turn")
+        return made if isinstance(made, BaseException) else None
+
+    # Now and then it is stopped too late, when its program has started.
+    found = filter(None, (pods.wait(made_beside_a_stopped_command(attempt)) for attempt in range(ATTEMPTS)))
+    refused = next(found, None)
+    assert isinstance(refused, FailedPrecondition), refused
+    assert "did not start" in str(refused)
 
 
 def test_a_command_has_its_directory_and_nothing_more(pods: Pods, volume: Path) -> None:

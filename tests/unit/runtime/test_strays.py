@@ -7,10 +7,14 @@ import signal
 import subprocess
 from pathlib import Path
 
+import pytest
+
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import HandlerName
 from podkeep.kernel.process import procfs
-from podkeep.runtime.lifecycle.strays import kill_strays
+from podkeep.runtime.lifecycle.strays import await_commands, kill_strays
 from podkeep.runtime.oci.driver import Driver, Handler
+from support import processes
 
 ID = "f" * 64
 DRIVER = Driver(handler=Handler(name=HandlerName("crun"), path="crun", root=Path("/nowhere/handlers/crun")), conmon="")
@@ -52,3 +56,30 @@ def test_a_stopped_first_process_is_killed_with_the_runtime_that_sets_it_up() ->
         procfs.kill(first, signal.SIGKILL)
         runtime.kill()
         runtime.communicate()
+
+
+STARTING = 'read _; setsid nsenter --pid="$1" sleep 1000; :'
+"""A stand-in for an OCI runtime: told to go on it starts a program in a process namespace, and waits for it."""
+
+
+def test_a_command_is_waited_for_until_its_program_is_there() -> None:
+    with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "cat"], stdin=-1, stdout=-1) as made:
+        assert made.stdin is not None
+        assert made.stdout is not None
+        made.stdin.write(b"there\n")
+        made.stdin.flush()
+        assert made.stdout.readline() == b"there\n"
+        (inside,) = processes.children(made.pid)
+        first = procfs.identify(inside)
+        await_commands(DRIVER, ID, first)
+        words = ["sh", f"/proc/{inside}/ns/pid", f"--root={DRIVER.handler.root}", "exec", ID]
+        with subprocess.Popen(["sh", "-c", STARTING, *words], stdin=-1) as runtime:
+            with pytest.raises(FailedPrecondition, match="did not start"):
+                await_commands(DRIVER, ID, first)
+            await_commands(DRIVER, "e" * 64, first)
+            assert runtime.stdin is not None
+            runtime.stdin.write(b"\n")
+            runtime.stdin.flush()
+            await_commands(DRIVER, ID, first)
+            procfs.kill_session(runtime.pid)
+        made.stdin.close()

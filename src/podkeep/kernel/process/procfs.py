@@ -272,6 +272,18 @@ def executable(process: ProcessId) -> str:
     return path if alive(process) else ""
 
 
+def share_namespace(one: ProcessId, other: ProcessId, kind: str) -> bool:
+    """Say whether two processes are in the same namespace; not if one of them is gone.
+
+    :param kind: its name in /proc/PID/ns.
+    """
+    try:
+        found = [(_PROC / str(process.pid) / "ns" / kind).stat() for process in (one, other)]
+    except OSError:
+        return False
+    return os.path.samestat(*found) and alive(one) and alive(other)
+
+
 def find_family(
     roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = ()
 ) -> list[ProcessId]:

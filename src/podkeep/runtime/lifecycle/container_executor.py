@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -247,7 +247,7 @@ class ContainerExecutor:
         command: tuple[str, ...],
         limits: ExecLimits,
         *,
-        checked: bool,
+        checked: Callable[[], bool],
     ) -> ExecResult:
         """Run a command in a running container; ``checked`` as in :meth:`podkeep.runtime.oci.driver.Driver.exec_sync`.
 

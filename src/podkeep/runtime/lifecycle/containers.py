@@ -49,6 +49,7 @@ from podkeep.runtime.lifecycle.container_plan import ContainerRequest
 from podkeep.runtime.lifecycle.creations import Creations
 from podkeep.runtime.lifecycle.monitor import ExitMonitor, Watched
 from podkeep.runtime.lifecycle.sandboxes import Sandboxes, require_ready
+from podkeep.runtime.lifecycle.strays import await_commands
 from podkeep.runtime.model import stop_signal
 from podkeep.runtime.model.layout import Layout
 from podkeep.runtime.model.records import (
@@ -222,6 +223,10 @@ class Containers:
         # passes while the container is prepared.
         self._moves.start(self._expect_move())
         try:
+            if request.target is not None:
+                # Those that are begun from now on find the record.
+                target = self._state.container(container.config.namespaces.target_id)
+                await asyncio.to_thread(await_commands, driver, target.id, request.target)
             made = await asyncio.to_thread(self._executor.create, request, driver)
             status = msgspec.structs.replace(
                 container.status,
@@ -457,7 +462,7 @@ class Containers:
             )
         given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up), output=commands.output)
-        checked = self._state.shares_processes(container)
+        checked = partial(self._state.shares_processes, container)
         run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits, checked=checked)
         self._moves.start(self._expect_move())
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.

@@ -375,8 +375,8 @@ class State:
         del self._sizes[container_id]
 
     def containers(self, sandbox_id: SandboxID | None = None) -> list[Container]:
-        """Return every container, or those of one sandbox."""
-        return [item for item in self._containers.values() if sandbox_id in (None, item.sandbox_id)]
+        """Return every container, or those of one sandbox; any thread may ask."""
+        return [item for item in list(self._containers.values()) if sandbox_id in (None, item.sandbox_id)]
 
     def shares_processes(self, container: Container) -> bool:
         """Say whether processes outside of a container are in sight in it, or will be of one that is being made."""

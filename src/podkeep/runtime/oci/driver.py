@@ -20,7 +20,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -318,13 +318,14 @@ class Driver(FrozenStruct, kw_only=True):
         process: Mapping[str, Any],
         limits: ExecLimits,
         *,
-        checked: bool = False,
+        checked: Callable[[], bool] = lambda: False,
         enter: Enter | None = None,
     ) -> ExecResult:
         """Run a process in a running container and return its exit code and output.
 
         :param process: the OCI process.
-        :param checked: processes outside of the container are in sight there (``working_directory.py``).
+        :param checked: asked on any thread whether processes outside of the container are in sight there
+            (``working_directory.py``).
         :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises DeadlineExceeded: if it was killed for taking too long.
         :raises Cancelled: if it was killed because it is not wanted any more.
@@ -335,7 +336,8 @@ class Driver(FrozenStruct, kw_only=True):
         try:
             exec_.write_process(spec, process)
             argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
-            if not (checked and self._needs_check(process)):
+            is_checked, enter = self._check(container, process, checked, enter)
+            if not is_checked:
                 return _run_limited(argv, pid_file, limits, enter)
             with exec_.Holder(checks=True) as held:
                 result = _run_limited(argv, pid_file, limits, held.entered_by(enter))
@@ -353,18 +355,20 @@ class Driver(FrozenStruct, kw_only=True):
         *,
         stdio: ExecStdio,
         sockets: Path,
-        checked: bool = False,
+        checked: Callable[[], bool] = lambda: False,
         enter: Enter | None = None,
     ) -> ExecProcess:
         """Start a process in a running container, with streams of its own that the caller reads and writes.
 
         :param process: the OCI process.
         :param sockets: directory for the socket over which a terminal comes; its path must be short.
-        :param checked: processes outside of the container are in sight there (``working_directory.py``).
+        :param checked: asked on any thread whether processes outside of the container are in sight there
+            (``working_directory.py``).
         :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises Internal: with the OCI runtime's words, if it refuses before a terminal is there.
         :raises DeadlineExceeded: if no terminal comes.
         """
+        is_checked, enter = self._check(container, process, checked, enter)
         command = ExecCommand(
             runtime=self._command(),
             container=container,
@@ -374,14 +378,40 @@ class Driver(FrozenStruct, kw_only=True):
             environment=_ENVIRONMENT,
             said=_said,
             enter=enter,
-            checked=checked and self._needs_check(process),
+            checked=is_checked,
         )
         return exec_.start(command, stdio)
 
-    def _needs_check(self, process: Mapping[str, Any]) -> bool:
+    def _check(
+        self, container: ContainerID, process: Mapping[str, Any], checked: Callable[[], bool], enter: Enter | None
+    ) -> tuple[bool, Enter | None]:
+        """Return whether it is looked at where a command starts, and what its OCI runtime is to enter."""
+        if not self._needs_check(process) or checked():
+            return self._needs_check(process), enter
+
+        def enter_alone(pid: int) -> None:
+            # Asked again now that the OCI runtime can be found: who sets up another container there waits for it
+            # (strays.await_commands), or has noted that before.
+            if checked():
+                raise FailedPrecondition(
+                    f"another container is made beside {container}, whose processes it sees",
+                    hint="run the command again",
+                )
+            if enter is not None:
+                enter(pid)
+
+        return False, enter_alone
+
+    @property
+    def looks_at_commands(self) -> bool:
+        """Whether it is for podkeep to look where commands start."""
         # In a virtual machine there are no processes of others, and none of it is seen from here.
-        name, directory = sealed.program(self.handler.path), process.get("cwd") or "/"
-        return not self.handler.is_virtual_machine and working_directory.needs_check(name, directory)
+        return not (
+            self.handler.is_virtual_machine or working_directory.looks_itself(sealed.program(self.handler.path))
+        )
+
+    def _needs_check(self, process: Mapping[str, Any]) -> bool:
+        return self.looks_at_commands and (process.get("cwd") or "/") != "/"
 
     def checkpoint_command(self, container: ContainerID, *, images: Path, work: Path) -> list[str]:
         """Return what writes a running container's processes to ``images``, and CRIU's log to ``work``."""

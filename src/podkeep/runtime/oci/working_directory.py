@@ -38,13 +38,9 @@ def check(process: ProcessId) -> None:
         raise outside("the container's")
 
 
-def needs_check(runtime: str, directory: str) -> bool:
-    """Say whether a command of an OCI runtime's has to be looked at, where processes of others are in sight.
-
-    :param runtime: its name (``sealed.program``).
-    :param directory: where the command is to start.
-    """
-    return directory != "/" and runtime not in _LOOK_THEMSELVES
+def looks_itself(runtime: str) -> bool:
+    """Say whether an OCI runtime, by its name (``sealed.program``), goes nowhere else by itself."""
+    return runtime in _LOOK_THEMSELVES
 
 
 def outside(whose: str) -> FailedPrecondition:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from functools import partial
 from weakref import WeakValueDictionary
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, Unavailable
@@ -149,7 +150,7 @@ class Sessions:
             process,
             stdio=stdio,
             sockets=self._layout.terminals,
-            checked=self._state.shares_processes(container),
+            checked=partial(self._state.shares_processes, container),
             enter=enter,
         )
 

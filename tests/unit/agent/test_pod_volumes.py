@@ -269,6 +269,25 @@ def test_every_volume_has_its_event_and_the_others_are_made(tmp_path: Path) -> N
 
 
 @in_new_namespaces()
+def test_volumes_multiply_no_secret_without_end(tmp_path: Path) -> None:
+    """Their files are in the node's memory: each may name one key again and again, and so may thousands of volumes."""
+    items = [{"key": "a", "path": str(number)} for number in range(16)]
+    names = [f"v{number}" for number in range(6)]
+    given = sources_of("x" * (1 << 20))
+    pod = pod_with([{"name": name, "configMap": {"name": "m", "items": items}} for name in names])
+    made = volumes(tmp_path)
+    with pytest.raises(MountFailed) as failed:
+        made.set_up(pod, given, NODE)
+    why = "the files of all volumes of the pod have more than 67108864 bytes"
+    told = [f'MountVolume.SetUp failed for volume "{name}" : {why}' for name in names[4:]]
+    assert texts(failed) == told
+    assert sorted(path.name for path in (tmp_path / "pods/u1/volumes/kubernetes.io~configmap").iterdir()) == names[:4]
+    with pytest.raises(MountFailed) as failed:
+        made.refresh(pod, given, NODE)
+    assert texts(failed) == told
+
+
+@in_new_namespaces()
 def test_a_volume_that_no_container_uses_is_left_alone(tmp_path: Path) -> None:
     """It does not matter that it cannot be made (kubelet: desired state of world)."""
     pod = pod_with([{"name": "a", "configMap": {"name": "x"}}], mounted=False)

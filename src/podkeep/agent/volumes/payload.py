@@ -47,6 +47,11 @@ MAX_BYTES = 16 << 20
 """Of the files of a volume. What an API server takes has 1 MiB, and each path may name the same key of it."""
 
 
+MAX_POD_BYTES = 64 << 20
+"""Of the files of all volumes of a pod. Most of them are in memory, which is the node's and not the pod's, and a pod
+may have thousands of volumes of the same Secret."""
+
+
 def payload(volume: Volume, pod: Pod, sources: Sources, allocatable: Mapping[str, str] | None = None) -> Payload:
     """Return the files of a configMap, secret, downwardAPI or projected volume.
 
@@ -176,8 +181,13 @@ class _Node(FrozenStruct, kw_only=True):
         return {source.path: File(data=token.encode(), mode=bits, uid=owner)}
 
 
+def size_of(files: Payload) -> int:
+    """Return the bytes of all files."""
+    return sum(len(file.data) for file in files.values())
+
+
 def _bounded(what: str, files: Payload) -> Payload:
-    size = sum(len(file.data) for file in files.values())
+    size = size_of(files)
     if size > MAX_BYTES:
         raise InvalidArgument(f"the files made of {what} have {size} bytes, more than {MAX_BYTES}")
     return files

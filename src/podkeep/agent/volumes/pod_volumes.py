@@ -95,9 +95,15 @@ class PodVolumes:
         with self._lock:
             ready: dict[str, MountedVolume] = {}
 
+            left = payload.MAX_POD_BYTES
+
             def one(volume: Volume) -> None:
+                nonlocal left
+                files = setup.files(pod, volume, sources, node, left)
                 ready[volume.name] = setup.set_up_one(pod, volume, self._directory, sources, node)
-                self._remember(pod, volume, sources, node)
+                if files is not None:
+                    left -= payload.size_of(files)
+                    self._written[volume.name] = payload.digest(files)
 
             self._each(wanted(pod, images=node.images), one)
             return ready
@@ -114,21 +120,23 @@ class PodVolumes:
         with self._lock:
             changed: list[str] = []
 
+            left = payload.MAX_POD_BYTES
+
             def one(volume: Volume) -> None:
-                files = setup.files(pod, volume, sources, node)
-                if files is None or self._written.get(volume.name) == payload.digest(files):
+                nonlocal left
+                files = setup.files(pod, volume, sources, node, left)
+                if files is None:
+                    return
+                left -= payload.size_of(files)
+                digest = payload.digest(files)
+                if self._written.get(volume.name) == digest:
                     return
                 setup.set_up_one(pod, volume, self._directory, sources, node)
-                self._remember(pod, volume, sources, node)
+                self._written[volume.name] = digest
                 changed.append(volume.name)
 
             self._each(wanted(pod, images=node.images), one)
             return changed
-
-    def _remember(self, pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> None:
-        files = setup.files(pod, volume, sources, node)
-        if files is not None:
-            self._written[volume.name] = payload.digest(files)
 
     def _each(self, volumes: Iterable[Volume], work: Callable[[Volume], None]) -> None:
         failures: list[VolumeFailure] = []

@@ -24,10 +24,10 @@ from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims, empty_dir, host_path, ownership, projection
 from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
-from podkeep.agent.volumes.payload import MAX_BYTES, Payload, holds_files, payload
+from podkeep.agent.volumes.payload import MAX_BYTES, MAX_POD_BYTES, Payload, holds_files, payload, size_of
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
-from podkeep.base.errors import FailedPrecondition, PodkeepError, words_of
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError, words_of
 from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 
@@ -122,15 +122,19 @@ def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, no
         raise _failed(_SETUP, named, words_of(error), "") from error
 
 
-def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings) -> Payload | None:
+def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings, left: int = MAX_POD_BYTES) -> Payload | None:
     """Return what the files of a volume should be; None if the node does not write them.
 
+    :param left: bytes that they may have, for the pod's other volumes have the rest.
     :raises FailedPrecondition: as :func:`set_up_one`.
     """
     if not holds_files(volume):
         return None
     try:
-        return payload(volume, pod, sources, node.allocatable)
+        content = payload(volume, pod, sources, node.allocatable)
+        if size_of(content) > left:
+            raise InvalidArgument(f"the files of all volumes of the pod have more than {MAX_POD_BYTES} bytes")
+        return content
     except PodkeepError as error:
         raise _failed(_SETUP, volume.name, error.message, error.hint) from error
 

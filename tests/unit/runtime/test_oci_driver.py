@@ -189,6 +189,19 @@ def handler(path: str, root: Path) -> Driver:
     return Driver(handler=Handler(name=HandlerName("h"), path=path, root=root), conmon="/usr/bin/conmon")
 
 
+def test_a_command_does_not_run_where_another_container_came_in_sight_meanwhile(tmp_path: Path) -> None:
+    """It is asked again when the OCI runtime is there, for who sets up that container looks for it from then on."""
+    script = tmp_path / "runtime"
+    script.write_text(f"#!/bin/sh\ntouch {tmp_path}/ran\n")
+    script.chmod(0o700)
+    answers = [False, True]
+    with pytest.raises(FailedPrecondition, match="another container is made beside c"):
+        handler(str(script), tmp_path).exec_sync(
+            ContainerID("c"), tmp_path, {"cwd": "/x"}, ExecLimits(timeout=10.0), checked=lambda: answers.pop(0)
+        )
+    assert (answers, [path.name for path in tmp_path.iterdir()]) == ([], ["runtime"])
+
+
 def test_exec_leaves_no_file(tmp_path: Path) -> None:
     result = handler("/bin/echo", tmp_path).exec_sync(
         ContainerID("c"), tmp_path, {"args": ["x"]}, ExecLimits(timeout=10.0)

@@ -54,10 +54,20 @@ def field(path: str) -> str:
         # A name is what is before the next `)`: what a shell is to do with it is left to the shell.
         ("$(cat $(A))", "$(cat $(A))"),
         ("$(cat $(A)) $(A)", "$(cat $(A)) 1"),
+        ("$(A)$$(A $$$ $$", "1$(A $$ $"),
     ],
 )
 def test_expansion(text: str, expanded: str) -> None:
     assert expand(text, {"A": "1"}) == expanded
+
+
+def test_no_name_is_looked_for_again_and_again() -> None:
+    """Each of these was followed to the end of the text, with nothing else in the agent running meanwhile."""
+    text = "$(" * 300_000
+    assert expand(text, {"A": "1"}) == text
+    assert expand_known(text, {"A": "1"}) == text
+    with pytest.raises(InvalidArgument, match="missing value"):
+        expand_known(text + ")", {"A": "1"})
 
 
 def test_expansion_of_what_must_be_known() -> None:

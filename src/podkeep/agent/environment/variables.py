@@ -57,7 +57,16 @@ def expand(text: str, variables: Mapping[str, str]) -> str:
             raise InvalidArgument(f"{text[:64]!r} expands to more than {MAX_BYTES} characters")
         return value
 
-    return _REFERENCE.sub(replacement, text)
+    end = _end_of_references(text)
+    return _REFERENCE.sub(replacement, text[:end]) + text[end:].replace("$$", "$")
+
+
+def _end_of_references(text: str) -> int:
+    """Return where the last name that is closed ends.
+
+    Behind it each ``$(`` would be followed to the end of the text, for hours where there are a hundred thousand.
+    """
+    return text.rfind(")") + 1
 
 
 def expand_known(text: str, variables: Mapping[str, str]) -> str:
@@ -65,7 +74,7 @@ def expand_known(text: str, variables: Mapping[str, str]) -> str:
 
     :raises InvalidArgument: naming the first that is.
     """
-    for match in _REFERENCE.finditer(text):
+    for match in _REFERENCE.finditer(text, 0, _end_of_references(text)):
         if match[1] is not None and match[1] not in variables:
             raise InvalidArgument(f'missing value for "{match[1]}"')
     return expand(text, variables)

@@ -162,20 +162,16 @@ class Allocations:
         before = resize.allocated(pod, found.granted)
         problem = resize.immutable_change(pod, before, self._immutable())
         if problem:
-            return Refused(kind="Infeasible", reason=resize.INFEASIBLE, message=problem)
+            return Refused(kind="Infeasible", message=problem)
         if qos.qos_class(pod) != qos.qos_class(before):
             # An API server refuses this; a manifest of the node may say it.
-            return Refused(
-                kind="Infeasible",
-                reason=resize.INFEASIBLE,
-                message="Pod QOS Class may not change as a result of resizing",
-            )
+            return Refused(kind="Infeasible", message="Pod QOS Class may not change as a result of resizing")
         if critical.is_static(pod):
-            return Refused(kind="Infeasible", reason=resize.INFEASIBLE, message="static pods cannot be resized")
+            return Refused(kind="Infeasible", message="static pods cannot be resized")
         answer = self.judge(pod)
         if isinstance(answer, Rejection):
             kind: Literal["Infeasible", "Deferred"] = "Infeasible" if answer.reason == resize.INFEASIBLE else "Deferred"
-            return Refused(kind=kind, reason=answer.reason, message=answer.message)
+            return Refused(kind=kind, message=answer.message)
         return answer
 
     def _defer(self, pod: Pod, found: PodAllocation, refused: Refused, now: float) -> list[Event]:

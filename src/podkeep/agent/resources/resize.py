@@ -29,10 +29,9 @@ class Allocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refused(FrozenStruct, kw_only=True):
-    """Why a change is not granted now. ``kind`` is the reason of the condition, ``reason`` that of the event's text."""
+    """Why a change is not granted now. ``kind`` is the reason of the condition and of the event's text."""
 
     kind: Literal["Deferred", "Infeasible"]
-    reason: str
     message: str
 
 
@@ -129,7 +128,7 @@ def error_text(pod: Pod, generation: int, error: str) -> str:
 
 def pending_text(pod: Pod, refused: Refused) -> str:
     """Return the message of the events ``ResizeDeferred`` and ``ResizeInfeasible``."""
-    return f"Pod resize {refused.reason}: {_summary(pod, error=refused.message)}"
+    return f"Pod resize {refused.kind}: {_summary(pod, error=refused.message)}"
 
 
 def pending_condition(pod: Pod, refused: Refused) -> PodCondition:

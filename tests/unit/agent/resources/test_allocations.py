@@ -105,6 +105,20 @@ def test_a_change_that_does_not_fit_waits_and_is_told_once(node: Node) -> None:
     assert node.allocations.waiting(node.pods.values()) == []
 
 
+def test_the_event_of_a_change_that_waits_names_the_reason_of_its_condition(node: Node) -> None:
+    """As a kubelet's does: ``OutOfcpu`` is the reason of a pod that is rejected, and this one runs."""
+    node.take(asking("1"))
+    node.take(asking("1", name="other"))
+
+    events = node.allocations.request(asking("1500m", generation=2), 1.0)
+
+    assert not isinstance(events, Preempt)
+    assert [event.message for event in events] == [
+        'Pod resize Deferred: {"containers":[{"name":"main","resources":{"requests":{"cpu":"1500m"}}}],"generation":2,'
+        '"error":"Node didn\'t have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"}'
+    ]
+
+
 def test_a_change_to_more_than_the_node_has_does_not_wait(node: Node) -> None:
     node.take(asking("1"))
     wanted = asking("2001m", generation=2)

@@ -496,6 +496,41 @@ def test_what_some_commands_share_is_counted_with_what_all_have() -> None:
     assert [one.take(90), of_all.take(90)] == [50, 20]
 
 
+def exec_sync_saying(script: str, directory: Path) -> ExecResult:
+    """Run a command by an OCI runtime that is a shell script, and writes the command's ID to ``$PID_FILE``."""
+    program, bundle = directory / "runtime", directory / "bundle"
+    bundle.mkdir()
+    program.write_text(f"#!/bin/bash\nPID_FILE=${{@: -2:1}}\n{script}\n")
+    program.chmod(0o700)
+    return handler(str(program), directory).exec_sync(ContainerID("c"), bundle, {"args": ["x"]}, ExecLimits(timeout=60))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("writing file `/run/exec.pid`: No space left on device", ResourceExhausted),
+        ("fork: Resource temporarily unavailable", Internal),
+        ("error loading seccomp filter: errno 524", Internal),
+        ("the container `c` is not running", FailedPrecondition),
+        ("cannot exec in a stopped container", FailedPrecondition),
+    ],
+)
+def test_a_command_that_the_node_cannot_start_has_no_exit_code(
+    tmp_path: Path, words: str, error: type[PodkeepError]
+) -> None:
+    """A probe that could not be asked says nothing of its container; as a failed one it would have it killed."""
+    with pytest.raises(error, match="OCI runtime exec failed: "):
+        exec_sync_saying(f"echo '{words}' >&2; exit 1", tmp_path)
+
+
+def test_a_command_that_ran_or_is_not_there_has_an_exit_code(tmp_path: Path) -> None:
+    ran = "echo 1 >$PID_FILE; echo 'No space left on device' >&2; exit 3"
+    for number, script in enumerate((ran, "echo 'executable file `/x` not found in $PATH' >&2; exit 3")):
+        directory = tmp_path / str(number)
+        directory.mkdir()
+        assert exec_sync_saying(script, directory).exit_code == 3
+
+
 class _NoMemory(Allowance):
     def take(self, wanted: int) -> int:
         raise MemoryError(wanted)

@@ -85,6 +85,8 @@ _REQUESTS_FAULT = re.compile(
 
 That is about its program, its limits, its mounts and paths, its working directory or its seccomp profile.
 """
+_ENDED = re.compile(r"container .* is not running|stopped container")
+"""The same of a command whose container has ended."""
 _NO_MOUNT_POINT = re.compile(
     r"(open|mkdir|mknod)\w* .*: read-only file system|open\w* `?\S*/rootfs/.*: no such file or directory", re.IGNORECASE
 )
@@ -329,6 +331,9 @@ class Driver(FrozenStruct, kw_only=True):
         :param enter: see :class:`podkeep.runtime.oci.exec.ExecCommand`.
         :raises DeadlineExceeded: if it was killed for taking too long.
         :raises Cancelled: if it was killed because it is not wanted any more.
+        :raises FailedPrecondition: if the container has ended meanwhile.
+        :raises ResourceExhausted: if it could not be started for want of room on the node.
+        :raises Internal: if it could not be started for another reason that is not the request's.
         """
         # Several commands may run in a container at a time.
         token = os.urandom(8).hex()
@@ -338,11 +343,12 @@ class Driver(FrozenStruct, kw_only=True):
             argv = [*self._command(), "exec", "--process", str(spec), "--pid-file", str(pid_file), container]
             is_checked, enter = self._check(container, process, checked, enter)
             if not is_checked:
-                return _run_limited(argv, pid_file, limits, enter)
+                return _of_command(_run_limited(argv, pid_file, limits, enter), started=pid_file.exists())
             with exec_.Holder(checks=True) as held:
                 result = _run_limited(argv, pid_file, limits, held.entered_by(enter))
-                held.require_passed(started=pid_file.exists())
-                return result
+                started = pid_file.exists()
+                held.require_passed(started=started)
+                return _of_command(result, started=started)
         finally:
             spec.unlink(missing_ok=True)
             pid_file.unlink(missing_ok=True)
@@ -674,6 +680,28 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
     code = process.returncode if process.returncode >= 0 else 128 - process.returncode
     room, errors_room = share(len(stdout.kept), len(stderr.kept))
     return ExecResult(exit_code=code, stdout=bytes(stdout.kept[:room]), stderr=bytes(stderr.kept[:errors_room]))
+
+
+def _of_command(result: ExecResult, *, started: bool) -> ExecResult:
+    """Return what a command came to, which the OCI runtime had ``started`` or not.
+
+    Without it the exit status is that of a refusal. If that is for what was asked for, as a program that is not there,
+    it is the command's. If it is for what the node lacks, nothing is known of the container, which a liveness probe
+    must not end for it.
+
+    :raises FailedPrecondition: if the container has ended meanwhile.
+    :raises ResourceExhausted: if there is no room on the node.
+    :raises Internal: if the OCI runtime failed for another reason that is not the request's.
+    """
+    if started or result.exit_code == 0:
+        return result
+    said = _said(result.stderr)
+    kind = InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
+    if kind is InvalidArgument:
+        return result
+    if _ENDED.search(said):
+        kind = FailedPrecondition
+    raise kind(f"OCI runtime exec failed: {said}")
 
 
 def _stopped() -> Cancelled:

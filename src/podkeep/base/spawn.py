@@ -67,10 +67,11 @@ def own_command(module: str) -> list[str]:
     """
     root = str(Path(podkeep.__file__).resolve().parents[1])
     paths = [root, *(path for path in sys.path if path and path != root)]
-    # Nothing that is imported becomes garbage: looking for it takes as long as a few imports.
+    # Nothing that is imported becomes garbage: looking for it takes as long as a few imports. msgspec takes what newer
+    # versions of typing have from typing_extensions if that is installed, with a seventh of all that is imported.
     boot = (
-        f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}; from {module} import main; gc.freeze(); gc.enable();"
-        " main()"
+        f"import gc, sys; gc.disable(); sys.path[:] = {paths!r}; sys.modules['typing_extensions'] = None;"
+        f" from {module} import main; gc.freeze(); gc.enable(); main()"
     )
     return [sys.executable, "-I", "-S", "-c", boot]
 

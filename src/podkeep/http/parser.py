@@ -6,11 +6,15 @@ HTTP/1.1, which is h11's. Whoever speaks HTTP/1.1, as a server or as a client, p
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 
 import h11
 
 from podkeep.http.heads import Chunks, Head
+
+if TYPE_CHECKING:
+    # The worker that pulls images, which reads no stream, takes a fifth longer to start with it.
+    import asyncio
 
 MAX_INTERIM_ANSWERS = 5
 """Of one request, 101 not counted (Go: ``max1xxResponses``): a server could send them for ever, and each takes work."""

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from podkeep.api import documents
 from podkeep.api.fields import first_of
 from podkeep.apiserver.meta import values
 from podkeep.apiserver.meta.objects import Object
@@ -115,6 +114,8 @@ def parse(data: bytes, media_type: str, *, strict: bool, most: int | None = None
 
 
 def _yaml(data: bytes, *, strict: bool) -> Parsed:
+    from podkeep.api import documents  # clients send JSON, and the start is shorter without it
+
     repeated: list[tuple[str, int]] = []
 
     def note(key: str, line: int) -> None:

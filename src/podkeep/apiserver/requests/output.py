@@ -17,7 +17,6 @@ from podkeep.apiserver.kinds.resources import Column, Resource
 from podkeep.apiserver.meta.objects import metadata
 from podkeep.apiserver.requests.media_types import YAML, Form
 from podkeep.base.frozen import FrozenStruct
-from podkeep.base.text.yaml_text import to_yaml
 
 PIECE_BYTES = 64 << 10
 _MAX_BLOCK_BYTES = 32 << 10
@@ -240,6 +239,8 @@ def _yaml(value: bytes | Mapping[str, Any], *, item: bool = False) -> bytes:
     plain = decode(data) if isinstance(value, bytes) else value
     if plain == {} and not item:
         return b""
+    from podkeep.base.text.yaml_text import to_yaml  # few clients ask for it
+
     shown = [plain] if item else plain
     return to_yaml(shown, sort_keys=True).encode()
 

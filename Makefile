@@ -8,6 +8,8 @@ CPUS := $(shell nproc)
 # Tests wait for processes and sockets, those of pods half of their time: more of them at once than CPUs.
 SPREAD_UNIT := --numprocesses=$(shell echo $$(($(CPUS) + 1))) --maxprocesses=4 --dist=worksteal
 SPREAD := --numprocesses=$(shell echo $$((2 * $(CPUS) + 1))) --maxprocesses=5 --dist=worksteal
+# An emulated machine keeps one CPU busy.
+SPREAD_NESTED := --numprocesses=$(CPUS) --maxprocesses=2 --dist=worksteal
 UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance
@@ -55,7 +57,7 @@ reference: ## run the conformance tests, a node's among them, against Debian's c
 
 nested: ## tests in an emulated machine with systemd, cgroup v2, AppArmor and Debian's kernel (root)
 	@tools/setup nested
-	$(SUITE) tests/nested
+	$(SUITE) $(SPREAD_NESTED) tests/nested
 
 older: ## the tests of user namespaces in the emulated machine, on Linux 6.1: an hour and more (root)
 	@tools/setup nested

@@ -147,6 +147,21 @@ def test_a_preloaded_image_stays_so_whoever_pulls_it(tmp_path: Path, before: Ref
     assert not records(tmp_path, "AlwaysVerify").may_use(before, ID, [], [before, pulled, digest])
 
 
+@pytest.mark.parametrize("how", ["left", "running", "pulled again"])
+def test_a_preloaded_image_stays_so_whatever_becomes_of_a_copy_of_it(tmp_path: Path, how: str) -> None:
+    """A pull of the copy may have had no end, so that the image has its names and nobody knows who pulled them."""
+    found = records(tmp_path)
+    names = [NAME, OTHER, reference.parse(f"{OTHER.name}@sha256:{'1' * 64}")]
+    pull = found.begin(OTHER)
+    if how != "running":
+        found.unknown(pull)
+    if how == "pulled again":
+        found.succeeded(found.begin(OTHER), [ID], MINE, names)
+    assert found.may_use(NAME, ID, [], names)
+    found.succeeded(found.begin(NAME, ID, names), [ID], YOURS, [*names, reference.parse(DIGEST)])
+    assert found.may_use(NAME, ID, [], names)
+
+
 @pytest.mark.parametrize("how", ["running", "left", "noted"])
 def test_what_two_pulls_bring_is_not_preloaded(tmp_path: Path, how: str) -> None:
     """Nor is it by the name and the digest of the one that brought it first."""

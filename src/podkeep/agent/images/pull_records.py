@@ -14,7 +14,8 @@ under the name may be what that pull brought, by whatever other tag, digest or I
 under the name when all images are looked at, a day later or more, it brought nothing.
 
 The file says which image had the name before, if that was preloaded: it stays so, or whoever may run a pod could take
-it away from all others by pulls that have no end. Other images of the repository are no matter of that pull. What a
+it away from all others by pulls that have no end. Other images of the repository are no matter of that pull. Nor is an
+image in doubt that has a name which no such pull can have given it, and no record: it was here by that name. What a
 pull that was left may have brought stays in doubt under its digest when the next pull of the name begins, as that may
 have the name lead elsewhere. An image that was preloaded stays so, too, when an agent pulls it under whatever name.
 
@@ -127,7 +128,7 @@ class PullRecords:
         :param names: all that the image has. An ID can be read as a name, too, and then is none of them.
         """
         # In this order: of a pull that ends meanwhile, the record is there before its file goes.
-        in_doubt = bool(self._doubts(image, (name, *names)))
+        in_doubt = bool(self._doubts((image,), (name, *names))) and not self._was_here((image,), names)
         record = self._read(image)
         known = name.name if any(name.name == other.name for other in names) else None
         pulled = in_doubt if record is None else not record.preloaded
@@ -138,10 +139,23 @@ class PullRecords:
             return False
         return access.everybody or any(self._hash(item) in access.credentials for item in credentials)
 
-    def _doubts(self, image: str, names: Iterable[Reference]) -> list[Path]:
-        """Return the files of pulls of one of its names that may have brought an image, as far as is known."""
+    def _doubts(self, images: Collection[str], names: Iterable[Reference]) -> list[Path]:
+        """Return the files of pulls of one of its names that may have brought an image, as far as is known.
+
+        :param images: its ID, and what else the runtime calls it.
+        """
         markers = {_marker(name) for name in names}
-        return [path for path in self._begun() if _marker_in(path) in markers and _before(path) != image]
+        return [path for path in self._begun() if _marker_in(path) in markers and _before(path) not in images]
+
+    def _was_here(self, images: Collection[str], names: Collection[Reference]) -> bool:
+        """Return whether an image without a record has a name that no pull of an agent can have given it.
+
+        A pull gives it the name of the pull, and a digest of that repository.
+        """
+        doubts = {_marker_in(path) for path in self._doubts(images, names)}
+        pulled = {name for name in names if _marker(name) in doubts}
+        repositories = {name.name for name in pulled}
+        return any(name not in pulled and not (name.digest and name.name in repositories) for name in names)
 
     def begin(self, name: Reference, image: str = "", names: Collection[Reference] = ()) -> Pull:
         """Note that a pull begins; the caller ends it.
@@ -150,10 +164,12 @@ class PullRecords:
         :raises OSError: if that cannot be noted; then nothing may be pulled.
         """
         self._make()
-        doubts = self._doubts(image, (name, *names)) if image else []
+        doubts = self._doubts((image,), (name, *names)) if image else []
+        was_here = not doubts or self._was_here((image,), names)
         before = ""
+        # Read last, as in may_use.
         if image and self._read(image) is None:
-            if not doubts:
+            if was_here:
                 before = image
             elif not all(map(lockfile.is_held, doubts)):
                 self._keep_in_doubt(names)
@@ -203,7 +219,7 @@ class PullRecords:
         found, known_as = tuple(dict.fromkeys(images)), tuple(names)
         try:
             self._make()
-            preloaded = self._was_preloaded(pull, found, known_as)
+            preloaded = self._was_here(found, (pull.name, *known_as))
             for image in found:
                 self._note(pull.name, image, credentials, preloaded=preloaded)
         except BaseException:
@@ -216,18 +232,6 @@ class PullRecords:
             if _marker_in(path) in over and not lockfile.is_held(path):  # it ended without a word
                 path.unlink(missing_ok=True)
         self.failed(pull)
-
-    def _was_preloaded(self, pull: Pull, images: Collection[str], names: Iterable[Reference]) -> bool:
-        """Return whether an image without a record was here before a pull brought it: it has names that are not this
-        pull's, nor those of another one that may have brought it. Of its own repository a pull gives it a digest, too.
-        """
-        others = [name for name in names if name != pull.name]
-        earlier = any(not (name.digest and name.name == pull.name.name) for name in others)
-        markers = {_marker(name) for name in (pull.name, *others)}
-        in_doubt = any(
-            path != pull.path and _marker_in(path) in markers and _before(path) not in images for path in self._begun()
-        )
-        return not in_doubt and (earlier or pull.before in images)
 
     def _note(self, name: Reference, image: str, credentials: Credentials | None, *, preloaded: bool) -> None:
         with self._writing:

@@ -61,6 +61,21 @@ def test_an_update_with_no_new_image_is_not_looked_at() -> None:
     assert admit(AlwaysPullImages(), attributes("pods", pod(volume="a"), old)).value == pod("Always", volume="a")
 
 
+def test_ephemeral_containers_have_their_images_pulled() -> None:
+    """Also one with an image that the pod has already; those that were there before the plugin stay as they are."""
+    debugged = pod()
+    debugged["spec"]["ephemeralContainers"].append({"name": "d", "image": "a", "imagePullPolicy": "Never"})
+    refused = copy.deepcopy(debugged)
+    told = admit(AlwaysPullImages(), attributes("pods", debugged, pod(), subresource="ephemeralcontainers"))
+    assert told.value is not None
+    new = {"name": "d", "image": "a", "imagePullPolicy": "Always"}
+    assert told.value["spec"] == pod()["spec"] | {"ephemeralContainers": [*pod()["spec"]["ephemeralContainers"], new]}
+    with pytest.raises(
+        StatusError, match=r'spec\.ephemeralContainers\[1\]\.imagePullPolicy: Unsupported value: "Never"'
+    ):
+        AlwaysPullImages().validate(attributes("pods", refused, pod(), subresource="ephemeralcontainers"))
+
+
 def test_subresources_and_other_kinds_are_not_looked_at() -> None:
     template = {"metadata": {"name": "p"}, "template": pod("Never")}
     assert admit(AlwaysPullImages(), attributes("podtemplates", copy.deepcopy(template))).value == template

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 import yaml
+from msgspec import structs
 
 from podkeep.agent import durations
 from podkeep.agent.backoff import PullBackOff
@@ -374,6 +376,42 @@ def test_a_pull_secret_that_is_missing_is_an_event_and_no_more() -> None:
         reason="FailedToRetrieveImagePullSecret",
         message="Unable to retrieve some image pull secrets (s, t); attempting to pull the image may not succeed.",
     )
+
+
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        ["*?" * 400_000 + ".example"],
+        [f"*r{number:05d}*.example" for number in range(16_000)],
+        [f"r.example/{number:05d}" for number in range(16_000)],
+    ],
+)
+def test_pull_secrets_take_no_time_without_an_end(hosts: list[str]) -> None:
+    """Each name of an image is compared with all that they hold. What is one too many is none; others count."""
+    pod, sources = parsed(with_secrets("large", "s"), docker_secret("large", "x"), docker_secret("s", "a"))
+    key, content = ("default", "large"), json.dumps({"auths": {host: {"auth": "eDp5"} for host in hosts}}).encode()
+    secret = structs.replace(sources.secrets[key], data={".dockerconfigjson": content})
+    sources = structs.replace(sources, secrets={**sources.secrets, key: secret})
+    found, missing = pull_secrets.keyring(pod, sources)
+    began = time.thread_time()
+    assert [item.username for item in found.lookup("r.example/app")] == ["a"]
+    assert time.thread_time() - began < 0.5
+    assert missing is not None
+    assert "secrets (large)" in missing.message
+
+
+def test_pull_secrets_are_bounded_all_together() -> None:
+    names = [f"s{number}" for number in range(8)]
+    documents = []
+    for number, name in enumerate(names):
+        documents.append(docker_secret(name, name))
+        auths = {f"r{number}.example/{index}": {"auth": "eDp5"} for index in range(400)}
+        documents[-1]["stringData"][".dockerconfigjson"] = json.dumps({"auths": auths})
+    pod, sources = parsed(with_secrets(*names, "s0", "last"), *documents, docker_secret("last", "a"))
+    found, missing = pull_secrets.keyring(pod, sources)
+    assert [item.username for item in found.lookup("r.example/app")] == ["a"]
+    assert missing is not None
+    assert f"({', '.join(names[2:])})" in missing.message
 
 
 # ------------------------------------------------------------------------------------------------------------- volumes

@@ -254,7 +254,8 @@ class Images:
         began = self._clock()
         try:
             plugins = () if self._plugins is None else await self._plugins.credentials(name.name, pod)
-            credentials = tuple(dict.fromkeys((*pod.keyring.lookup(name.name), *plugins)))
+            own = await asyncio.to_thread(pod.keyring.lookup, name.name)
+            credentials = tuple(dict.fromkeys((*own, *plugins)))
             # Plugins are asked before a place is taken: one that hangs must not hold up the pulls of others.
             async with self._slots, self._recorded(name, spec) as record:
                 turn = self._clock()
@@ -269,7 +270,7 @@ class Images:
                     record.images, record.names = (ref, found.ref), tuple(_references(found.names))
                 # Credentials of plugins and of the runtime are the node's: what they brought is for every pod of the
                 # node (KEP-2535).
-                record.credentials = used if used in pod.keyring.lookup(name.name) else None
+                record.credentials = used if used in own else None
         except PodkeepError as error:
             text = f'Failed to pull image "{image}": {error.message}'
             # With the hint, as a kubelet shows all that a runtime says: who looks at the pod is to see what to do.
@@ -292,10 +293,11 @@ class Images:
 
     async def _may_use(self, name: Reference, present: LocalImage, pod: PodPull) -> bool:
         """Return whether the pod may have an image that is here: it is free for all, or the pod has its credentials."""
-        if self._records is None:
+        records = self._records
+        if records is None:
             return True
         names = tuple(_references(present.names))
-        return await asyncio.to_thread(self._records.may_use, name, present.ref, pod.keyring.lookup(name.name), names)
+        return await asyncio.to_thread(lambda: records.may_use(name, present.ref, pod.keyring.lookup(name.name), names))
 
     @asynccontextmanager
     async def _recorded(self, name: Reference, spec: api_pb2.ImageSpec) -> AsyncIterator[_Recorded]:

@@ -202,7 +202,7 @@ class Starter:
             raise _failed(container, TOO_MANY_MOUNTS, problem, FEWER_MOUNTS)
         await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)
-        pull = self._pull(config)
+        pull = await self._pull(config)
         volumes = await self._unless_interrupted(self._volume_images.ensure(container, pull), container)
         wanted = Wanted(
             image=container.image, policy=container.image_pull_policy or "IfNotPresent", container=container.name
@@ -226,10 +226,12 @@ class Starter:
         except PodkeepError as error:
             log.warning("older attempts of container %s are not removed: %s", action.container.name, error)
 
-    def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
+    async def _pull(self, config: api_pb2.PodSandboxConfig) -> PodPull:
         """Return for which pod images are pulled, with its credentials. A missing pull secret is reported once."""
-        if self._keyring is None:
-            self._keyring, missing = pull_secrets.keyring(self._pod, self._sources)
+        keyring = self._keyring
+        if keyring is None:
+            found, missing = await asyncio.to_thread(pull_secrets.keyring, self._pod, self._sources)
+            self._keyring = keyring = found
             if missing is not None:
                 self._listener.event(missing)
         return PodPull(
@@ -238,7 +240,7 @@ class Starter:
             report=self._listener.event,
             handler=self._handler,
             annotations=self._pod.metadata.annotations,
-            keyring=self._keyring,
+            keyring=keyring,
         )
 
     async def _container_sandbox(

@@ -107,6 +107,12 @@ def decode_auth(where: str, auth: str) -> tuple[str, str]:
     return username, password
 
 
+def pattern_length(where: str) -> int:
+    """Return how many characters of an entry's host are to be matched as a pattern; 0 of one that is a plain name."""
+    host, _ = _split_port(_key(where).partition("/")[0])
+    return len(host) if _has_wildcard(host) else 0
+
+
 class Keyring:
     """Entries from several configurations, asked by an image's name.
 
@@ -153,10 +159,19 @@ def _matches(key: str, host: str, path: str) -> bool:
     # `*` stands for one part of a host, as with a kubelet: *.example is not a.b.example.
     if wanted_port != port or len(patterns) != len(parts) or not path.startswith(wanted_path):
         return False
+    return all(_fits(pattern, part) for pattern, part in zip(patterns, parts, strict=True))
+
+
+def _fits(pattern: str, part: str) -> bool:
+    # Making an expression of it takes some 10 us a character.
+    if not _has_wildcard(pattern):
+        return pattern == part
     # Go, whose matching Kubernetes users know, negates a class with a caret.
-    return all(
-        fnmatch.fnmatchcase(part, pattern.replace("[^", "[!")) for pattern, part in zip(patterns, parts, strict=True)
-    )
+    return fnmatch.fnmatchcase(part, pattern.replace("[^", "[!"))
+
+
+def _has_wildcard(text: str) -> bool:
+    return any(mark in text for mark in "*?[")
 
 
 def _split_port(host: str) -> tuple[str, str]:

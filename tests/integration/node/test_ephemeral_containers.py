@@ -65,6 +65,18 @@ def test_namespace_and_volumes_are_the_pods(
         assert runtime.read(debugger, "cat /all/file /part/dir/file; stat -c %u /all/file") == "data\ndata in dir\n0"
 
 
+def test_an_image_volume_that_no_other_container_mounts(
+    own_node: RunningNode, image: str, registry: Registry, tmp_path: Path
+) -> None:
+    data = push(registry, tmp_path / "data", "debugged:2", "data")
+    with own_node as node, Pods(node.daemon.socket, image) as runtime:
+        node.apply(pod(shell(image, FOREVER), restartPolicy="Always", volumes=[image_volume(data)]))
+        node.running("web")
+        debug(node, "web", shell(image, FOREVER, "debug", volumeMounts=[mount("/all")]))
+        found = node.pod("web", lambda item: runs(item, "debug"), "the debugger")
+        assert runtime.read(identity(statuses(found)["debug"]), "cat /all/file") == "data"
+
+
 @pytest.mark.requirement("Q23", "Q31")
 def test_classes_come_of_the_annotation_for_all_containers(classed: RunningNode, image: str) -> None:
     """None other can: a field is refused, and so is an annotation that names a container before it is there."""

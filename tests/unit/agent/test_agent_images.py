@@ -23,6 +23,7 @@ from podkeep.agent.metrics import IMAGE_VOLUMES_FAILED, IMAGE_VOLUMES_MOUNTED, I
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.volumes.images import VolumeImages
 from podkeep.api import manifest
+from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
 from podkeep.base.errors import (
     InvalidArgument,
@@ -463,6 +464,29 @@ def test_a_volume_that_fails_keeps_those_waiting_that_mount_it(tmp_path: Path) -
         "r.example/two:1",
         "r.example/two:1",
     ]
+
+
+def test_an_ephemeral_container_may_be_the_first_to_mount_an_image(tmp_path: Path) -> None:
+    """It came when the images of the pod were there."""
+    pod = volumes_pod()
+    mount = {"name": "unused", "mountPath": "/unused"}
+    debugger = msgspec.convert({"name": "debugger", "image": "i", "volumeMounts": [mount]}, Container)
+    runtime = Runtime("sha256:1", "sha256:2", NotFound("no"), "sha256:3")
+    made: list[VolumeImages] = []
+
+    def start(container: Container, seconds: float = 0) -> Callable[[Images], Any]:
+        def begin(images: Images) -> Any:
+            made[:] = made or [VolumeImages(pod, images)]
+            runtime.now += seconds
+            return made[0].ensure(container, runtime.pod())
+
+        return begin
+
+    steps = (start(pod.spec.containers[0]), start(debugger), start(debugger, 10))
+    one, fails, found = runtime.ask(tmp_path / "s", *steps)
+    assert one["one"].ref == "sha256:1"
+    assert (fails.waiting, fails.container) == ("ErrImagePull", "debugger")
+    assert (found["unused"].reference, found["unused"].ref) == ("r.example/unused:1", "sha256:3")
 
 
 def test_containers_that_wait_for_one_image_hear_the_same(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ failure is told to the containers that mount the volume and to no other; whichev
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from podkeep.agent.convert.container import PlannedImage
@@ -16,6 +16,7 @@ from podkeep.agent.images.puller import Images, PodPull, Wanted
 from podkeep.agent.metrics import IMAGE_VOLUMES_FAILED, IMAGE_VOLUMES_MOUNTED, IMAGE_VOLUMES_REQUESTED
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
+from podkeep.api.volumes import ImageVolumeSource
 
 _EAGERNESS = ("Never", "IfNotPresent", "Always")
 
@@ -57,6 +58,10 @@ class VolumeImages:
         names = [mount.name for mount in container.volume_mounts if mount.name in self._sources]
         failures = []
         for reference in dict.fromkeys(self._sources[name].reference for name in names):
+            if reference not in self._policies:
+                # Of an ephemeral container, which came later and is the first to mount it.
+                self._policies |= _most_eager(found for found in self._sources.values() if found.reference == reference)
+                await self._try(reference, pull)
             # The containers that mount a failed volume share one failure: each is told of it once before it is tried
             # again.
             if reference not in self._found and container.name in self._known_to(reference):
@@ -92,17 +97,21 @@ class VolumeImages:
 def policies(pod: Pod) -> dict[str, str]:
     """Return the images of the volumes that a container mounts, and when to pull each; pure.
 
-    Of two volumes with one image the more eager policy holds for both.
+    Of two volumes with one image the more eager policy holds for both. Ephemeral containers do not count.
     """
     mounted = {
         mount.name
         for container in (*pod.spec.init_containers, *pod.spec.containers)
         for mount in container.volume_mounts
     }
+    volumes = (volume for volume in pod.spec.volumes if volume.name in mounted)
+    return _most_eager(volume.image for volume in volumes if volume.image is not None)
+
+
+def _most_eager(sources: Iterable[ImageVolumeSource]) -> dict[str, str]:
     result: dict[str, str] = {}
-    for volume in pod.spec.volumes:
-        if volume.image is not None and volume.name in mounted:
-            policy = volume.image.pull_policy or "IfNotPresent"
-            known = result.setdefault(volume.image.reference, policy)
-            result[volume.image.reference] = max(known, policy, key=_EAGERNESS.index)
+    for source in sources:
+        policy = source.pull_policy or "IfNotPresent"
+        known = result.setdefault(source.reference, policy)
+        result[source.reference] = max(known, policy, key=_EAGERNESS.index)
     return result

@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from podkeep.agent.events import Event, PullFailed
-from podkeep.agent.images.pull_records import LEFT_S, MOST_CREDENTIALS, Policy, PullRecords, Verification
+from podkeep.agent.images.pull_records import (
+    LEFT_S,
+    MOST_CREDENTIALS,
+    MOST_REPOSITORIES,
+    Policy,
+    PullRecords,
+    Verification,
+)
 from podkeep.agent.images.puller import Images, LocalImage, PodPull, Wanted
 from podkeep.base.errors import PermissionDenied, Unavailable
 from podkeep.base.registries import reference
@@ -160,6 +167,33 @@ def test_a_preloaded_image_stays_so_whatever_becomes_of_a_copy_of_it(tmp_path: P
     assert found.may_use(NAME, ID, [], names)
     found.succeeded(found.begin(NAME, ID, names), [ID], YOURS, [*names, reference.parse(DIGEST)])
     assert found.may_use(NAME, ID, [], names)
+
+
+def test_a_preloaded_image_that_was_removed_comes_back_as_a_pulled_one(tmp_path: Path) -> None:
+    """By others than the agent, or by an agent that crashed then: its record is still there."""
+    found, names = records(tmp_path), [NAME, reference.parse(DIGEST)]
+    found.succeeded(found.begin(NAME, ID, [NAME]), [ID], MINE, names)
+    found.succeeded(found.begin(NAME, ID, names), [ID], MINE, names)
+    assert found.may_use(NAME, ID, [], names)
+    found.succeeded(found.begin(NAME), [ID], MINE, names)
+    assert not found.may_use(NAME, ID, [YOURS], names)
+    assert found.may_use(NAME, ID, [MINE], names)
+    found.succeeded(found.begin(OTHER), [ID], None, [*names, OTHER])
+    assert not found.may_use(NAME, ID, [YOURS], names)
+
+
+def test_of_an_image_there_is_an_end_to_how_many_repositories_are_kept(tmp_path: Path) -> None:
+    """Those of the last pulls: one registry may have an image under any number of names."""
+    found = records(tmp_path)
+    bring(found, MINE)
+    others = [reference.parse(f"r.example/copies/{number}:1") for number in range(MOST_REPOSITORIES)]
+    for other in others[:-1]:
+        found.succeeded(found.begin(other), [ID], None)
+    bring(found, YOURS)
+    found.succeeded(found.begin(others[-1]), [ID], None)
+    assert found.may_use(NAME, ID, [MINE], [NAME])
+    assert found.may_use(others[-1], ID, [], [NAME, *others])
+    assert not found.may_use(others[0], ID, [], [NAME, *others])
 
 
 @pytest.mark.parametrize("how", ["running", "left", "noted"])

@@ -17,7 +17,8 @@ The file says which image had the name before, if that was preloaded: it stays s
 it away from all others by pulls that have no end. Other images of the repository are no matter of that pull. Nor is an
 image in doubt that has a name which no such pull can have given it, and no record: it was here by that name. What a
 pull that was left may have brought stays in doubt under its digest when the next pull of the name begins, as that may
-have the name lead elsewhere. An image that was preloaded stays so, too, when an agent pulls it under whatever name.
+have the name lead elsewhere. An image that was preloaded stays so, too, when an agent pulls it under whatever name; not
+if a pull had to bring it again, as it was removed.
 
 Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
 that may not be relied on. Blocking; several agents may share the directory.
@@ -49,6 +50,8 @@ log = logging.getLogger(__name__)
 Policy: TypeAlias = Literal["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"]
 MOST_CREDENTIALS = 100
 """That are kept of one image and repository; the oldest go first."""
+MOST_REPOSITORIES = 100
+"""That are kept of one image; those that it was not pulled from for longest go first."""
 LEFT_S = 24 * 3600.0
 """After which a pull whose end was not heard has ended, whatever the runtime."""
 _LEFT = "left"
@@ -148,7 +151,7 @@ class PullRecords:
         return [path for path in self._begun() if _marker_in(path) in markers and _before(path) not in images]
 
     def _was_here(self, images: Collection[str], names: Collection[Reference]) -> bool:
-        """Return whether an image without a record has a name that no pull of an agent can have given it.
+        """Return whether an image that no pull is known to have brought has a name that none can have given it.
 
         A pull gives it the name of the pull, and a digest of that repository.
         """
@@ -167,11 +170,11 @@ class PullRecords:
         doubts = self._doubts((image,), (name, *names)) if image else []
         was_here = not doubts or self._was_here((image,), names)
         before = ""
-        # Read last, as in may_use.
-        if image and self._read(image) is None:
+        record = self._read(image) if image else None  # last, as in may_use
+        if image and (record is None or record.preloaded):
             if was_here:
                 before = image
-            elif not all(map(lockfile.is_held, doubts)):
+            elif record is None and not all(map(lockfile.is_held, doubts)):
                 self._keep_in_doubt(names)
         path = self._pulling / f"{_marker(name)}.{secrets.token_hex(8)}"
         new = self._pulling / f".{path.name}"
@@ -235,8 +238,13 @@ class PullRecords:
 
     def _note(self, name: Reference, image: str, credentials: Credentials | None, *, preloaded: bool) -> None:
         with self._writing:
-            record = self._read(image) or _Record(image=image, preloaded=preloaded)
-            access = record.repositories.setdefault(name.name, _Access())
+            record = self._read(image) or _Record(image=image, preloaded=True)
+            # It may have been removed meanwhile, and by others, so that the record stayed.
+            record.preloaded = record.preloaded and preloaded
+            access = record.repositories.pop(name.name, None) or _Access()
+            record.repositories[name.name] = access
+            for other in list(record.repositories)[:-MOST_REPOSITORIES]:
+                del record.repositories[other]
             if credentials is None:
                 # Once a registry gave it to everybody, no list of credentials says more.
                 access.everybody, access.credentials = True, []

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -116,8 +116,69 @@ def test_a_program_of_another_mount_namespace_starts_in_a_directory_of_that(
         go_on(process)
         assert process.stdout is not None
         assert process.stdout.read() == output
-        assert process.wait() == (0 if output else 128 + signal.SIGKILL)
+        # What has a command started outside of its container is ended with it.
+        assert process.wait() == (0 if output else -signal.SIGKILL)
         assert tracer.wait() == 0
+
+
+ENTERING = """import ctypes, os, sys
+outside = os.open("/", os.O_PATH)
+ctypes.CDLL(None).unshare(0x20000)
+os.fchdir(outside)
+print("entered", flush=True)
+sys.stdin.readline()
+os.execv("/bin/echo", ["echo", "out"])
+"""
+
+
+def test_whoever_ends_it_before_it_has_looked_ends_what_it_looks_at() -> None:
+    """As systemd, for a service of which all processes are killed, or the kernel, where memory is short."""
+    with (
+        waiting('"$@"', sys.executable, "-c", ENTERING) as process,
+        held(process.pid, wanted="check") as tracer,
+    ):
+        go_on(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"entered\n"
+        tracer.kill()
+        tracer.wait()
+        with suppress(BrokenPipeError):
+            go_on(process)
+        assert process.stdout.read() == b""
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_what_it_has_looked_at_outlives_it() -> None:
+    with (
+        waiting('unshare --mount "$@"; exit $?', "/bin/sh", "-c", "echo in; read go; exit 3") as process,
+        held(process.pid, wanted="check", also=b"o") as tracer,
+    ):
+        go_on(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"in\n"
+        assert tracer.wait() == 0
+        go_on(process)
+        assert process.wait() == 3
+
+
+IN_A_THREAD = """import ctypes, os, threading
+def execute():
+    ctypes.CDLL(None).unshare(0x20000)
+    os.execv("/bin/echo", ["echo", "out"])
+threading.Thread(target=execute).start()
+threading.Event().wait()
+"""
+
+
+def test_a_program_that_a_thread_executes_outlives_it() -> None:
+    """That takes the ID of the first thread then, and its own is gone without a word (ptrace(2))."""
+    with waiting('"$@"; exit $?', sys.executable, "-c", IN_A_THREAD) as process:
+        with held(process.pid, wanted="check", also=b"o") as tracer:
+            go_on(process)
+            assert process.stdout is not None
+            assert process.stdout.read() == b"out\n"
+            assert tracer.wait() == 0
+        assert process.wait() == 0
 
 
 def test_who_is_traced_already_is_not_held() -> None:

@@ -7,13 +7,14 @@ will start; nothing where it may not trace, and it ends.
 ``hold``: what has a terminal is stopped until this program is killed, at the latest after :data:`LONGEST_S`.
 
 ``check``: the first process that is about to execute a program in another mount namespace than this one's is killed if
-its working directory is not in that (``x`` goes back), and goes on else (``o``, once its program has started).
+its working directory is not in that (``x`` goes back), and goes on else (``o``, once its program has started). Until
+then all that is traced ends with this program, whoever kills that.
 
 That is before execve(2) and not after it: what executes a container's program is closed to the container's processes
 (PR_SET_DUMPABLE), and the program is open to those of its user: until it is killed, they would get at its working
 directory by /proc/PID/cwd.
 
-Whoever is stopped goes on when this program ends (ptrace(2)). Run by ``runtime/oci/exec.py``.
+Whoever is held goes on when this program ends (ptrace(2)). Run by ``runtime/oci/exec.py``.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 LONGEST_S = 2
 """How long a command is stopped at most: what it is stopped for takes a few milliseconds."""
@@ -34,6 +39,8 @@ _CONT = 7
 _TO_SYSCALL = 24
 """PTRACE_SYSCALL: as PTRACE_CONT, and it stops before and after its next system call."""
 _SEIZE = 0x4206
+_SETOPTIONS = 0x4200
+_INTERRUPT = 0x4207
 _GET_SYSCALL_INFO = 0x420E
 _INFO_BYTES = 32
 """Of ``struct ptrace_syscall_info``: what it is about in the first byte, and the call's number from the 24th on."""
@@ -50,6 +57,8 @@ _EXECUTING = {
 """Numbers of execve(2) and execveat(2)."""
 _OPTIONS = 0x1F
 """PTRACE_O_TRACESYSGOOD, TRACEFORK, TRACEVFORK, TRACECLONE and TRACEEXEC."""
+_EXITKILL = 0x100000
+"""PTRACE_O_EXITKILL: what is traced is killed when this program ends."""
 _EVENT_EXEC = 4
 _WALL = 0x40000000
 _CAP_SYS_PTRACE = 19
@@ -67,17 +76,22 @@ def main() -> None:
     pid, checks, holds = int(pid_text or b"0"), b"check" in wanted, b"hold" in wanted
     if not checks:  # what is to be checked is waited for as long as it may come
         libc.alarm(UNUSED_S)
-    if pid == 0 or not (checks or holds) or not _privileged() or _confined() or ptrace(_SEIZE, pid, 0, _OPTIONS) != 0:
+    if pid == 0 or not (checks or holds) or not _privileged() or _confined():
+        return
+    if ptrace(_SEIZE, pid, 0, _OPTIONS | _EXITKILL * checks) != 0:
         return
     os.write(0, b"s")
     numbers = _EXECUTING.get(os.uname().machine)
+    traced = {pid}
     while True:
         try:
             stopped, status = os.waitpid(-1, _WALL)
         except ChildProcessError:
             return
         if not os.WIFSTOPPED(status):
+            traced.discard(stopped)
             continue
+        traced.add(stopped)
         event, number = status >> 16, os.WSTOPSIG(status)
         started = event == _EVENT_EXEC
         at_call = not event and number == _AT_SYSCALL
@@ -87,6 +101,7 @@ def main() -> None:
                 os.write(0, b"x")
                 return
             if started:
+                _spare(ptrace, traced, stopped)
                 os.write(0, b"o")
                 if not holds:
                     return
@@ -97,6 +112,21 @@ def main() -> None:
             # The first process is still where it was started: it is one that it forks that executes the program.
             going_on = _TO_SYSCALL if checks and stopped != pid else _CONT
             ptrace(going_on, stopped, 0, 0 if event or at_call else number)
+
+
+def _spare(ptrace: ctypes._NamedFuncPointer, traced: Iterable[int], stopped: int) -> None:
+    """Let what is traced outlive this program: the options of a process can be changed only while it is stopped."""
+    ptrace(_SETOPTIONS, stopped, 0, _OPTIONS)
+    # One that is gone cannot be stopped; -1: what one of them has started meanwhile, stopped at its beginning.
+    others = [each for each in traced if each != stopped and ptrace(_INTERRUPT, each, 0, 0) == 0]
+    for each in (*others, -1):
+        try:
+            pid, status = os.waitpid(each, _WALL | (os.WNOHANG if each == -1 else 0))
+        except ChildProcessError:
+            continue
+        if pid and os.WIFSTOPPED(status):
+            ptrace(_SETOPTIONS, pid, 0, _OPTIONS)
+            ptrace(_CONT, pid, 0, 0 if status >> 16 else os.WSTOPSIG(status))
 
 
 def _executes(ptrace: ctypes._NamedFuncPointer, pid: int, numbers: tuple[int, int] | None) -> bool:

@@ -119,6 +119,27 @@ def test_nor_does_one_in_a_container_that_another_was_made_beside(pods: Pods, vo
         pods.exec(target, "true")
 
 
+def test_nor_does_one_beside_a_container_whose_target_is_gone(pods: Pods, volume: Path) -> None:
+    """That was made beside the first one, and is not there any more to tell whose processes are in sight."""
+    (volume / "here").mkdir()
+    sandbox = pods.run()
+    first = pods.launch(sandbox, "sleep", "1000", name="first", mounts=[bind(volume, "/v")], working_dir="/v/here")
+
+    def beside(target: str, name: str) -> str:
+        options = api.NamespaceOption(pid=api.TARGET, target_id=target)
+        return pods.launch(sandbox, "sleep", "2000", name=name, options=options)
+
+    second = beside(first, "second")
+    beside(second, "third")
+    pods.stop(second)
+    pods.remove_container(second)
+    pids = wait_for(lambda: set(pods.exec(first, "pidof", "sleep").stdout.split()) - {b"1"}, "the program beside it")
+    (volume / "here").rmdir()
+    (volume / "here").symlink_to(f"/proc/{int(pids.pop())}/root")
+    with pytest.raises(FailedPrecondition, match="the command's working directory leads out of the container"):
+        pods.exec(first, "true")
+
+
 STOPPING = """
 while :; do
     stopped=

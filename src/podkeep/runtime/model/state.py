@@ -382,9 +382,9 @@ class State:
         """Say whether processes outside of a container are in sight in it, or will be of one that is being made."""
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             return True
-        # A target may be named by the beginning of its ID.
-        targets = (item.config.namespaces.target_id for item in self.containers(container.sandbox_id))
-        return any(target and container.id.startswith(target) for target in targets)
+        # Of any target: that may have been made beside this one, and removed since.
+        others = self.containers(container.sandbox_id)
+        return any(item.config.namespaces.pid is NamespaceMode.TARGET for item in others)
 
     def container_by_key(self, key: str) -> Container | None:
         """Return the container that has this name, if any."""

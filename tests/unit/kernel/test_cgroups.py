@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,6 +22,7 @@ from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from support import cgroup2
+from support.cri import wait_for
 from support.escaped import PROGRAMS
 
 
@@ -75,6 +77,39 @@ def test_kill_gets_every_process_of_a_family(tree: tuple[Cgroups, str]) -> None:
     groups.kill(path)
     assert process.wait(10) == -signal.SIGKILL
     assert groups.processes(path, recursive=True) == []
+
+
+PASSING_ON = """
+import os
+while True:
+    try:
+        if os.fork():
+            os._exit(0)
+    except OSError:
+        continue
+"""
+
+
+class _BusyMachine(Cgroups):
+    """Cgroups of a machine on which who looks at processes has to wait for its turn."""
+
+    def processes(self, path: str, *, recursive: bool = False) -> list[int]:
+        found = super().processes(path, recursive=recursive)
+        time.sleep(0.02)
+        return found
+
+
+def test_kill_gets_what_is_another_process_each_time(tree: tuple[Cgroups, str], tmp_path: Path) -> None:
+    """Each starts the next one and ends before it can be sent a signal."""
+    groups, path = tree
+    groups.create(path)
+    (tmp_path / "program.py").write_text(PASSING_ON)
+    process = start(groups, path, f"{sys.executable} -I -S {tmp_path}/program.py & exec sleep 300")
+    first = wait_for(lambda: max(groups.processes(path)), "the first")
+    wait_for(lambda: max(groups.processes(path)) > first + 50, "those after it")
+    _BusyMachine().kill(path)
+    assert process.wait(10) == -signal.SIGKILL
+    assert groups.processes(path) == []
 
 
 def test_kill_gets_a_process_whose_first_thread_has_ended(tree: tuple[Cgroups, str]) -> None:

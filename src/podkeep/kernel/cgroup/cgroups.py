@@ -393,14 +393,23 @@ class Cgroups:
                         _write(directory / "cgroup.kill", "1")
         else:
             self._thaw(path)
-        # Listed anew each time: a process may fork between the list and its SIGKILL. A zombie needs its parent to go
-        # away.
-        while pids := [pid for pid in self.processes(path, recursive=True) if not procfs.has_ended(pid)]:
+        # Listed anew each time: a process may fork between the list and its SIGKILL, and then end before it is looked
+        # at. A zombie needs its parent to go away.
+        seen: set[int] = set()
+        while listed := self.processes(path, recursive=True):
+            pids = [pid for pid in listed if not procfs.has_ended(pid)]
+            if not pids and seen.issuperset(listed):
+                return
             if time.monotonic() > deadline:
                 raise KernelCallError(
-                    f"kill({pids}, SIGKILL)", errno.EBUSY, hint=f"processes in cgroup {path} wait for the kernel"
+                    f"kill({listed}, SIGKILL)", errno.EBUSY, hint=f"processes in cgroup {path} wait for the kernel"
                 )
+            seen.update(listed)
             self._kill(path, pids)
+            # Or there could be another process each time, which the last one has started before it ended. Not before:
+            # a program may end with an error of its own when it cannot start another one.
+            with suppress(KernelCallError):  # without that controller they are killed as fast as they can be
+                self.write(path, "pids.max", "0")
             time.sleep(_PAUSE_S)
 
     def _kill(self, path: str, pids: Iterable[int]) -> None:

@@ -106,6 +106,25 @@ def test_find_by_whole_arguments() -> None:
         process.communicate()
 
 
+LOOKING = """import subprocess
+from podkeep.kernel.process import procfs
+again = 'exec sh -c "$0" "$0" "$1"'
+me = procfs.identify(subprocess.Popen(["sh", "-c", again, again, "mark"]).pid)
+print(sum(procfs.find_by_arguments("mark") != [me] for _ in range(1000)))
+"""
+"""Says how often it does not find a process that executes a program again and again; with few other processes."""
+
+
+def test_a_process_is_found_also_while_it_executes_another_program() -> None:
+    """For a moment it has no arguments yet."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    path = os.pathsep.join(filter(None, sys.path))
+    done = subprocess.run(
+        [*alone, sys.executable, "-c", LOOKING], env={**os.environ, "PYTHONPATH": path}, capture_output=True, check=True
+    )
+    assert done.stdout == b"0\n"
+
+
 @pytest.mark.parametrize("changes_user", [False, True])
 def test_arguments_of_a_set_user_id_program_are_its_users(changes_user: bool) -> None:
     mark = uuid.uuid4().hex

@@ -11,6 +11,7 @@ import os
 import select
 import signal
 import stat
+import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -28,8 +29,11 @@ _OWN_NAMESPACES = ("pid", "user", "mnt")
 MAX_DESCRIPTORS = 1024
 _MAX_PASSES = 100
 """How often it is looked for processes that others start while they are stopped."""
-_STATE, _PARENT, _SESSION, _THREADS, _START_TIME = 0, 1, 3, 17, 19
-"""Positions in /proc/<pid>/stat after the command name: fields 3, 4, 6, 20 and 22 of proc_pid_stat(5)."""
+_EXECUTING_S = 1.0
+"""How long a program that is executed may take to have its arguments."""
+_EXECUTING_PAUSE_S = 0.001
+_STATE, _PARENT, _SESSION, _THREADS, _START_TIME, _ENVIRONMENT_END = 0, 1, 3, 17, 19, 48
+"""Positions in /proc/<pid>/stat after the command name: fields 3, 4, 6, 20, 22 and 51 of proc_pid_stat(5)."""
 
 _ENDED = frozenset({"Z", "X"})
 """States of what does not run any more: zombies, and what is just being removed."""
@@ -167,12 +171,29 @@ def find_by_arguments(*texts: str) -> list[ProcessId]:
             continue
         directory = _PROC / entry
         try:
-            if is_machines(directory, _OWN_NAMESPACES) and wanted <= set(command_line(directory).split(b"\0")):
+            if is_machines(directory, _OWN_NAMESPACES) and wanted <= set(_arguments(directory)):
                 found.append(identify(int(entry)))
         except (OSError, NotFound):
             continue  # it ended while we looked
     # The ID may have been used again between reading the arguments and the start time.
     return [process for process in found if alive(process)]
+
+
+def _arguments(directory: Path) -> list[bytes]:
+    """Return the arguments of a process, also of one that is executing another program and has none yet (execve(2)).
+
+    :raises OSError: if it is gone.
+    :raises NotFound: if it is gone.
+    """
+    deadline = time.monotonic() + _EXECUTING_S
+    while not (line := command_line(directory)) and time.monotonic() < deadline:
+        fields = _stat(int(directory.name))
+        # One that has ended has no environment either.
+        if fields[_ENVIRONMENT_END] != "0" or _has_ended(int(directory.name), fields):
+            line = command_line(directory)
+            break
+        time.sleep(_EXECUTING_PAUSE_S)
+    return line.split(b"\0")
 
 
 def name(directory: Path) -> str:

@@ -54,6 +54,10 @@ class Objects:
         value = self.get(resource, namespace, name)
         return None if value is None else msgspec.convert(value, of)
 
+    def revision_of(self, resource: str, namespace: str, name: str) -> int:
+        value = self.get(resource, namespace, name)
+        return 0 if value is None else int(value["metadata"].get("resourceVersion", 1))
+
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         for found, value in self._objects:
             if found == resource and namespace in ("", value["metadata"].get("namespace", "")):

@@ -68,6 +68,15 @@ class Change:
     def is_deletion(self) -> bool:
         return self._event.type is EventType.DELETED
 
+    @property
+    def revision(self) -> int:
+        return self._event.stored.revision
+
+    @property
+    def size(self) -> int:
+        """How many bytes the object has, encoded."""
+        return len(self._event.stored.value)
+
     @cached_property
     def metadata(self) -> Metadata:
         """Of the object as it is, or was last."""

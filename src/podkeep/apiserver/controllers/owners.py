@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -33,6 +33,8 @@ from podkeep.apiserver.meta.objects import FOREGROUND, ORPHAN, metadata
 from podkeep.apiserver.storage.records import Key
 
 Found = Mapping[str, Any]
+_LARGE_BYTES = 16 << 10
+"""Of an object, encoded, from which on what it is to its dependents is remembered."""
 
 
 @lru_cache(maxsize=4096)
@@ -53,6 +55,30 @@ class _Life(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
 
 class _Dependent(msgspec.Struct, frozen=True):
     metadata: _Life
+
+
+class _Owner(msgspec.Struct, frozen=True, rename="camel"):
+    """What an owner's dependents ask of it."""
+
+    uid: str
+    deletion_timestamp: str = ""
+    finalizers: tuple[str, ...] = ()
+
+    @property
+    def is_waiting(self) -> bool:
+        return bool(self.deletion_timestamp) and FOREGROUND in self.finalizers
+
+
+class _OwnerPart(msgspec.Struct, frozen=True):
+    metadata: _Owner
+
+
+class _Known(NamedTuple):
+    """An owner as it was when the collector was told of it."""
+
+    revision: int
+    uid: str
+    is_waiting: bool
 
 
 class State(Enum):
@@ -81,6 +107,9 @@ class GarbageCollector:
         """Owners that are deleted in the foreground, by uid."""
         self._ending: set[Key] = set()
         """Objects that are about to go."""
+        self._large: dict[Key, _Known] = {}
+        """What large objects are to their dependents: anybody may name them as owners, a thousand times in one object,
+        and to read one takes a millisecond for each megabyte."""
 
     # What to look at
 
@@ -89,6 +118,11 @@ class GarbageCollector:
         found, key = change.metadata, change.key
         before = self._owners.get(key, ())
         self._remember(key, () if change.is_deletion else found.owner_references)
+        if change.is_deletion or change.size < _LARGE_BYTES:
+            self._large.pop(key, None)
+        else:
+            part = _Owner(found.uid, found.deletion_timestamp, found.finalizers)
+            self._large[key] = _Known(change.revision, part.uid, part.is_waiting)
         if found.deletion_timestamp and not change.is_deletion:
             self._ending.add(key)
         else:
@@ -126,7 +160,7 @@ class GarbageCollector:
 
     def reconcile(self, item: Item, lister: Lister, _now: object) -> Plan:
         assert isinstance(item, Key)
-        states = [self._state(owner, item, lister) for owner in self._owners.get(item, ())]
+        states = self._states(self._owners.get(item, ()), item, lister)
         if states and set(states) == {State.THERE} and item not in self._ending:
             return NOTHING  # the object itself need not be read: there are many of them at the start
         found = lister.get(*item)
@@ -138,11 +172,13 @@ class GarbageCollector:
             finalizers = fields.get("finalizers", ())
             if ORPHAN in finalizers:
                 return orphan(item, found, dependents)
-            return foreground(item, found, dependents) if FOREGROUND in finalizers else NOTHING
+            if FOREGROUND not in finalizers or self._is_blocked(item, fields["uid"]):
+                return NOTHING
+            return foreground(item, found, dependents)
         owners = msgspec.convert(fields.get("ownerReferences", ()), tuple[OwnerReference, ...])
         if not owners:
             return NOTHING
-        states = [self._state(owner, item, lister) for owner in owners]
+        states = self._states(owners, item, lister)
         return collect(item, found, states, dependents)
 
     def _those_of(self, owner: Key, uid: str, lister: Lister) -> Iterator[tuple[Key, Found]]:
@@ -157,14 +193,43 @@ class GarbageCollector:
             if part is not None and _reference(found := msgspec.to_builtins(part), uid):
                 yield key, found
 
-    def _state(self, owner: OwnerReference, dependent: Key, lister: Lister) -> State:
-        resource = self._kinds.get((owner.api_version, owner.kind))
-        if resource is None or (resource.namespaced and not dependent.namespace):
-            return State.UNKNOWN
-        found = lister.get(*resource.key(dependent.namespace, owner.name))
-        if found is None or found["metadata"]["uid"] != owner.uid:
-            return State.ABSENT
-        return State.WAITING if _is_waiting(found) else State.THERE
+    def _is_blocked(self, owner: Key, uid: str) -> bool:
+        """Tell whether a dependent is known to block an owner: none of them has to be read then.
+
+        When it goes, or does so no more, the owner is looked at again.
+        """
+        return any(
+            reference.uid == uid and reference.block_owner_deletion
+            for key in self._dependents.get(uid, ())
+            if owner.namespace in ("", key.namespace)
+            for reference in self._owners[key]
+        )
+
+    def _states(self, owners: Iterable[OwnerReference], dependent: Key, lister: Lister) -> list[State]:
+        found: dict[Key, _Known | None] = {}
+        states = []
+        for owner in owners:
+            resource = self._kinds.get((owner.api_version, owner.kind))
+            if resource is None or (resource.namespaced and not dependent.namespace):
+                states.append(State.UNKNOWN)
+                continue
+            key = resource.key(dependent.namespace, owner.name)
+            if key not in found:
+                found[key] = self._known(key, lister)
+            known = found[key]
+            if known is None or known.uid != owner.uid:
+                states.append(State.ABSENT)
+            else:
+                states.append(State.WAITING if known.is_waiting else State.THERE)
+        return states
+
+    def _known(self, key: Key, lister: Lister) -> _Known | None:
+        """Return what there is at a place; a large object is read only if it has changed since its change was told."""
+        known, revision = self._large.get(key), lister.revision_of(*key)
+        if known is not None and known.revision == revision:
+            return known
+        part = lister.part(*key, _OwnerPart)
+        return None if part is None else _Known(revision, part.metadata.uid, part.metadata.is_waiting)
 
 
 def collect(item: Key, found: Found, states: list[State], dependents: Iterator[tuple[Key, Found]]) -> Plan:

@@ -33,6 +33,10 @@ class Lister(Protocol):
         """Return a part of what :meth:`get` returns, as :meth:`parts` does."""
         ...
 
+    def revision_of(self, resource: str, namespace: str, name: str) -> int:
+        """Return the revision with which an object was written last, without reading it; 0 if there is none."""
+        ...
+
 
 class ChangingLister(Lister, Protocol):
     """A lister that tells what was written, for whoever keeps an index of what it read."""

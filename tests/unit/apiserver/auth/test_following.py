@@ -37,6 +37,9 @@ class Written:
     def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
         raise NotImplementedError
 
+    def revision_of(self, resource: str, namespace: str, name: str) -> int:
+        raise NotImplementedError
+
 
 def test_an_index_follows_what_is_written() -> None:
     log: list[str] = []

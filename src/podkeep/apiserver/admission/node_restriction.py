@@ -224,6 +224,11 @@ class NodeRestriction:
         if name_of(attributes) != node:
             raise refused(attributes, "can only access node lease with the same name as the requesting node")
 
+    def _csi_node(self, node: str, attributes: Attributes) -> None:
+        # What is created has its name in its body, which authorization does not see.
+        if name_of(attributes) != node:
+            raise refused(attributes, "can only access CSINode with the same name as the requesting node")
+
 
 _CHECKS: Mapping[tuple[str, str], Callable[[NodeRestriction, str, Attributes], None]] = {
     ("", "pods"): NodeRestriction._pod,
@@ -231,6 +236,7 @@ _CHECKS: Mapping[tuple[str, str], Callable[[NodeRestriction, str, Attributes], N
     ("", "persistentvolumeclaims"): NodeRestriction._claim,
     ("", "serviceaccounts"): NodeRestriction._service_account,
     ("coordination.k8s.io", "leases"): NodeRestriction._lease,
+    ("storage.k8s.io", "csinodes"): NodeRestriction._csi_node,
 }
 
 

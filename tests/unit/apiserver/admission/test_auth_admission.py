@@ -29,6 +29,7 @@ RESOURCES = {
     "persistentvolumeclaims": Resource(kind=Kind("", "v1", "PersistentVolumeClaim"), plural="persistentvolumeclaims"),
     "serviceaccounts": Resource(kind=Kind("", "v1", "ServiceAccount"), plural="serviceaccounts"),
     "leases": Resource(kind=Kind("coordination.k8s.io", "v1", "Lease"), plural="leases"),
+    "csinodes": Resource(kind=Kind("storage.k8s.io", "v1", "CSINode"), plural="csinodes", namespaced=False),
     "configmaps": Resource(kind=Kind("", "v1", "ConfigMap"), plural="configmaps"),
     "localsubjectaccessreviews": Resource(
         kind=Kind("authorization.k8s.io", "v1", "LocalSubjectAccessReview"), plural="localsubjectaccessreviews"
@@ -263,6 +264,11 @@ NODE_CASES: list[tuple[Attributes, str]] = [
         "node requested token bound to a pod scheduled on a different node",
     ),
     (written(CREATE, "serviceaccounts/token", token_request("gone"), name="robot"), 'pods "gone" not found'),
+    (written(CREATE, "csinodes", {"metadata": {"name": "n1"}}), ""),
+    (
+        written(CREATE, "csinodes", {"metadata": {"name": "n2"}}),
+        "can only access CSINode with the same name as the requesting node",
+    ),
     (written(CREATE, "leases", {"metadata": {"name": "n1"}}, namespace="kube-node-lease"), ""),
     (written(CREATE, "leases", {"metadata": {"name": "n2"}}, namespace="kube-node-lease"), SAME_LEASE),
     (

@@ -54,6 +54,11 @@ class Objects:
         value = self.get(resource, namespace, name)
         return None if value is None else msgspec.convert(value, of)
 
+    def sizes(self, resource: str, namespace: str) -> Iterator[tuple[str, int]]:
+        return (
+            (value["metadata"]["name"], len(msgspec.json.encode(value))) for value in self.list(resource, namespace)
+        )
+
     def revision_of(self, resource: str, namespace: str, name: str) -> int:
         value = self.get(resource, namespace, name)
         return 0 if value is None else int(value["metadata"].get("resourceVersion", 1))

@@ -33,6 +33,10 @@ class Lister(Protocol):
         """Return a part of what :meth:`get` returns, as :meth:`parts` does."""
         ...
 
+    def sizes(self, resource: str, namespace: str) -> Iterable[tuple[str, int]]:
+        """Return the name of each object of a namespace, and how many bytes it has, encoded."""
+        ...
+
     def revision_of(self, resource: str, namespace: str, name: str) -> int:
         """Return the revision with which an object was written last, without reading it; 0 if there is none."""
         ...

@@ -46,6 +46,10 @@ class StoreLister:
         stored = self._store.get(Key(resource, namespace, name))
         return None if stored is None else msgspec.json.decode(stored.value, type=of)
 
+    def sizes(self, resource: str, namespace: str) -> Iterator[tuple[str, int]]:
+        items = self._store.snapshot(resource, namespace).items
+        return ((stored.key.name, len(stored.value)) for stored in items)
+
     def revision_of(self, resource: str, namespace: str, name: str) -> int:
         stored = self._store.get(Key(resource, namespace, name))
         return 0 if stored is None else stored.revision

@@ -324,6 +324,19 @@ def test_only_so_many_pods_are_checked_and_one_of_each_controller_first() -> Non
     ]
 
 
+def test_only_so_much_of_pods_is_read() -> None:
+    """Who changed the labels of a namespace with hundreds of megabytes of them kept everybody waiting for seconds."""
+    size = pod_security.MAX_CHECKED_BYTES // 3
+    pods = [pod(name, hostNetwork=True, nodeSelector={"a": "x" * size}) for name in "abcd"]
+    plugin = PodSecurity(Objects(*(("pods", value) for value in pods)))
+    told = admit(plugin, attributes("namespaces", namespace(enforce="baseline"), namespace()))
+    assert told.warnings == [
+        "new PodSecurity enforce level only checked against the first 2 of 4 existing pods",
+        'existing pods in namespace "default" violate the new PodSecurity enforce level "baseline:latest"',
+        "a (and 1 other pod): host namespaces",
+    ]
+
+
 def test_labels_of_an_exempt_namespace_do_nothing() -> None:
     settings = Configuration(defaults=Policies(warn=Policy(Level.BASELINE)), namespaces=frozenset({"default"}))
     plugin = PodSecurity(Objects(("pods", pod(hostNetwork=True))), settings=settings)

@@ -37,6 +37,9 @@ class Written:
     def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
         raise NotImplementedError
 
+    def sizes(self, resource: str, namespace: str) -> Iterable[tuple[str, int]]:
+        raise NotImplementedError
+
     def revision_of(self, resource: str, namespace: str, name: str) -> int:
         raise NotImplementedError
 

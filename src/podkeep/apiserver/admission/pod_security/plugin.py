@@ -7,6 +7,7 @@ whose enforced policy changes is told of its pods that violate the new one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 from podkeep.api import names
@@ -35,6 +36,8 @@ from podkeep.base.frozen import FrozenStruct
 
 MAX_CHECKED_PODS = 500
 """Of a namespace whose policy changes. kube-apiserver's bound is 3,000 and a second; here other requests wait."""
+MAX_CHECKED_BYTES = 4 << 20
+"""Of these pods, encoded. All that a namespace has may be hundreds of megabytes."""
 _PRIVILEGED = Policies()
 _DEFAULTS = {name for mode in MODES for name in (mode, f"{mode}-version")}
 _EXEMPTIONS = {"usernames", "namespaces", "runtimeClasses"}
@@ -166,7 +169,11 @@ class PodSecurity(AdmitAll):
 
     def _existing(self, namespace: str, policy: Policy) -> list[str]:
         """Return warnings of the pods that violate a new policy."""
-        pods = self._by_importance(self._lister.list(PODS, namespace))
+        sizes = list(self._lister.sizes(PODS, namespace))
+        ends = accumulate(size for _, size in sizes)
+        read = [name for (name, _), end in zip(sizes, ends, strict=True) if end <= MAX_CHECKED_BYTES]
+        pods = self._by_importance(filter(None, (self._lister.get(PODS, namespace, name) for name in read)))
+        checked, there = min(len(pods), MAX_CHECKED_PODS), len(pods) + len(sizes) - len(read)
         violating: dict[str, list[str]] = {}
         for pod in pods[:MAX_CHECKED_PODS]:
             found = violations(policy, pod["metadata"], pod.get("spec", {}), userns_passes=self._userns_passes)
@@ -174,10 +181,9 @@ class PodSecurity(AdmitAll):
                 reasons = ", ".join(violation.reason for violation in found)
                 violating.setdefault(reasons, []).append(pod["metadata"]["name"])
         warnings = []
-        if len(pods) > MAX_CHECKED_PODS:
+        if checked < there:
             warnings.append(
-                f"new PodSecurity enforce level only checked against the first {MAX_CHECKED_PODS} of {len(pods)}"
-                " existing pods"
+                f"new PodSecurity enforce level only checked against the first {checked} of {there} existing pods"
             )
         if violating:
             warnings.append(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,36 @@ def run(path: Path, steps: Callable[[Cluster], Awaitable[None]], gates: FeatureG
             await steps(Cluster(store, Clock(), gates))
 
     asyncio.run(within())
+
+
+def test_what_is_there_is_not_decoded_whole_for_a_new_quota(tmp_path: Path) -> None:
+    """All objects that it counts were, twice: two seconds for 200 MiB of pods, again after each change of it."""
+    whole: list[str] = []
+
+    class Noted(StoreLister):
+        def newest(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+            whole.append(resource)
+            return super().newest(resource, namespace, name)
+
+        def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+            whole.append(resource)
+            return super().list(resource, namespace)
+
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("pods", pod("a", "2", overhead={"cpu": "1"}))
+        await cluster.create("configmaps", {"metadata": {"name": "c"}})
+        await cluster.create("services", {"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}]}})
+        await cluster.create(
+            "resourcequotas", quota(hard={"requests.cpu": "9", "configmaps": "9", "services": "9", "count/pods": "9"})
+        )
+        ledger = QuotaLedger(Noted(cluster.store), cluster.clock)
+        assert ledger.quotas("default")
+        used = {item: str(amount) for item, amount in ledger.used("default", "q").items() if amount}
+        assert used == cluster.used()
+        assert (used["requests.cpu"], used["configmaps"], used["services"]) == ("3", "1", "1")
+        assert not set(whole) - {"resourcequotas"}
+
+    run(tmp_path, steps)
 
 
 def test_a_quota_counts_from_the_moment_it_is_there(tmp_path: Path) -> None:

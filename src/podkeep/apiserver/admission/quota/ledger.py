@@ -12,12 +12,68 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
 
+import msgspec
+
 from podkeep.apiserver.admission.quota import usage as quota_usage
-from podkeep.apiserver.admission.quota.usage import PODS, QUOTAS, Amounts, Object
+from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, QUOTAS, SERVICES, Amounts, Object
 from podkeep.apiserver.meta.lister import NewestLister
 from podkeep.apiserver.meta.objects import metadata
 
 _Key = tuple[str, str, str]
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    resource_version: str
+    deletion_timestamp: str = ""
+    deletion_grace_period_seconds: int | None = None
+
+
+class _Container(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """A container or, in a status, what it has."""
+
+    name: str = ""
+    restart_policy: str = ""
+    resources: dict[str, Any] | None = None
+    allocated_resources: dict[str, str] = {}
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    containers: list[_Container] = []
+    init_containers: list[_Container] = []
+    resources: dict[str, Any] | None = None
+    overhead: dict[str, str] = {}
+    active_deadline_seconds: int | None = None
+    priority_class_name: str = ""
+    affinity: dict[str, Any] = {}
+
+
+class _PodStatus(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    phase: str = ""
+    conditions: list[dict[str, Any]] = []
+    container_statuses: list[_Container] = []
+    init_container_statuses: list[_Container] = []
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """Of most objects their number counts alone."""
+
+    metadata: _Metadata
+
+
+class _Pod(_Named, frozen=True):
+    """What of a pod is counted, and says whether it is in a quota's scopes."""
+
+    spec: _PodSpec = _PodSpec()
+    status: _PodStatus = _PodStatus()
+
+
+class _Whole(_Named, frozen=True):
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+_PARTS: Mapping[str, type[_Named]] = {PODS: _Pod, SERVICES: _Whole, CLAIMS: _Whole}
 
 
 class _Counted(NamedTuple):
@@ -120,22 +176,22 @@ class QuotaLedger:
         found.used = {name: {} for name in found.quotas}
         hard = {name for quota in found.quotas.values() for name in quota.get("spec", {}).get("hard", ())}
         found.resources = quota_usage.counted_resources(hard)
-        keys = {
-            (resource, namespace, metadata(value)["name"])
-            for resource in found.resources
-            for value in self._lister.list(resource, namespace)
-        }
-        keys.update(key for key in self._lister.pending() if key[1] == namespace)
-        for key in keys:
+        for resource in found.resources:
+            # Not whole: a namespace may have hundreds of megabytes, and most of them do not count.
+            for part in self._lister.parts(resource, namespace, _PARTS.get(resource, _Named)):
+                self._note(found, (resource, part.metadata.name), msgspec.to_builtins(part))
+        for key in [key for key in self._lister.pending() if key[1] == namespace]:
             self._recount(found, key)
 
     def _recount(self, found: _Namespace, key: _Key) -> None:
         """Count an object again, if it changed since."""
         resource, _, name = key
-        if resource not in found.resources:
-            return
-        place, now = (resource, name), self._now()
-        value, before = self._lister.newest(*key), found.counted.get(place)
+        if resource in found.resources:
+            self._note(found, (resource, name), self._lister.newest(*key))
+
+    def _note(self, found: _Namespace, place: tuple[str, str], value: Object | None) -> None:
+        resource, now = place[0], self._now()
+        before = found.counted.get(place)
         charged = value is not None and (resource != PODS or quota_usage.is_charged(value, now))
         revision = "" if value is None else metadata(value)["resourceVersion"]
         # A pod stops to be charged when its grace period is over, without another revision of it.

@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
 from podkeep.apiserver.auth.secret_tokens import TOKEN_KEY
 from podkeep.apiserver.auth.user import AUTHENTICATED, User
 from podkeep.apiserver.controllers.controller import Change, Delete, Item, Patch, Plan, Write, revised
@@ -29,24 +27,8 @@ SECRETS = "secrets"
 ACCOUNTS = "serviceaccounts"
 
 
-class _Fields(msgspec.Struct, frozen=True):
-    name: str
-    annotations: dict[str, str] = {}
-
-
-class _Part(msgspec.Struct, frozen=True):
-    """What of a Secret says whose token it has: those of a namespace may be many, and large."""
-
-    metadata: _Fields
-    type: str = ""
-
-    @property
-    def account(self) -> str:
-        return self.metadata.annotations.get(ACCOUNT_NAME, "") if self.type == SERVICE_ACCOUNT_TOKEN else ""
-
-
 class TokenSecrets:
-    """The controller.
+    """The controller. It remembers which Secrets have tokens of which service accounts.
 
     :param root_ca: PEM of the certificate authority that the API is verified with.
     :param issue: returns a new token, given a service account and the name of the Secret that is to have it.
@@ -60,23 +42,36 @@ class TokenSecrets:
     def __init__(self, root_ca: str, issue: Callable[[Mapping[str, Any], str], str]) -> None:
         self._root_ca = _encoded(root_ca)
         self._issue = issue
+        self._accounts: dict[Key, Key] = {}
+        """By Secrets."""
+        self._secrets: dict[Key, dict[Key, None]] = {}
+        """By service accounts."""
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return a Secret that may lack something, or a service account that is gone."""
         if change.key.resource == ACCOUNTS:
             if change.is_deletion:
                 yield change.key
-        elif not change.is_deletion and change.value.get("type") == SERVICE_ACCOUNT_TOKEN:
+            return
+        account = "" if change.is_deletion else _account_of(change.value)
+        self._remember(change.key, account)
+        if account:
             yield change.key
+
+    def _remember(self, secret: Key, account: str) -> None:
+        if (before := self._accounts.pop(secret, None)) is not None:
+            del self._secrets[before][secret]
+            if not self._secrets[before]:
+                del self._secrets[before]
+        if account:
+            key = self._accounts[secret] = Key(ACCOUNTS, secret.namespace, account)
+            self._secrets.setdefault(key, {})[secret] = None
 
     def reconcile(self, item: Item, lister: Lister, _now: datetime) -> Plan:
         assert isinstance(item, Key)
-        if item.resource == ACCOUNTS:
-            parts = lister.parts(SECRETS, item.namespace, _Part)
-            names = [part.metadata.name for part in parts if part.account == item.name]
-        else:
-            names = [item.name]
-        found = (lister.get(SECRETS, item.namespace, name) for name in names)
+        # One that is not remembered yet is looked at when its own change is told.
+        keys = list(self._secrets.get(item, ())) if item.resource == ACCOUNTS else [item]
+        found = (lister.get(*key) for key in keys)
         return Plan(writes=(write for secret in found if secret is not None for write in self._writes(secret, lister)))
 
     def _writes(self, secret: Mapping[str, Any], lister: Lister) -> Iterator[Write]:

@@ -21,6 +21,7 @@ from podkeep.apiserver.controllers.token_secrets import TokenSecrets
 from podkeep.apiserver.kinds.cluster.configuration import MAX_BYTES
 from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
+from support.controllers import told
 from support.objects import Objects, place
 
 NOW = datetime(2026, 11, 23, 6, 0, tzinfo=UTC)
@@ -60,6 +61,9 @@ class World:
         self.objects = Objects(*objects)
         self.tokens = SecretTokens([API], KEY, self.objects)
         self.controller = TokenSecrets(ROOT_CA, self.tokens.issue)
+        for value in objects:
+            if value["kind"] == "Secret":
+                told(self.controller, ("secrets", value))
 
     def plan(self, resource: str = "secrets", name: str = "s") -> Plan:
         return self.controller.reconcile(Key(resource, "ns", name), self.objects, NOW)
@@ -109,7 +113,7 @@ def test_a_certificate_that_is_another_is_replaced_and_the_token_stays() -> None
 
 
 def test_secrets_of_others_are_not_decoded_for_an_account_that_goes() -> None:
-    """All Secrets of the namespace were, each time: seconds for some hundred large ones."""
+    """All Secrets of the namespace were read, each time: a third of a second for 256 MiB of them."""
     read: list[str] = []
 
     class Named(Objects):
@@ -118,7 +122,7 @@ def test_secrets_of_others_are_not_decoded_for_an_account_that_goes() -> None:
             return super().get(resource, namespace, name)
 
         def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
-            return (msgspec.convert(value, of) for value in super().list(resource, namespace))
+            raise AssertionError
 
         def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
             raise AssertionError
@@ -126,6 +130,10 @@ def test_secrets_of_others_are_not_decoded_for_an_account_that_goes() -> None:
     world = World()
     others = [secret(metadata={"name": f"o{number}", "annotations": {NAME: "other"}}) for number in range(20)]
     world.objects = Named(secret(), *others)
+    for value in (secret(), *others, secret(metadata={"name": "gone"})):
+        told(world.controller, ("secrets", value))
+    told(world.controller, ("secrets", secret(metadata={"name": "gone"})), EventType.DELETED)
+    told(world.controller, ("secrets", secret(metadata={"name": "o1", "annotations": {NAME: "third"}})))
     assert [write.name for write in world.plan("serviceaccounts", "robot").writes] == ["s"]  # type: ignore[union-attr]
     assert set(read) == {"s", "robot"}
 

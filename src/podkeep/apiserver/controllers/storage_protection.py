@@ -36,6 +36,8 @@ class StorageProtection:
         """By pods."""
         self._users: dict[Key, dict[Key, None]] = {}
         """By claims."""
+        self._told: dict[Key, int] = {}
+        """The revision of each pod that the controller was told of."""
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return what may have to get or lose its finalizer."""
@@ -53,6 +55,10 @@ class StorageProtection:
 
     def _named_before_and_now(self, change: Change) -> Set[Key]:
         key = change.key
+        if change.is_deletion:
+            self._told.pop(key, None)
+        else:
+            self._told[key] = change.revision
         named = frozenset(Key(CLAIMS, key.namespace, name) for name in pod_references.claims(change.value))
         old, new = self._named.pop(key, frozenset()), frozenset() if change.is_deletion else named
         if new:
@@ -68,13 +74,12 @@ class StorageProtection:
     def _is_used(self, key: Key, value: Value, lister: Lister) -> bool:
         if key.resource == VOLUMES:
             return bool(value.get("status", {}).get("phase") == "Bound")
-        # Those that are known first: the pods of a namespace may be many, and are not read for each change of one.
-        known = (lister.part(*pod, ClaimingPod) for pod in self._users.get(key, ()))
-        # What was written last may not have been told yet.
-        return any(
-            pod is not None and _uses(msgspec.to_builtins(pod), value)
-            for pod in chain(known, lister.parts(PODS, key.namespace, ClaimingPod))
-        )
+        # Those that are known to name it, and those whose last write may not have been told yet. The others are not
+        # read: the pods of a namespace may be hundreds of megabytes.
+        there = (Key(PODS, key.namespace, name) for name, _ in lister.sizes(PODS, key.namespace))
+        untold = (pod for pod in there if self._told.get(pod) != lister.revision_of(*pod))
+        pods = (lister.part(*pod, ClaimingPod) for pod in chain(self._users.get(key, ()), untold))
+        return any(pod is not None and _uses(msgspec.to_builtins(pod), value) for pod in pods)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return the write that adds or removes the finalizer, if it is due."""

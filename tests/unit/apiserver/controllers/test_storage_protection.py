@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ import pytest
 
 from podkeep.apiserver.controllers.controller import Change, Item, Patch
 from podkeep.apiserver.controllers.storage_protection import CLAIMS, PODS, VOLUMES, StorageProtection
+from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from support.admission import CountedObjects, Objects
 
@@ -135,3 +136,25 @@ def test_not_all_pods_are_read_for_each_change_of_one() -> None:
     assert told(controller, Key(PODS, "default", "z"), user[1], EventType.ADDED) == [CLAIM]
     assert list(controller.reconcile(CLAIM, objects, NOW).writes) == []
     assert objects.read == []
+
+
+def test_pods_that_were_told_are_not_read_for_a_claim_that_none_of_them_names() -> None:
+    """All pods of the namespace were, for each claim that was deleted: a tenth of a second for each 90 MiB."""
+    read: list[str] = []
+
+    class Noted(Objects):
+        def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+            read.append(name)
+            return super().part(resource, namespace, name, of)
+
+        def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+            raise AssertionError
+
+    controller, later = StorageProtection(), pod(name="z", volume={"emptyDir": {}})
+    others = [pod(name=f"p{number}", volume={"emptyDir": {}}, resourceVersion="7") for number in range(9)]
+    claim = protected(CLAIM, going=True, finalizers=(OURS[CLAIM],))
+    assert told(controller, CLAIM, claim, EventType.ADDED) == [CLAIM]
+    for _, other in others:
+        assert told(controller, Key(PODS, "default", other["metadata"]["name"]), other, EventType.ADDED) == []
+    assert list(controller.reconcile(CLAIM, Noted((CLAIMS, claim), *others, later), NOW).writes)
+    assert read == ["z"]

@@ -634,7 +634,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 def test_what_comes_behind_an_answer_is_not_taken_for_the_next_one(
     busybox: Layout, certificate: tuple[Path, Path], open_store: OpenStore
 ) -> None:
-    """With TLS it has left the socket with the answer, so that nobody sees it there."""
+    """With TLS it has left the socket with the answer, and is not to be seen there."""
 
     def decide(path: str, _: Mapping[str, str]) -> Answer | None:
         if "/manifests/" not in path:

@@ -145,10 +145,10 @@ STOPPING = """
 while :; do
     stopped=
     while [ -z "$stopped" ]; do for path in /proc/[0-9]*; do
-        pid=${path#/proc/}; [ $pid = 1 ] || { kill -STOP $pid && stopped=$pid; }
+        pid=${path#/proc/}; [ $pid = 1 ] || { kill -STOP $pid && stopped="$stopped $pid"; }
     done; done 2>/dev/null
     : >/v/stopped; until [ -e /v/go ]; do :; done; rm /v/stopped /v/go; kill -KILL $stopped
-    while [ -e /proc/$stopped ]; do :; done
+    for pid in $stopped; do while [ -e /proc/$pid ]; do :; done; done
 done
 """
 """Stops one process after the other, as soon as it is in sight, until there is ``go``."""

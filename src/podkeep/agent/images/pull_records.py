@@ -97,15 +97,11 @@ class Verification(FrozenStruct, kw_only=True):
 
 
 class Pull(FrozenStruct, kw_only=True):
-    """One pull that has begun: its file, and a descriptor of it with the lock. Ended once, in one of three ways.
-
-    ``before`` is the preloaded image that had the name.
-    """
+    """One pull that has begun: its file, and a descriptor of it with the lock. Ended once, in one of three ways."""
 
     name: Reference
     path: Path
     lock: int
-    before: str
 
 
 def _is_below(repository: str, pattern: str) -> bool:
@@ -131,7 +127,8 @@ class PullRecords:
         :param names: all that the image has. An ID can be read as a name, too, and then is none of them.
         """
         # In this order: of a pull that ends meanwhile, the record is there before its file goes.
-        in_doubt = bool(self._doubts((image,), (name, *names))) and not self._was_here((image,), names)
+        doubts = self._doubts((image,), (name, *names))
+        in_doubt = bool(doubts) and not _was_here(doubts, names)
         record = self._read(image)
         known = name.name if any(name.name == other.name for other in names) else None
         pulled = in_doubt if record is None else not record.preloaded
@@ -150,16 +147,6 @@ class PullRecords:
         markers = {_marker(name) for name in names}
         return [path for path in self._begun() if _marker_in(path) in markers and _before(path) not in images]
 
-    def _was_here(self, images: Collection[str], names: Collection[Reference]) -> bool:
-        """Return whether an image that no pull is known to have brought has a name that none can have given it.
-
-        A pull gives it the name of the pull, and a digest of that repository.
-        """
-        doubts = {_marker_in(path) for path in self._doubts(images, names)}
-        pulled = {name for name in names if _marker(name) in doubts}
-        repositories = {name.name for name in pulled}
-        return any(name not in pulled and not (name.digest and name.name in repositories) for name in names)
-
     def begin(self, name: Reference, image: str = "", names: Collection[Reference] = ()) -> Pull:
         """Note that a pull begins; the caller ends it.
 
@@ -168,7 +155,7 @@ class PullRecords:
         """
         self._make()
         doubts = self._doubts((image,), (name, *names)) if image else []
-        was_here = not doubts or self._was_here((image,), names)
+        was_here = not doubts or _was_here(doubts, names)
         before = ""
         record = self._read(image) if image else None  # last, as in may_use
         if image and (record is None or record.preloaded):
@@ -188,7 +175,7 @@ class PullRecords:
             os.close(lock)
             new.unlink(missing_ok=True)
             raise
-        return Pull(name=name, path=path, lock=lock, before=before)
+        return Pull(name=name, path=path, lock=lock)
 
     def _keep_in_doubt(self, names: Iterable[Reference]) -> None:
         """Keep an image in doubt by its digests, which lead nowhere else."""
@@ -219,10 +206,10 @@ class PullRecords:
         :param names: that it has now.
         :raises OSError: if that cannot be noted; then it is not known what came of the pull.
         """
-        found, known_as = tuple(dict.fromkeys(images)), tuple(names)
+        found, all_names = tuple(dict.fromkeys(images)), (pull.name, *names)
         try:
             self._make()
-            preloaded = self._was_here(found, (pull.name, *known_as))
+            preloaded = _was_here(self._doubts(found, all_names), all_names)
             for image in found:
                 self._note(pull.name, image, credentials, preloaded=preloaded)
         except BaseException:
@@ -230,7 +217,7 @@ class PullRecords:
             # preloaded.
             self.unknown(pull)
             raise
-        over = {_marker(name) for name in (pull.name, *known_as) if name == pull.name or name.digest}
+        over = {_marker(name) for name in all_names if name == pull.name or name.digest}
         for path in self._begun():
             if _marker_in(path) in over and not lockfile.is_held(path):  # it ended without a word
                 path.unlink(missing_ok=True)
@@ -346,6 +333,19 @@ def _age(path: Path, now: float) -> float:
 
 def _marker(name: Reference) -> str:
     return f"{_hashed(name.name)}.{_hashed(str(name))}"
+
+
+def _was_here(doubts: Iterable[Path], names: Collection[Reference]) -> bool:
+    """Return whether an image that no pull is known to have brought has a name that none can have given it.
+
+    A pull gives it the name of the pull, and a digest of that repository.
+
+    :param doubts: the files of pulls of its names that may have brought it.
+    """
+    markers = {_marker_in(path) for path in doubts}
+    pulled = {name for name in names if _marker(name) in markers}
+    repositories = {name.name for name in pulled}
+    return any(name not in pulled and not (name.digest and name.name in repositories) for name in names)
 
 
 def _marker_in(pull: Path) -> str:

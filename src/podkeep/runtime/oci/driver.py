@@ -392,8 +392,10 @@ class Driver(FrozenStruct, kw_only=True):
         self, container: ContainerID, process: Mapping[str, Any], checked: Callable[[], bool], enter: Enter | None
     ) -> tuple[bool, Enter | None]:
         """Return whether it is looked at where a command starts, and what its OCI runtime is to enter."""
-        if not self._needs_check(process) or checked():
-            return self._needs_check(process), enter
+        if not self._needs_check(process):
+            return False, enter
+        if checked():
+            return True, enter
 
         def enter_alone(pid: int) -> None:
             # Asked again now that the OCI runtime can be found: who sets up another container there waits for it
@@ -577,7 +579,7 @@ def create_error(said: str) -> PodkeepError:
     if _NO_SOURCE.search(said):
         hint = "what is mounted there was removed meanwhile, as a container of the pod may do in its volumes"
         return FailedPrecondition(message, hint=hint)
-    kind = InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
+    kind = _kind_of(said)
     return kind(message)
 
 
@@ -682,6 +684,11 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
     return ExecResult(exit_code=code, stdout=bytes(stdout.kept[:room]), stderr=bytes(stderr.kept[:errors_room]))
 
 
+def _kind_of(said: str) -> type[PodkeepError]:
+    """Return the error that the OCI runtime's words are: whose fault it is that something was not started."""
+    return InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
+
+
 def _of_command(result: ExecResult, *, started: bool) -> ExecResult:
     """Return what a command came to, which the OCI runtime had ``started`` or not.
 
@@ -696,7 +703,7 @@ def _of_command(result: ExecResult, *, started: bool) -> ExecResult:
     if started or result.exit_code == 0:
         return result
     said = _said(result.stderr)
-    kind = InvalidArgument if _REQUESTS_FAULT.search(said) else of_words(said) or Internal
+    kind = _kind_of(said)
     if kind is InvalidArgument:
         return result
     if _ENDED.search(said):

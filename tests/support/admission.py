@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, MutableSequence
 from typing import Any
 
-import msgspec
-
 from podkeep.apiserver.admission.attributes import Admission, Attributes, Operation
 from podkeep.apiserver.auth.user import NOBODY, User
 from podkeep.apiserver.kinds.resources import Resource, Target
-from podkeep.apiserver.meta.lister import Part
 from podkeep.apiserver.schema.table import Kind
+from support.objects import Decoded
 
 NAMESPACED = {
     "pods": Kind("", "v1", "Pod"),
@@ -38,7 +36,7 @@ RESOURCES = {
 }
 
 
-class Objects:
+class Objects(Decoded):
     """A lister of given objects, each under the name of its resource as the store names it."""
 
     def __init__(self, *objects: tuple[str, Mapping[str, Any]]) -> None:
@@ -46,22 +44,6 @@ class Objects:
 
     def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         return next((value for value in self.list(resource, namespace) if value["metadata"]["name"] == name), None)
-
-    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
-        return (msgspec.convert(value, of) for value in self.list(resource, namespace))
-
-    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
-        value = self.get(resource, namespace, name)
-        return None if value is None else msgspec.convert(value, of)
-
-    def sizes(self, resource: str, namespace: str) -> Iterator[tuple[str, int]]:
-        return (
-            (value["metadata"]["name"], len(msgspec.json.encode(value))) for value in self.list(resource, namespace)
-        )
-
-    def revision_of(self, resource: str, namespace: str, name: str) -> int:
-        value = self.get(resource, namespace, name)
-        return 0 if value is None else int(value["metadata"].get("resourceVersion", 1))
 
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         for found, value in self._objects:

@@ -10,7 +10,33 @@ import msgspec
 from podkeep.apiserver.meta.lister import Part
 
 
-class Objects:
+class Decoded:
+    """What a lister tells besides, of objects that ``list`` and ``get`` return."""
+
+    def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+        raise NotImplementedError
+
+    def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
+        raise NotImplementedError
+
+    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
+        return (msgspec.convert(value, of) for value in self.list(resource, namespace))
+
+    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
+        value = self.get(resource, namespace, name)
+        return None if value is None else msgspec.convert(value, of)
+
+    def sizes(self, resource: str, namespace: str) -> Iterator[tuple[str, int]]:
+        return (
+            (value["metadata"]["name"], len(msgspec.json.encode(value))) for value in self.list(resource, namespace)
+        )
+
+    def revision_of(self, resource: str, namespace: str, name: str) -> int:
+        value = self.get(resource, namespace, name)
+        return 0 if value is None else int(value["metadata"].get("resourceVersion", 1))
+
+
+class Objects(Decoded):
     """A lister, and a changing one, over dictionaries."""
 
     def __init__(self, *values: Mapping[str, Any]) -> None:
@@ -36,22 +62,6 @@ class Objects:
 
     def get(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         return self._values.get((resource, namespace, name))
-
-    def parts(self, resource: str, namespace: str, of: type[Part]) -> Iterator[Part]:
-        return (msgspec.convert(value, of) for value in self.list(resource, namespace))
-
-    def part(self, resource: str, namespace: str, name: str, of: type[Part]) -> Part | None:
-        value = self.get(resource, namespace, name)
-        return None if value is None else msgspec.convert(value, of)
-
-    def sizes(self, resource: str, namespace: str) -> Iterator[tuple[str, int]]:
-        return (
-            (value["metadata"]["name"], len(msgspec.json.encode(value))) for value in self.list(resource, namespace)
-        )
-
-    def revision_of(self, resource: str, namespace: str, name: str) -> int:
-        value = self.get(resource, namespace, name)
-        return 0 if value is None else int(value["metadata"].get("resourceVersion", 1))
 
     def list(self, resource: str, namespace: str = "") -> Iterator[Mapping[str, Any]]:
         for key in sorted(self._values):

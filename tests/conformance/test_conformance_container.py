@@ -18,8 +18,8 @@ from podkeep.base.errors import (
     PodkeepError,
 )
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import wait_for
 from support.endpoint import Node
+from support.waiting import wait_for
 
 LABELS = {"app": "web", "tier": "front"}
 ANNOTATIONS = {"example.com/note": "kept"}

@@ -12,7 +12,7 @@ from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from support.cri import pod
 from support.endpoint import Node
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 pytestmark = pytest.mark.reference(unsupported="no events")
 

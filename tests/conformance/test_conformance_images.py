@@ -11,10 +11,10 @@ import pytest
 
 from podkeep.base.errors import DeadlineExceeded, InvalidArgument, NotFound, PodkeepError, RegistryUnavailable
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import wait_for
 from support.endpoint import Node
 from support.images import Layout, busybox_layout, file, layers_layout
 from support.registry import Registry
+from support.waiting import wait_for
 
 
 def layout(base: Path, content: str, **config: Any) -> Layout:

@@ -10,8 +10,9 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import pod, wait_for
+from support.cri import pod
 from support.endpoint import Node
+from support.waiting import wait_for
 
 LINE = re.compile(rb"(\S+) (stdout|stderr) ([FP]) (.*)", re.DOTALL)
 

@@ -19,9 +19,10 @@ from podkeep.base.errors import AlreadyExists, FailedPrecondition, InvalidArgume
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
-from support.cri import namespaces, pod, wait_for
+from support.cri import namespaces, pod
 from support.endpoint import Node
 from support.registry import free_port
+from support.waiting import wait_for
 
 SERVE = "mkdir /www; echo served >/www/index.html; exec httpd -f -p 80 -h /www"
 GATEWAY = "ip route | sed -n 's/default via \\([0-9.]*\\).*/\\1/p'"

@@ -9,8 +9,9 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
-from support.cri import pod, wait_for
+from support.cri import pod
 from support.endpoint import Node
+from support.waiting import wait_for
 
 MIB = 1 << 20
 VERSION = Cgroups().version

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from support import processes
-from support.cri import wait_for
 from support.nested.build import REPOSITORY, NestedError, image
 from support.nested.machine import Machine
+from support.waiting import wait_for
 
 TIMEOUT_S = 300
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @dataclass(frozen=True, kw_only=True)

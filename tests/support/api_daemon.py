@@ -12,7 +12,7 @@ from pathlib import Path
 
 from support import forked
 from support.forked import Forked
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 _PLACES = re.compile(r"serving the API on unix://(\S+) and https://(\S+)")
 

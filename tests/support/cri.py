@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +18,7 @@ import pytest
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 Result = TypeVar("Result")
 Triple = tuple[int, int, int]
@@ -32,15 +31,6 @@ UNCONFINED = api.SecurityProfile(profile_type=api.SecurityProfile.Unconfined)
 """As ``apparmor`` of a container that mounts: the profile of containers forbids every mount, whoever has SYS_ADMIN."""
 HOUR_S = 3600
 """A grace period nobody sits out: a call that waits for it fails by its own deadline, :data:`TIMEOUT_S`."""
-
-
-def wait_for(condition: Callable[[], Result], what: str, timeout: float = TIMEOUT_S) -> Result:
-    """Return the first true value of ``condition``, asked again and again until the deadline."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {timeout:g} s in vain: {what}"
-        time.sleep(0.01)
-    return value
 
 
 def mappings(*triples: Triple) -> list[api.IDMapping]:

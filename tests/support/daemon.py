@@ -12,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +24,7 @@ from support import container_mounts, forked, resources, scratch
 from support.container_mounts import ContainerMounts
 from support.forked import Forked
 from support.resources import Resources
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 _SUBNETS = itertools.count(random.randrange(0x10000))
 """Second and third byte of the next daemon's: bridges stay on the scratch machine, and no two may have one subnet."""
@@ -114,12 +113,14 @@ pod_logs = "{self.base / "logs"}"
             if self.module != "podkeep":
                 command[command.index(sys.executable) + 2] = self.module
             self.process = forked.start(command, stderr=log, env=environment)
-        deadline = time.monotonic() + TIMEOUT_S
-        while not self.listens():
-            if self.process.poll() is not None:
-                raise AssertionError(f"the runtime ended with {self.process.returncode}:\n{self.log.read_text()}")
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.01)
+        process = self.process
+
+        def serves() -> bool:
+            if process.poll() is not None:
+                raise AssertionError(f"the runtime ended with {process.returncode}:\n{self.log.read_text()}")
+            return self.listens()
+
+        wait_for(serves, self.log.read_text)
         return self
 
     def command(self, *arguments: str) -> list[str]:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 DONE = "done"
 PROGRAMS = Path(__file__).parent / "programs"

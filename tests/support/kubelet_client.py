@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from podkeep.apiserver.server import certificates
 from podkeep.apiserver.server.certificates import Files
 from support.running_node import RunningNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 class Kubelet:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from podkeep.apiserver.server import certificates
 from podkeep.apiserver.server.certificates import Files
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @dataclass

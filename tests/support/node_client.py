@@ -7,13 +7,12 @@ support/running_node.py and support/supervised_node.py, and the machine of suppo
 from __future__ import annotations
 
 import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
 from typing import Any
 
 from support.api_client import ApiClient
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 
 class NodeClient(ABC):
@@ -26,6 +25,7 @@ class NodeClient(ABC):
     timeout_s = TIMEOUT_S
     """How long what must happen may take."""
     poll_s = 0.02
+    """Between two looks, at least."""
 
     @abstractmethod
     def connection(self) -> ApiClient:
@@ -113,13 +113,14 @@ class NodeClient(ABC):
 
     # -- waiting
 
-    def until(self, condition: Callable[[], Any], what: str) -> Any:
+    def until(self, condition: Callable[[], Any], what: str | Callable[[], str]) -> Any:
         """Return the first true value of ``condition``."""
-        deadline = time.monotonic() + self.timeout_s
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"never came: {what}\n{self.said()}"
-            time.sleep(self.poll_s)
-        return value
+        return wait_for(
+            condition,
+            lambda: f"{what() if callable(what) else what}\n{self.said()}",
+            self.timeout_s,
+            least=self.poll_s,
+        )
 
     def pod(self, name: str, condition: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
         """Return the pod once ``condition`` holds for it."""
@@ -128,7 +129,7 @@ class NodeClient(ABC):
             found = self.get(name)
             return found if found is not None and condition(found) else None
 
-        value: dict[str, Any] = self.until(look, f"pod {name}: {what}: {json.dumps(self.get(name))}")
+        value: dict[str, Any] = self.until(look, lambda: f"pod {name}: {what}: {json.dumps(self.get(name))}")
         return value
 
     def running(self, name: str) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.cri import wait_for
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 SIBLING = ("unshare", "--mount", "--propagation", "slave", "sh", "-c", 'mount --make-rshared / && exec "$@"', "sh")
 """Runs a program in a namespace that is made as the container mount namespace is, but is another one."""

@@ -20,7 +20,7 @@ from typing import Any
 import mfusepy
 
 from podkeep.kernel.mount import mounts
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 _TESTS = Path(__file__).parents[1]
 

@@ -20,8 +20,9 @@ from typing import Any, Literal
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo, mounts
 from support.container_mounts import ContainerMounts
-from support.cri import Pods, Triple, bind, namespaces, pod, wait_for
+from support.cri import Pods, Triple, bind, namespaces, pod
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 Mode = Literal["hidden", "shown"]
 """Whether the runtime's mounts are hidden from the host."""

@@ -19,10 +19,11 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.model.layout import container_cgroup
 from support.class_types import container_classes
-from support.cri import Pods, wait_for
+from support.cri import Pods
 from support.daemon import Daemon
 from support.resctrl.mount import Resctrl
 from support.resources import Resources
+from support.waiting import wait_for
 
 CLASSES = """
 partitions:

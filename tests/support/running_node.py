@@ -17,7 +17,7 @@ from support.daemon import Daemon
 from support.forked import Forked
 from support.node_client import NodeClient
 from support.resources import Resources
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 SERVES = "runs the pods of"
 

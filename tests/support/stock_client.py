@@ -18,7 +18,7 @@ from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.message import Message
 
 from support import cri_v1
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 class StockClient:

@@ -20,7 +20,7 @@ from podkeep.http import spdy
 from podkeep.http.client import Upgraded, upgrade
 from podkeep.http.websocket import STDERR, STDOUT
 from support.cri import Pods
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 Transport: TypeAlias = Literal["spdy", "websocket"]
 TRANSPORTS: tuple[Transport, ...] = ("spdy", "websocket")

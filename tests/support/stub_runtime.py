@@ -22,7 +22,7 @@ from podkeep.base.errors import Internal, NotFound, PodkeepError
 from podkeep.cri import server as cri_server
 from podkeep.cri.v1 import api_pb2 as api
 from support.daemon import Daemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 Bend = Callable[[Any, Any], Any] | PodkeepError
 """Makes another answer of a request and the true answer; or the error that is answered."""

@@ -14,7 +14,7 @@ from typing import Any
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.running_node import RunningNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 TOLD = "ready after "
 """What is said once: that all daemons serve, or on a busy machine after a while which do not yet."""

@@ -22,7 +22,7 @@ from typing import TypeVar
 from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.mount import mounts
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 Result = TypeVar("Result")
 

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.kernel.mount import mountinfo
 from support.daemon import Daemon
 from support.registry import Registry
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 LOGIN = {"Authorization": f"Basic {basic()}"}
@@ -113,13 +112,14 @@ def until(condition: Callable[[], Any], what: str, run: subprocess.Popen[str] | 
 
     :param run: the program that brings it about; if it ends before, waiting is in vain.
     """
-    deadline = time.monotonic() + TIMEOUT_S
-    while not (value := condition()):
-        if run is not None and run.poll() is not None:
+
+    def look() -> Any:
+        value = condition()
+        if not value and run is not None and run.poll() is not None:
             raise AssertionError(f"never came: {what}; the run ended: {run.communicate()}")
-        assert time.monotonic() < deadline, f"never came: {what}"
-        time.sleep(0.02)
-    return value
+        return value
+
+    return wait_for(look, what)
 
 
 def interrupt(process: subprocess.Popen[str], number: signal.Signals = signal.SIGINT) -> tuple[int, str, str]:

@@ -13,7 +13,7 @@ from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
 from podkeep.agent.logs.rotation import rotated
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 FAST = "trap 'exit 0' TERM; yes & wait"
 MORE = "more than fits in one file"

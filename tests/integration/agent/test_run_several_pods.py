@@ -12,7 +12,7 @@ import pytest
 from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 MORE_THAN_A_PIPE_HOLDS = 1 << 20
 UNTIL_TOLD = "trap 'exit 0' TERM; echo up; until [ -e /tmp/end ]; do sleep 0.05; done; echo end"

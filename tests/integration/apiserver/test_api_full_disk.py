@@ -13,7 +13,7 @@ import pytest
 from podkeep.kernel.mount import mounts
 from support.api_client import Answer, ApiClient
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 _PATH = "/api/v1/namespaces/default/configmaps"
 

@@ -19,7 +19,7 @@ import pytest
 
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 _TESTS = Path(__file__).parents[2]
 _PATH = "/api/v1/namespaces/default/configmaps"

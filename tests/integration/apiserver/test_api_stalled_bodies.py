@@ -10,7 +10,7 @@ from pathlib import Path
 from podkeep.http.budget import OWN_BYTES, SERVER_BYTES
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from support.api_client import Answer, ApiClient
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import wait_for
 
 OFF = ("--set", "api.feature_gates.ClassResources=false")
 PODS = "/api/v1/namespaces/default/pods"
@@ -41,11 +40,13 @@ def ask(api: ApiDaemon, method: str, path: str, body: Any = None, media: str = "
 
 def until(api: ApiDaemon, path: str, condition: Callable[[dict[str, Any]], Any], what: str) -> dict[str, Any]:
     """Return an object once ``condition`` holds for it."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition(value := ask(api, "GET", path).value):
-        assert time.monotonic() < deadline, f"never came: {what}: {value}"
-        time.sleep(0.02)
-    found: dict[str, Any] = value
+
+    def look() -> dict[str, Any] | None:
+        value: dict[str, Any] = ask(api, "GET", path).value
+        return value if condition(value) else None
+
+    found = wait_for(look, lambda: f"{what}: {ask(api, 'GET', path).value}")
+    assert found is not None
     return found
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 NODE = '{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "NAME"}}'
 WHO = '{"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview", "metadata": {}}'

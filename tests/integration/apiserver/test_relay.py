@@ -18,7 +18,7 @@ import pytest
 from podkeep.kernel.mount import mounts
 from support.api_daemon import ApiDaemon
 from support.kubelet_server import KubeletServer
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 PODS = "/api/v1/namespaces/default/pods"
 WEB = f"{PODS}/web"

@@ -15,7 +15,7 @@ from podkeep.base import in_force
 from podkeep.base.in_force import InForce
 from support.daemon import Daemon
 from support.images import busybox_layout
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 TOLD = "podkeep: the runtime that serves has another configuration; not in force: "
 

@@ -20,7 +20,7 @@ from cli.test_verbs import running_pod
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.daemon import Daemon
 from support.processes import write_script
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "examples" / "classes.yaml"

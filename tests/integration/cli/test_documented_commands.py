@@ -14,7 +14,7 @@ from podkeep.kernel.cgroup.cgroups import Cgroups
 from support import documents
 from support.documented import name
 from support.documents import ROOT
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @pytest.mark.container_mounts("hidden", reason="the documents describe the default")

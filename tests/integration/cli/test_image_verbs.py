@@ -22,7 +22,7 @@ from support.cri import Pods
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, digest, directory, file, layers_layout, symlink, tar
 from support.registry import Answer, HostileRegistry, Registry
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 BCRYPT_OF_SECRET = "$2b$04$HaBX7kZuW/ID3OJNAR4XPeVTxebPbJZm59xYFPz22L0pQ7GgCNVYW"
 
@@ -71,10 +71,7 @@ def staged(daemon: Daemon) -> list[Path]:
 
 
 def wait_until_nothing_is_staged(daemon: Daemon) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while staged(daemon):
-        assert time.monotonic() < deadline, staged(daemon)
-        time.sleep(0.02)
+    wait_for(lambda: not staged(daemon), lambda: f"nothing staged: {staged(daemon)}")
 
 
 def content_files(daemon: Daemon) -> list[Path]:
@@ -461,10 +458,7 @@ def test_nothing_is_left_of_a_save_that_is_killed(form: str, store: Daemon, larg
     process.wait()
     process.stderr.close()
     wait_until_nothing_is_staged(store)
-    deadline = time.monotonic() + TIMEOUT_S
-    while list(target.iterdir()):
-        assert time.monotonic() < deadline, list(target.iterdir())
-        time.sleep(0.02)
+    wait_for(lambda: not list(target.iterdir()), lambda: f"nothing saved: {list(target.iterdir())}")
     assert store.run("image", "rm", "localhost/large:1").returncode == 0
 
 
@@ -473,10 +467,7 @@ def test_nothing_is_left_of_a_load_that_is_killed(store: Daemon, large: Layout, 
     assert process.stdin is not None
     process.stdin.write(large.tar(tmp_path / "large.tar").read_bytes()[: 8 << 20])
     process.stdin.flush()
-    deadline = time.monotonic() + TIMEOUT_S
-    while not staged(store):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_for(lambda: staged(store), "something staged")
     process.send_signal(signal.SIGKILL)
     process.communicate()
     wait_until_nothing_is_staged(store)

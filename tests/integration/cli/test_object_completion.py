@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @pytest.fixture(scope="module")

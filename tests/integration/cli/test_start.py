@@ -20,7 +20,7 @@ from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag
 from support.daemon import Daemon
 from support.images import busybox_layout
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @pytest.fixture

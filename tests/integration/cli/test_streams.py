@@ -19,10 +19,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from support.cri import Pods, pod, wait_for
+from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.streams import LINES
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 
 class Terminal:

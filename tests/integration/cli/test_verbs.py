@@ -19,7 +19,7 @@ from support.daemon import Daemon
 from support.images import Layout, busybox_layout, file
 from support.registry import Registry
 from support.running_node import own_base
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 SCRIPT = "echo one; echo two; echo oops >&2; echo three; until [ -e /tmp/done ]; do sleep 0.05; done; echo last"
 

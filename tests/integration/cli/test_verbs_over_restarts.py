@@ -9,7 +9,7 @@ from pathlib import Path
 
 from support.cri import Pods, pod
 from support.daemon import Daemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from podkeep.client.client import Client
 from podkeep.client.resources import CONFIG_MAPS as RESOURCE
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 EVENTS = "/api/v1/namespaces/default/events"
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"

@@ -13,9 +13,8 @@ import pytest
 
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from support import processes
-from support.cri import wait_for
 from support.documents import ROOT
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 pytestmark = pytest.mark.container_mounts("hidden", reason="it is a machine of its own, with the default")
 WORKBENCH = (sys.executable, "-m", "support.workbench")

@@ -32,7 +32,7 @@ from podkeep.client.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, POD
 from podkeep.client.settings import ExecPlugin, Settings
 from support.api_daemon import ApiDaemon
 from support.processes import write_script
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 MAP = {"metadata": {"name": "tea"}, "data": {"green": "3"}}
 

@@ -8,8 +8,9 @@ import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
 from support.cdi import Spec, hook
-from support.cri import BLOCK, Triple, bind, namespaces, pod, wait_for
+from support.cri import BLOCK, Triple, bind, namespaces, pod
 from support.propagation import Node, mount_namespace, read_in, run_in
+from support.waiting import wait_for
 
 OF_THE_RUNTIME = ("prestart", "createRuntime", "poststart", "poststop")
 """Hooks that the OCI runtime-spec (config.md, POSIX-platform Hooks) has run in the runtime's namespaces."""

@@ -12,7 +12,7 @@ from node.test_user_namespace_gate import runs
 from podkeep.mountns import lifecycle
 from support.nodes import namespace_of, pin_of
 from support.running_node import RunningNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 pytestmark = pytest.mark.container_mounts("hidden", reason="with all on the host there is no namespace to be told")
 

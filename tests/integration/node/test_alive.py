@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.running_node import RunningNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @pytest.mark.parametrize("name", ["api", "agent"])

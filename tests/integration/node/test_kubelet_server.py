@@ -17,7 +17,7 @@ from support.daemon import Daemon
 from support.kubelet_client import Kubelet
 from support.registry import Registry
 from support.running_node import RunningNode, own_base
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 TALK = "echo one; echo two >&2; echo three; trap exit TERM; sleep 99999 & wait"
 

@@ -23,7 +23,7 @@ from support.images import busybox_layout, file
 from support.processes import owner
 from support.registry import Registry
 from support.running_node import RunningNode, own_base
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 GATE = "agent.feature_gates.UserNamespaceSupport=true"
 WIDE = "0:300000:65536"

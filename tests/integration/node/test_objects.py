@@ -34,7 +34,7 @@ from podkeep.client.resources import (
 )
 from podkeep.client.settings import Settings
 from support.api_daemon import ApiDaemon
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 NODE = "n1"
 

@@ -17,7 +17,7 @@ from support.container_mounts import ContainerMounts
 from support.registry import Registry
 from support.running_node import own_base
 from support.supervised_node import SupervisedDaemon, SupervisedNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,7 @@ from support.cri import Pods
 from support.daemon import Daemon
 from support.registry import Registry
 from support.running_node import own_base
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 READY = "all daemons serve"
 EXAMPLES = Path(__file__).parents[3] / "examples" / "node"
@@ -86,11 +85,7 @@ class Node:
 
     def until(self, condition: Callable[[], Any], what: str) -> Any:
         """Return the first true value of ``condition``."""
-        deadline = time.monotonic() + TIMEOUT_S
-        while not (value := condition()):
-            assert time.monotonic() < deadline, f"never came: {what}\n{''.join(self.log[-50:])}"
-            time.sleep(0.02)
-        return value
+        return wait_for(condition, lambda: f"{what}\n{''.join(self.log[-50:])}")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from podkeep.kernel.mount import mounts
 from support.cri import Pods
 from support.kubelet_client import Kubelet
 from support.running_node import RunningNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 NO_BLOCK = (
     "Failed to create pod sandbox: can't allocate user namespace: could not find an empty slot to allocate a user"

@@ -14,7 +14,7 @@ from support.api_audit import Audit
 from support.cri import Pods
 from support.kubelet_client import Kubelet
 from support.running_node import RunningNode
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 ON, OFF = (f"agent.feature_gates.UserNamespacesSupport={value}" for value in ("true", "false"))
 API_ON, API_OFF = (("--set", f"api.feature_gates.UserNamespacesSupport={value}") for value in ("true", "false"))

@@ -16,7 +16,7 @@ from podkeep.kernel.mount import mounts
 from support.daemon import Daemon
 from support.processes import write_script
 from support.running_node import RunningNode, own_base
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 Put = Callable[[str, str], None]
 RANGE = "kubelet:3276800:7208960\n"

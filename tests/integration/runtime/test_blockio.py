@@ -23,11 +23,12 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.class_resources.blockio.limits import RATE_FILES_V1
 from podkeep.runtime.class_resources.model import BLOCKIO
-from support.cri import Pods, error_of, wait_for
+from support.cri import Pods, error_of
 from support.daemon import Daemon
 from support.loopdev import LoopDevice, attached, loop_device
 from support.mortal import Mortal
 from support.registry import Registry
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(
     Cgroups().version == 2, reason="this machine has cgroup version 2: see tests/nested/test_blockio_v2.py"

@@ -15,11 +15,12 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PermissionDenied, PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from support.class_types import ClassTypes, container_classes, in_force, pod_classes
-from support.cri import Pods, error_of, pod, wait_for
+from support.cri import Pods, error_of, pod
 from support.daemon import Daemon
 from support.registry import Registry
 from support.resctrl.fixture import Mount, sharing
 from support.resctrl.mount import Resctrl
+from support.waiting import wait_for
 
 RDT = """
 partitions:

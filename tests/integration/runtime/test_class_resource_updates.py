@@ -28,10 +28,11 @@ from support.class_types import (
     pod_classes,
     share,
 )
-from support.cri import Pods, error_of, pod, wait_for
+from support.cri import Pods, error_of, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.registry import Registry
+from support.waiting import wait_for
 
 MIB = 1 << 20
 LIMITS = {"memory_limit_in_bytes": 64 * MIB, "cpu_quota": 50_000, "cpu_period": 100_000}

@@ -16,9 +16,10 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.model.layout import container_cgroup
-from support.cri import Pods, error_of, pod, wait_for
+from support.cri import Pods, error_of, pod
 from support.mortal import Mortal
 from support.processes import write_script
+from support.waiting import wait_for
 
 WEIGHT = "cpu.shares" if Cgroups().version == 1 else "cpu.weight"
 DEMO = "vendor.example/demo"

@@ -13,9 +13,10 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.process import procfs
-from support.cri import Pods, error_of, pod, wait_for
+from support.cri import Pods, error_of, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.waiting import wait_for
 
 WRITES = ("sh", "-c", "while :; do echo x; sleep 0.01; done")
 

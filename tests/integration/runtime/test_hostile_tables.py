@@ -16,10 +16,11 @@ from podkeep.kernel import libc
 from podkeep.kernel.libc import CloneFlag
 from podkeep.kernel.network.netdev import MAX_INTERFACES
 from support import processes
-from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout, directory, file, symlink
 from support.registry import Registry
+from support.waiting import wait_for
 
 NOBODY = {
     "run_as_user": api.Int64Value(value=1000),

@@ -11,8 +11,9 @@ import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
 from support import fusefile, processes, streams
-from support.cri import BLOCK, Pods, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, namespaces, pod
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 
 @pytest.fixture

@@ -14,12 +14,13 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, N
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo
-from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod, wait_for
+from support.cri import BLOCK, OTHER_BLOCK, Pods, Triple, bind, error_of, mappings, namespaces, pod
 from support.daemon import Daemon
 from support.images import BUSYBOX, Member, directory, file, layers_layout, symlink
 from support.mortal import Mortal
 from support.registry import Registry
 from support.resources import Resources
+from support.waiting import wait_for
 
 FAILED = "ImageVolumeMountFailed: "
 _Id = api.Int64Value

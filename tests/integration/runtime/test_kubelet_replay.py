@@ -19,10 +19,11 @@ from google.protobuf.json_format import ParseDict
 from podkeep.base.errors import NotFound
 from podkeep.cri.v1 import api_pb2 as api
 from support.artifacts import artifact, directory_part, file_part
-from support.cri import Pods, error_of, wait_for
+from support.cri import Pods, error_of
 from support.daemon import Daemon
 from support.images import directory, file, tar
 from support.registry import Registry
+from support.waiting import wait_for
 
 REQUESTS = Path(__file__).with_name("requests") / "kubelet_pod.json"
 HOST_ROOT = 655360

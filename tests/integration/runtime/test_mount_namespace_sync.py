@@ -24,11 +24,12 @@ from podkeep.mountns.membership import PUBLICATION
 from podkeep.mountns.sync import CONDITION, REASON
 from support import nodes
 from support.container_mounts import ContainerMounts
-from support.cri import Pods, pod, wait_for
+from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.nodes import namespace_of, pin_of, pinned
 from support.resources import Resources
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.container_mounts("hidden", reason="what is hidden where is what is tested")
 

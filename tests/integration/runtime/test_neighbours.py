@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import BLOCK, Pods, Triple, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, Triple, namespaces, pod
 from support.daemon import Daemon
 from support.loopdev import loop_device
+from support.waiting import wait_for
 
 NEIGHBOUR = 1000
 NO_FILE = os.strerror(errno.ENOENT)

@@ -18,9 +18,10 @@ from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, Unavai
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.network import netlink
 from support.cniplugin import Plugin, write_list
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.netpeer import Server, ask, netns_of
+from support.waiting import wait_for
 
 DEBIAN = Path("/usr/lib/cni")
 

@@ -16,11 +16,12 @@ import pytest
 from podkeep.base.errors import AlreadyExists, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.namespace.namespaces import run_in_netns
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.netpeer import Server, ask, netns_of, outside
 from support.resources import host_ports
+from support.waiting import wait_for
 
 HERE, THERE = ("192.0.2.1/24", "2001:db8::1/64"), ("192.0.2.2/24", "2001:db8::2/64")
 MACHINE, MACHINE6 = "192.0.2.1", "2001:db8::1"

@@ -14,13 +14,14 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepErro
 from podkeep.cri.v1 import api_pb2 as api
 from support import rdt
 from support.class_types import in_force, pod_classes
-from support.cri import Pods, bind, error_of, pod, wait_for
+from support.cri import Pods, bind, error_of, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.rdt import RdtNode
 from support.registry import Registry
 from support.resctrl.fixture import Mount, sharing
 from support.resctrl.hardware import AMD, ARM, HASWELL, INTEL, Cache, Hardware, MemoryBandwidth, Monitoring
+from support.waiting import wait_for
 
 
 @pytest.fixture(scope=sharing)

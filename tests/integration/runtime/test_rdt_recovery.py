@@ -10,11 +10,12 @@ from podkeep.base.errors import PodkeepError
 from podkeep.cri.v1 import api_pb2 as api
 from support import rdt
 from support.class_types import in_force
-from support.cri import Pods, wait_for
+from support.cri import Pods
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.rdt import CLASSES, RdtNode
 from support.resctrl.fixture import Mount
+from support.waiting import wait_for
 
 WITHOUT_GOLD = """
 partitions:

@@ -12,11 +12,12 @@ import pytest
 
 from podkeep.base.errors import InvalidArgument, PermissionDenied, RegistryUnavailable
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import Pods, error_of, wait_for
+from support.cri import Pods, error_of
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout
 from support.processes import write_script
 from support.registry import Answer, HostileRegistry, free_port
+from support.waiting import wait_for
 
 BASIC = f"Basic {base64.b64encode(b'me:sEcReT-of-mine').decode()}"
 

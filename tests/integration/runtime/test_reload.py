@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.cri import wait_for
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 
 @pytest.fixture

@@ -17,9 +17,10 @@ from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.runtime.oci.confinement import resource_facts
 from support import cgroup2
-from support.cri import Pods, error_of, namespaces, pod, wait_for
+from support.cri import Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.waiting import wait_for
 
 MIB = 1 << 20
 LONG = "1," * 5_000_000

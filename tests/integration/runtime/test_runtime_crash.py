@@ -24,9 +24,10 @@ from podkeep.kernel.network import netlink
 from podkeep.kernel.process import procfs
 from podkeep.runtime.model.layout import veth_name
 from support import processes
-from support.cri import BLOCK, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, SLEEP, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.waiting import wait_for
 
 PODS = 20
 FAILPOINTS = (

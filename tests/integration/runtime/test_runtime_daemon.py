@@ -27,10 +27,10 @@ from podkeep.kernel.network import netlink
 from podkeep.kernel.process import procfs
 from podkeep.mountns.pin import pinned
 from support import processes
-from support.cri import Pods, pod, wait_for
+from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 
 def refusal(daemon: Daemon) -> str:

@@ -21,10 +21,10 @@ from podkeep.base.errors import (
 from podkeep.base.ids import HandlerName
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mounts
-from support.cri import HOUR_S, Pods, error_of, pod, wait_for
+from support.cri import HOUR_S, Pods, error_of, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 STUBBORN = "trap 'echo asked' TERM; touch /ready; while :; do sleep 0.01; done"
 

@@ -16,10 +16,10 @@ from podkeep.base.errors import Internal
 from podkeep.base.ids import ContainerID, HandlerName
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import Pods, pod, wait_for
+from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 CREATED, STARTED = api.CONTAINER_CREATED_EVENT, api.CONTAINER_STARTED_EVENT
 STOPPED, DELETED = api.CONTAINER_STOPPED_EVENT, api.CONTAINER_DELETED_EVENT

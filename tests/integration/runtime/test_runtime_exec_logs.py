@@ -11,8 +11,9 @@ import pytest
 
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 LINE = re.compile(r"(\S+) (stdout|stderr) ([FP]) (.*)")
 

@@ -19,10 +19,11 @@ from podkeep.runtime.daemon.daemon import THREADS_OF_ONE
 from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD, OUTPUT_OF_ALL, OUTPUT_OF_POD
 from podkeep.runtime.oci.driver import OWN_OUTPUT_BYTES
 from support import unanswering
-from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.streams import SpdyCommand
+from support.waiting import wait_for
 
 SECONDS = (-(2**63), -1, 0, 1 << 31, 2_147_484, 1 << 53, 2**63 - 1)
 """What 64 bits hold and clocks, poll(2) or floating point numbers do not."""

@@ -16,10 +16,11 @@ from podkeep.kernel.mount import mounts
 from podkeep.kernel.process import procfs
 from support import container_mounts
 from support.container_mounts import ContainerMounts
-from support.cri import HOUR_S, SLEEP, Pods, bind, error_of, namespaces, pod, wait_for
+from support.cri import HOUR_S, SLEEP, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.registry import Registry
+from support.waiting import wait_for
 
 
 def test_container_goes_through_its_states(pods: Pods) -> None:

@@ -23,10 +23,11 @@ from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.network import netlink
 from podkeep.kernel.process import procfs
 from support import processes
-from support.cri import SLEEP, Pods, error_of, namespaces, pod, wait_for
+from support.cri import SLEEP, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.processes import write_script
+from support.waiting import wait_for
 
 SHARED_PID = namespaces(pid=api.POD)
 

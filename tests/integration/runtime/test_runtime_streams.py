@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.cri.v1 import api_pb2 as api
-from support.cri import BLOCK, Pods, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, namespaces, pod
+from support.waiting import wait_for
 
 SHOW = "for n in 0 1 2; do stat -L -c '%d:%i' /proc/self/fd/$n; done"
 

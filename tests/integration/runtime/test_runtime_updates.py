@@ -14,9 +14,10 @@ from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.runtime.lifecycle import resource_plan
 from podkeep.runtime.model.layout import container_cgroup, sandbox_cgroup
-from support.cri import Pods, error_of, pod, wait_for
+from support.cri import Pods, error_of, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
+from support.waiting import wait_for
 
 MIB = 1 << 20
 UNLIMITED = -1

@@ -17,11 +17,12 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.mortal import Mortal
 from support.registry import Registry
+from support.waiting import wait_for
 
 MIB = 1 << 20
 

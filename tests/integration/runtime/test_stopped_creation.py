@@ -10,8 +10,9 @@ from pathlib import Path
 from podkeep.base.errors import Cancelled
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.process import procfs
-from support.cri import Pods, bind, namespaces, pod, wait_for
+from support.cri import Pods, bind, namespaces, pod
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 # The pod's first process is left alone, and so is the shell, which has no children: all that it calls is built in.
 STOPPER = """

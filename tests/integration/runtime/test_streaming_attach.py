@@ -9,8 +9,9 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from support import streams
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.streams import TRANSPORTS, Command, Transport
+from support.waiting import wait_for
 
 ECHO = ("sh", "-c", "while read -r line; do echo got $line; echo err $line >&2; done; echo end")
 

@@ -15,10 +15,11 @@ from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, N
 from podkeep.cli.pods.stream_client import CommandClient
 from podkeep.cri.v1 import api_pb2 as api
 from support import streams
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.streams import TRANSPORTS, SpdyCommand, Transport
+from support.waiting import wait_for
 
 MEGABYTE = 1 << 20
 

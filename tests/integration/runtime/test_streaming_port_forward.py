@@ -22,7 +22,8 @@ from podkeep.http import spdy
 from podkeep.http.client import upgrade
 from podkeep.kernel.namespace.namespaces import run_in_netns
 from support import streams
-from support.cri import BLOCK, Pods, error_of, namespaces, pod, wait_for
+from support.cri import BLOCK, Pods, error_of, namespaces, pod
+from support.waiting import wait_for
 
 ECHO, ECHO6, COUNT, GREET = 7000, 7006, 7002, 7003
 

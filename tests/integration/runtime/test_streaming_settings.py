@@ -14,10 +14,11 @@ import pytest
 from podkeep.base.errors import Unavailable
 from podkeep.cli.pods.stream_client import CommandClient
 from support import streams
-from support.cri import Pods, wait_for
+from support.cri import Pods
 from support.daemon import Daemon
 from support.mortal import Mortal
 from support.streams import TRANSPORTS, Transport
+from support.waiting import wait_for
 
 
 def configure(daemon: Daemon, text: str) -> None:

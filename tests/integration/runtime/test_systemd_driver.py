@@ -20,8 +20,9 @@ from podkeep.kernel.mount import mounts
 from podkeep.kernel.process import procfs
 from podkeep.runtime.cgroup_driver import slices
 from support import cgroup2, processes
-from support.cri import Pods, error_of, namespaces, pod, wait_for
+from support.cri import Pods, error_of, namespaces, pod
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 SYSTEMD = "/lib/systemd/systemd"
 NEEDED = {name: shutil.which(name, path="/usr/sbin:/usr/bin:/sbin:/bin") for name in ("runc", "dbus-daemon")}

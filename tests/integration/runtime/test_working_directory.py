@@ -11,8 +11,9 @@ import pytest
 from podkeep.base.errors import FailedPrecondition
 from podkeep.cri.v1 import api_pb2 as api
 from support import streams
-from support.cri import Pods, bind, namespaces, pod, wait_for
+from support.cri import Pods, bind, namespaces, pod
 from support.daemon import Daemon
+from support.waiting import wait_for
 
 PROGRAM = "#!/bin/sh\npwd\n"
 PROGRAMS = Path(__file__).parent / "programs"

@@ -17,7 +17,7 @@ from pathlib import Path
 from podkeep.kernel.mount import mounts
 from support.resctrl import hardware as description
 from support.resctrl.hardware import Hardware
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 REAL = Path("/sys/fs/resctrl")
 _TESTS = Path(__file__).parents[2]

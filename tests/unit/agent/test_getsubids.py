@@ -17,7 +17,7 @@ from podkeep.agent.user_namespaces.blocks import UNIT, Block, Blocks, IdRange
 from podkeep.base.config import AgentConfig, UserNamespacesConfig
 from podkeep.base.errors import FailedPrecondition, ResourceExhausted
 from podkeep.kernel.mount import mounts
-from support.cri import wait_for
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts files over /etc/passwd and /etc/subuid")
 

@@ -21,7 +21,7 @@ from podkeep.base.errors import NotFound
 from podkeep.base.registries.docker_config import Credentials, Keyring
 from podkeep.cri.v1 import api_pb2
 from support.processes import write_script
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 from unit.cri.cri_endpoint import run, talking
 
 

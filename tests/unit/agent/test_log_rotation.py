@@ -18,7 +18,7 @@ from podkeep.base.errors import FailedPrecondition
 from support import unanswering
 from support.beside import leased
 from support.exchanged import ExchangedLog
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 from unit.kernel.isolation import in_new_namespaces
 
 NOW = datetime(2026, 1, 31, 8, 0, 0, tzinfo=UTC)

@@ -16,7 +16,7 @@ from podkeep.agent.manager.static_files import decoded
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.client.client import Client
 from podkeep.client.settings import Settings
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 MANIFEST = b"""
 apiVersion: v1

@@ -27,7 +27,7 @@ from podkeep.api.status import PodStatus
 from podkeep.base import config
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 POD = Pod(
     metadata=ObjectMeta(name="web", namespace="default", uid="u-1"),

@@ -22,7 +22,7 @@ from podkeep.http.listener import tcp_socket
 from podkeep.http.messages import Refused, Request, Response, Upgrade
 from podkeep.http.server import Server
 from podkeep.http.transport import Transport
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 HEAD = b"GET / HTTP/1.1\r\nHost: front\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n"
 ANSWER = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: raw\r\n\r\n"

@@ -24,7 +24,7 @@ from podkeep.http.self_signed import ensure
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
 from support.cycles import uncollected
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 BEGINNING = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 """Of a client's first message, whose rest never comes."""

@@ -34,7 +34,7 @@ from podkeep.http.messages import Handler, Refused, Request, Response, Upgrade, 
 from podkeep.http.server import Server
 from podkeep.http.tls import server_context
 from podkeep.http.transport import Transport
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 KEPT = Limits(idle_timeout=TIMEOUT_S)
 GET = b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -20,7 +20,7 @@ from podkeep.client.credentials import Credentials
 from podkeep.client.settings import Pem, Settings
 from podkeep.http import self_signed
 from podkeep.http.tls import server_context
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 CONNECTIONS = 10
 MOST_BYTES = 100 << 10

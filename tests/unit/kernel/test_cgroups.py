@@ -22,8 +22,8 @@ from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import procfs
 from support import cgroup2
-from support.cri import wait_for
 from support.escaped import PROGRAMS
+from support.waiting import wait_for
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from podkeep.kernel.process import holder
 from podkeep.runtime.oci.exec import set_terminal_size
 from support import processes
-from support.cri import wait_for
+from support.waiting import wait_for
 
 
 @contextmanager

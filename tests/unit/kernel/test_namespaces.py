@@ -33,8 +33,7 @@ from podkeep.kernel.namespace.idmap import IdMap, IdMapping, block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest
 from podkeep.kernel.process import confine
 from support import unanswering
-from support.cri import wait_for
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 USER, NET, IPC, UTS = NamespaceKind.USER, NamespaceKind.NET, NamespaceKind.IPC, NamespaceKind.UTS
 PID, MNT = NamespaceKind.PID, NamespaceKind.MNT

@@ -18,8 +18,7 @@ from podkeep.base.errors import NotFound
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from support import processes, setuid
-from support.cri import wait_for
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 PROGRAMS = Path(__file__).with_name("programs")
 _PTRACE_SEIZE, _WALL = 0x4206, 0x40000000

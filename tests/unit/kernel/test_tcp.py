@@ -11,7 +11,7 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from podkeep.kernel.network import tcp
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 CONNECTIONS = 200
 

@@ -21,8 +21,8 @@ from podkeep.runtime.network.cni.conflist import ConfDirectory, parse, read
 from podkeep.runtime.network.cni.network import CniNetwork, Pod
 from podkeep.runtime.network.cni.plugin import PluginFailed
 from support.cniplugin import Plugin, write_list
-from support.cri import wait_for
 from support.processes import write_script
+from support.waiting import wait_for
 
 ID = SandboxID("a" * 64)
 ARGS = f"IgnoreUnknown=1;K8S_POD_NAMESPACE=default;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID={ID};K8S_POD_UID=uid-1"

@@ -18,7 +18,7 @@ from podkeep.runtime.daemon import log_limit
 from podkeep.runtime.daemon.log_limit import LogLimit
 from support import unanswering
 from support.held_threads import HeldThreads
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 from unit.kernel.isolation import in_new_namespaces
 
 LIMIT = 100

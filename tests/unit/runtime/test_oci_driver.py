@@ -54,10 +54,9 @@ from podkeep.runtime.oci.exec import ExecProcess, ExecStdio
 from podkeep.runtime.oci.null_device import open_null
 from podkeep.runtime.streaming import exec as exec_session
 from podkeep.runtime.streaming.command_streams import CommandStreams, Size
-from support.cri import wait_for
 from support.descriptors import open_descriptors
 from support.processes import write_script
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S, wait_for
 
 
 @pytest.fixture(autouse=True)

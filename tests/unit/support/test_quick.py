@@ -11,7 +11,7 @@ import pytest
 
 from support import quick
 from support.documents import ROOT
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 UNIT = ROOT / "tests/unit"
 

@@ -18,7 +18,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.status import PodStatus
 from podkeep.base import config
 from podkeep.cri.client import CriClient
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 
 class NoPods:

@@ -34,7 +34,7 @@ from podkeep.base.errors import Cancelled, Internal
 from podkeep.cri.client import CriClient
 from podkeep.http.messages import Refused
 from support.stub_runtime import StubRuntime
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 NOW = 1_800_000_000.0
 

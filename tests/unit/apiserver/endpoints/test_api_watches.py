@@ -18,7 +18,7 @@ from podkeep.apiserver.storage import store as storage
 from podkeep.http.messages import Chunk, framed
 from support.api_calls import MERGE, Answer, Api, run
 from support.loop_turns import calls_in_turns
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 CMS = "/api/v1/namespaces/default/configmaps"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"

@@ -24,7 +24,7 @@ from podkeep.apiserver.storage import store as storage
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.apiserver.storage.store import Compacted, Conflict, FutureRevision, Slow, Store, Watcher
 from podkeep.base.errors import DataLoss, Internal, Unavailable
-from support.timeout import TIMEOUT_S
+from support.waiting import TIMEOUT_S
 
 WRITER = Path(__file__).with_name("writer.py")
 

@@ -310,3 +310,13 @@ class HostileRegistry:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def held(layout: Layout, gate: threading.Event) -> HostileRegistry:
+    """A registry that stops in the middle of the base layer until ``gate`` is set."""
+    layer = layout.layer_digests[0]
+
+    def decide(path: str, _headers: object) -> Answer | None:
+        return Answer(body=layout.blob(layer), gate=gate) if path.endswith(layer) else None
+
+    return HostileRegistry(layout, decide)

@@ -54,8 +54,7 @@ class LayerSettings(_Part, frozen=True, kw_only=True):
     """What is the same for each layer that a worker makes.
 
     ``staging`` is the directory to write below, ``driver`` keeps what is made. ``parallel`` layers are unpacked at a
-    time; each may have ``max_bytes`` and ``max_inodes``, and ``max_ratio`` times the bytes of its blob. ``lock`` is the
-    descriptor of the store's lock, which the worker inherits.
+    time; each may have ``max_bytes`` and ``max_inodes``, and ``max_ratio`` times the bytes of its blob.
     """
 
     staging: str
@@ -66,7 +65,6 @@ class LayerSettings(_Part, frozen=True, kw_only=True):
     max_bytes: int
     max_inodes: int
     max_ratio: int
-    lock: int
 
 
 class Repository(_Part, frozen=True, kw_only=True):

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ import pytest
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.images.store.store import ImageStore
+from podkeep.images.store.workers import FORK_SERVER
+from podkeep.kernel.process.forkserver import ForkServer
 from support import erofs, forked, processes
 from support.images import Layout, busybox_layout
 from support.registry import Registry
@@ -23,8 +26,12 @@ OpenStore = Callable[..., ImageStore]
 
 
 def children() -> set[int]:
-    """Return this process's children."""
-    return processes.children(os.getpid())
+    """Return this process's children and theirs: image workers and unpack processes are a fork server's."""
+    found = processes.children(os.getpid())
+    for child in tuple(found):
+        with suppress(FileNotFoundError):  # it ended meanwhile
+            found |= processes.children(child)
+    return found
 
 
 def _resources() -> dict[str, object]:
@@ -70,11 +77,20 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return where / "cert.pem", where / "key.pem"
 
 
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """What the workers of all stores are copies of."""
+    server = ForkServer(FORK_SERVER)
+    yield server
+    server.let_go()()
+
+
 @pytest.fixture(autouse=True)
-def nothing_leaks(registry: Registry, busybox: Layout) -> Iterator[None]:
+def nothing_leaks(registry: Registry, busybox: Layout, fork_server: ForkServer) -> Iterator[None]:
     """Fail a test that leaves a descriptor, mount, child process or thread behind."""
     _forget_grpc()
     forked.begin()
+    fork_server.begin()
     before = _resources()
     yield
     deadline = time.monotonic() + 5  # threads that wait for a child end a moment after it
@@ -100,7 +116,9 @@ def snapshot_driver() -> str:
 
 
 @pytest.fixture
-def open_store(root: Path, registry: Registry, snapshot_driver: str, nothing_leaks: None) -> Iterator[OpenStore]:
+def open_store(
+    root: Path, registry: Registry, snapshot_driver: str, fork_server: ForkServer, nothing_leaks: None
+) -> Iterator[OpenStore]:
     """Open the store below ``root``; what is opened is closed at the end, and no staging directory may be left then."""
     opened: list[ImageStore] = []
 
@@ -113,6 +131,7 @@ def open_store(root: Path, registry: Registry, snapshot_driver: str, nothing_lea
             config=ImagesConfig(**{"snapshot_driver": snapshot_driver} | config),
             registries=insecure | (registries or {}),
             mounted=root.parent / "mounted",
+            fork_server=fork_server,
         )
         opened.append(store)
         return store

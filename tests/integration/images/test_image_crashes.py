@@ -22,7 +22,7 @@ from podkeep.images.store import store as image_store
 from podkeep.images.store.store import ImageStore
 from podkeep.kernel.mount import mountinfo
 from support.images import BUSYBOX, Layout, busybox_layout, file
-from support.registry import Answer, HostileRegistry, Registry
+from support.registry import Registry, held
 
 PROGRAM = Path(__file__).with_name("programs") / "image_owner.py"
 
@@ -42,21 +42,11 @@ def _layer(root: Path, driver: str, layer: str) -> Path:
     return root / {"directories": "layers", "erofs": "erofs"}[driver] / layer.replace(":", "-")
 
 
-def _held(layout: Layout, gate: threading.Event) -> HostileRegistry:
-    """A registry that stops in the middle of the base layer until ``gate`` is set."""
-    layer = layout.layer_digests[0]
-
-    def decide(path: str, _headers: object) -> Answer | None:
-        return Answer(body=layout.blob(layer), gate=gate) if path.endswith(layer) else None
-
-    return HostileRegistry(layout, decide)
-
-
 def test_a_killed_worker_fails_its_pull_and_the_next_one_works(
     root: Path, busybox: Layout, open_store: OpenStore
 ) -> None:
     gate = threading.Event()
-    with _held(busybox, gate) as registry:
+    with held(busybox, gate) as registry:
         store = open_store(registry.host)
         before = children()
 
@@ -64,7 +54,7 @@ def test_a_killed_worker_fails_its_pull_and_the_next_one_works(
             pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
             assert await asyncio.to_thread(registry.paused.wait, 30)
             assert leftovers(root) != []
-            (worker,) = children() - before
+            worker, _unpack = sorted(children() - before)
             os.kill(worker, signal.SIGKILL)
             with pytest.raises(Internal, match="the image worker was killed by SIGKILL: the machine may"):
                 await pull
@@ -99,7 +89,7 @@ def test_a_killed_owner_takes_its_workers_along_and_the_next_store_cleans_up(
     root: Path, busybox: Layout, snapshot_driver: str, open_store: OpenStore
 ) -> None:
     gate = threading.Event()
-    with _held(busybox, gate) as registry:
+    with held(busybox, gate) as registry:
         owner = subprocess.Popen(owner_of(root, registry.host, snapshot_driver))
         assert registry.paused.wait(30)
         assert leftovers(root) != []

@@ -86,7 +86,7 @@ def test_a_pull_takes_no_more_memory_than_its_pieces(
         image = asyncio.run(store.pull(name))
 
     assert image.layers
-    assert len(watch.peaks) >= 2  # the worker and an unpack process, at least
+    assert len(watch.peaks) == 1 + (what != "artifact")  # the worker, and an unpack process for a layer that is a tar
     assert sum(watch.peaks.values()) <= MOST, watch.peaks
 
 
@@ -109,7 +109,7 @@ def test_documents_take_no_memory_while_layers_come(value: bytes, tmp_path: Path
     def decide(path: str, _headers: Mapping[str, str]) -> Answer | None:
         if not path.endswith(sent["layers"][0]["digest"]):
             return None
-        taken.extend(map(_resident, children() - before))
+        taken.append(_resident(min(children() - before)))  # the worker, which is older than what unpacks for it
         return Answer(status=404)
 
     with HostileRegistry(layout, decide) as registry:
@@ -117,7 +117,7 @@ def test_documents_take_no_memory_while_layers_come(value: bytes, tmp_path: Path
         before = children()
         with pytest.raises(NotFound):
             asyncio.run(store.pull(f"{registry.host}/app:v1"))
-    assert len(taken) == 1  # the worker
+    assert len(taken) == 1
     assert taken[0] < 64 * MIB
 
 

@@ -27,7 +27,6 @@ SETTINGS = messages.LayerSettings(
     max_bytes=1,
     max_inodes=2,
     max_ratio=3,
-    lock=4,
 )
 SERVER = Endpoint(
     host="r.example",

@@ -1,27 +1,20 @@
-"""What the processes that pull and unpack images import: one is started for each pull and each layer."""
+"""What the process imports that those which pull and unpack images are copies of."""
 
 from __future__ import annotations
 
 import subprocess
 
-import pytest
-
 from podkeep.base.spawn import own_command
+from podkeep.images.store.workers import FORK_SERVER
 
-PARTS = {
-    "worker": "podkeep.images.worker.worker, podkeep.images.worker.pull, podkeep.images.worker.assembly",
-    "unpack": "podkeep.images.layers.unpack",
-}
 COSTLY = {"asyncio", "logging", "typing_extensions"}
-"""With these the start of a worker takes a third longer."""
+"""With these its start takes a third longer."""
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_nothing_is_imported_that_is_not_used(part: str) -> None:
-    *words, boot = own_command("MODULE")
+def test_the_fork_server_of_image_workers_imports_what_they_need_and_no_more() -> None:
+    *words, boot = own_command(FORK_SERVER)
     shown = "print(*(name for name, module in sys.modules.items() if module is not None))"
-    code = boot.replace("from MODULE import main", f"import {PARTS[part]}").replace("main()", shown)
-    done = subprocess.run([*words, code], check=True, capture_output=True, text=True)
+    done = subprocess.run([*words, boot.replace(" main()", f" {shown}")], check=True, capture_output=True, text=True)
     loaded = set(done.stdout.split())
-    assert set(PARTS[part].split(", ")) <= loaded
+    assert {"podkeep.images.worker.pull", "podkeep.images.worker.archive", "podkeep.images.layers.unpack"} <= loaded
     assert COSTLY & loaded == set()

@@ -50,7 +50,7 @@ from podkeep.images.store.catalog import Catalog, tag_of
 from podkeep.images.store.database import BlobRecord, LayerRecord, NewImage
 from podkeep.images.store.durability import Durability
 from podkeep.images.store.layer_store import LayerStore
-from podkeep.images.store.workers import Workers, run_worker
+from podkeep.images.store.workers import Workers, WorkerServer, run_worker
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Fetching:
     """The pulls and loads of one store, on the event loop.
 
     :param lock: descriptor of the store's lock, which workers hold, too.
+    :param server: what workers are copies of.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Fetching:
         lock: int,
         config: ImagesConfig,
         registries: Mapping[str, RegistryConfig],
+        server: WorkerServer,
     ) -> None:
         self._catalog = catalog
         self._layers = layers
@@ -85,6 +87,7 @@ class Fetching:
         self._lock_fd = lock
         self._flights: SingleFlight[Image] = SingleFlight(unwanted_s=UNWANTED_S)
         self._workers = Workers()
+        self._server = server
         self._listeners: dict[str, list[Listener]] = {}
         self.reconfigure(config, registries)
 
@@ -235,7 +238,7 @@ class Fetching:
             return None
 
         try:
-            await run_worker(request(self._settings(staging)), handle, lock=self._lock_fd)
+            await run_worker(self._server, request(self._settings(staging)), handle, lock=self._lock_fd)
             if unchanged:
                 image = self._catalog.named(unchanged[0].name)
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
@@ -256,7 +259,6 @@ class Fetching:
             max_bytes=config.max_layer_bytes,
             max_inodes=config.max_layer_inodes,
             max_ratio=config.max_unpack_ratio,
-            lock=self._lock_fd,
         )
 
     def _take(self, fetched: Sequence[FetchedImage], staging: Path, in_use: Collection[str]) -> list[Image]:
@@ -314,7 +316,7 @@ class Fetching:
             tell(event)
 
         async with self._workers.slot(type(request).__name__):
-            await run_worker(request, handle, lock=self._lock_fd)
+            await run_worker(self._server, request, handle, lock=self._lock_fd)
 
 
 def _log_retry(name: str, event: Retrying, count: int) -> None:

@@ -30,12 +30,13 @@ from podkeep.images.formats.image import Image, ImageRunConfig, RegistryAuth
 from podkeep.images.formats.openfile import OpenFile
 from podkeep.images.messages import Event, Save, Verify
 from podkeep.images.snapshots import choice
-from podkeep.images.snapshots.driver import SnapshotDriver
 from podkeep.images.store.catalog import Catalog, NamesInUse, spare_tag
 from podkeep.images.store.database import ImageDatabase, LayerRecord
 from podkeep.images.store.durability import Durability
 from podkeep.images.store.fetching import Fetching, Listener
 from podkeep.images.store.layer_store import FsUsage, LayerStore
+from podkeep.images.store.workers import WorkerServer
+from podkeep.kernel.process.forkserver import ForkServer
 
 LOCK_TIMEOUT_S = 10.0
 """How long to wait for the last processes of a killed owner."""
@@ -49,23 +50,21 @@ class ImageStore:
         root: Path,
         lock: int,
         catalog: Catalog,
-        drivers: Mapping[str, SnapshotDriver],
-        new_layers: str,
+        layers: LayerStore,
         config: ImagesConfig,
         registries: Mapping[str, RegistryConfig],
+        server: WorkerServer,
     ) -> None:
-        """Use :meth:`open`.
-
-        :param drivers: by name, of every layer there may be; new ones go to the one named ``new_layers``.
-        """
+        """Use :meth:`open`."""
         self._root = root
         self._lock_fd = lock
         self._config = config
         self._closed = False
         self._catalog = catalog
-        self._layers = LayerStore(root, self._catalog, drivers, new_layers)
+        self._layers = layers
         self._durability = Durability(root, self._catalog)
-        self._fetching = Fetching(self._catalog, self._layers, self._durability, lock, config, registries)
+        self._server = server
+        self._fetching = Fetching(self._catalog, self._layers, self._durability, lock, config, registries, server)
 
     def reconfigure(self, config: ImagesConfig, registries: Mapping[str, RegistryConfig]) -> None:
         """Use other limits and registries from the next pull on, and pin other images at once. Blocks."""
@@ -83,11 +82,13 @@ class ImageStore:
         registries: Mapping[str, RegistryConfig],
         mounted: Path | None = None,
         names_in_use: NamesInUse = frozenset,
+        fork_server: ForkServer | None = None,
     ) -> ImageStore:
         """Open the store below ``root``, made if missing, and remove what a killed process left there. Blocks.
 
         :param mounted: directory below which layers are mounted; None: one in the store.
         :param names_in_use: of its names an image keeps these, however many it has.
+        :param fork_server: what its workers are copies of, which outlives the store; None: one of its own.
         :raises FailedPrecondition: if another process has it open.
         :raises DataLoss: if the database is damaged; the hint says what to move away.
         """
@@ -101,7 +102,8 @@ class ImageStore:
                 try:
                     chosen = choice.choose(root, config.snapshot_driver)
                     catalog = Catalog(database, config.pinned, names_in_use)
-                    store = cls(root, lock, catalog, drivers, chosen.driver, config, registries)
+                    layers = LayerStore(root, catalog, drivers, chosen.driver)
+                    store = cls(root, lock, catalog, layers, config, registries, WorkerServer(fork_server))
                     # Before anything is pulled: what is staged now is a killed process's.
                     store._layers.recover(store._durability.boot_id)
                     store._durability.sync_later()
@@ -330,3 +332,4 @@ class ImageStore:
             os.close(self._lock_fd)
         # Without the lock, which the sync that is waited for takes at its end.
         self._durability.join()
+        self._server.end()

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
+import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from typing import Generic, TypeVar
 
 from podkeep.base import errors
-from podkeep.base.concurrency.tasks import finished
+from podkeep.base.concurrency.tasks import to_its_end
 from podkeep.base.errors import Internal, PodkeepError
-from podkeep.base.spawn import own_command
 from podkeep.images import messages
 from podkeep.images.layers.programs import ended
 from podkeep.images.messages import Available, Done, Event, Failed, Request
+from podkeep.kernel.process.forkserver import STATUS_BYTES, ForkServer, status_of
 
 _MAX_LINE = 64 << 20
 """Bytes of one line: one image's documents in base64, with room."""
 _MAX_STDERR = 4096
+FORK_SERVER = "podkeep.images.worker.forkserver"
+IDLE_S = 60.0
+"""How long it stays without a worker: it takes some 20 MB, and a worker without it 0.1 s."""
 MAX_WORKERS = 32
 """Workers at a time beyond the first of each registry: each takes some 25 MB, and may take its limit of memory."""
 MAX_REGISTRIES = 32
@@ -115,83 +117,106 @@ class _Gates(Generic[Key]):
                 del self._asking[key], self._gates[key]
 
 
-async def run_worker(request: Request, handle: Handle, *, lock: int) -> None:
+class WorkerServer:
+    """The fork server that workers are copies of: it is there while some run, and for a while longer.
+
+    For one event loop at a time.
+
+    :param server: one to use, which others use as well and end; None: one of its own.
+    """
+
+    def __init__(self, server: ForkServer | None = None) -> None:
+        self._server, self._is_own = server or ForkServer(FORK_SERVER), server is None
+        self._users = 0
+        self._idle: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def in_use(self) -> Iterator[ForkServer]:
+        if self._idle is not None:
+            self._idle.cancel()
+        self._users += 1
+        try:
+            yield self._server
+        finally:
+            self._users -= 1
+            if not self._users and self._is_own:
+                loop = asyncio.get_running_loop()
+                # On a thread: a busy machine may take a while to end a process.
+                self._idle = loop.call_later(IDLE_S, lambda: loop.run_in_executor(None, self._server.let_go()))
+
+    def end(self) -> None:
+        """End the server; no worker may run. Blocks."""
+        if self._is_own:
+            self._server.let_go()()
+
+
+async def run_worker(server: WorkerServer, request: Request, handle: Handle, *, lock: int) -> None:
     """Run one worker to its end.
 
     :param handle: awaited with each event but the last; an answer it returns is sent back.
     :param lock: descriptor the worker keeps open, so that the store's lock outlives a killed store while it works.
     :raises PodkeepError: what the worker reports, with its class; Internal if it ends without a word.
     """
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *own_command("podkeep.images.worker.worker"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            limit=_MAX_LINE,
-            # A process group of its own: one signal ends the worker with all that it started.
-            start_new_session=True,
+    stderr: asyncio.Future[str] | None = None
+    said = ""
+    with server.in_use() as forks, ExitStack() as ending:
+        with ExitStack() as theirs:
+            # One for each way: what a worker said before it ended is read also if it did not read all that it was told.
+            pairs = [socket.socketpair() for _ in range(3)]
+            for ours, other in pairs:
+                ending.callback(ours.close)
+                theirs.callback(other.close)
             # A store that is killed leaves its lock with the workers: the next store must not write beside them.
-            pass_fds=(lock,),
-        )
-    )
-    try:
-        # asyncio may wait for ever for a process whose start was cancelled half-way.
-        await finished(starting)
-    except asyncio.CancelledError:
-        if not starting.cancelled() and starting.exception() is None:
-            await _kill(starting.result())
-        raise
-    process = starting.result()
-    stderr = asyncio.ensure_future(_tail(process))
-    try:
-        outcome = await _converse(process, request, handle)
-    finally:
-        await _kill(process)
-        said = await stderr
+            worker = forks.start("worker", [*(other.fileno() for _, other in pairs), lock])
+        ending.callback(worker.close)
+        worker.control.setblocking(False)
+        try:
+            (_, requests), (events, _), (errors, _) = [await _opened(ours, ending) for ours, _ in pairs]
+            stderr = asyncio.ensure_future(_tail(errors))
+            outcome = await _converse(requests, events, request, handle)
+        finally:
+            worker.kill()
+            told = asyncio.get_running_loop().sock_recv(worker.control, STATUS_BYTES)
+            status = status_of(await to_its_end(told))
+            if stderr is not None:
+                said = await stderr
     if outcome is None:
-        status = process.returncode if process.returncode is not None else 0
         # What is killed says nothing; what is there then is of the processes it had started.
         raise Internal(f"the image worker {ended(status)}" + (f": {said}" if said and status >= 0 else ""))
     if isinstance(outcome, Failed):
         raise _error(outcome)
 
 
-async def _kill(process: asyncio.subprocess.Process) -> None:
-    """End a worker and what it started, and wait for its end."""
-    if process.returncode is None:  # the pid is still its own, and its group is all it started
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-    await asyncio.shield(process.wait())
+async def _opened(connection: socket.socket, ending: ExitStack) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_MAX_LINE)
+    ending.callback(lambda: writer.transport.abort())
+    return reader, writer
 
 
-async def _converse(process: asyncio.subprocess.Process, request: Request, handle: Handle) -> Done | Failed | None:
-    if process.stdin is None or process.stdout is None:
-        raise Internal("the image worker was started without pipes")
-    try:
-        await _send(process.stdin, request)
-        while line := await process.stdout.readline():
+async def _converse(
+    requests: asyncio.StreamWriter, events: asyncio.StreamReader, request: Request, handle: Handle
+) -> Done | Failed | None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it died; what it said on standard error tells why
+        await _send(requests, request)
+        while line := await events.readline():
             event = messages.decode_event(line)
             if isinstance(event, (Done, Failed)):
                 return event
             answer = await handle(event)
             if answer is not None:
-                await _send(process.stdin, answer)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it died; what it said on standard error tells why
+                await _send(requests, answer)
     return None
 
 
-async def _send(pipe: asyncio.StreamWriter, message: Request | Available) -> None:
-    pipe.write(messages.encode(message))
-    await pipe.drain()
+async def _send(requests: asyncio.StreamWriter, message: Request | Available) -> None:
+    requests.write(messages.encode(message))
+    await requests.drain()
 
 
-async def _tail(process: asyncio.subprocess.Process) -> str:
+async def _tail(errors: asyncio.StreamReader) -> str:
     kept = b""
-    if process.stderr is not None:
-        while piece := await process.stderr.read(_MAX_STDERR):
-            kept = (kept + piece)[-_MAX_STDERR:]
+    while piece := await errors.read(_MAX_STDERR):
+        kept = (kept + piece)[-_MAX_STDERR:]
     lines = kept.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import fcntl
 import os
 import queue
+import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
@@ -26,8 +28,9 @@ from podkeep.images.registry.fallback import ELSEWHERE, together
 from podkeep.images.snapshots import merging
 from podkeep.images.worker import file_layers
 from podkeep.images.worker.channel import Channel
-from podkeep.images.worker.layers import LayerJob, Made, UnpackProcess, mark_opaque, no_space
+from podkeep.images.worker.layers import TURN, LayerJob, Made, UnpackProcess, mark_opaque, no_space
 from podkeep.kernel.files import tree_size
+from podkeep.kernel.process import forkserver
 
 WHOLE = 150_000_000
 """Bytes of memory that a pull takes at most with all its processes."""
@@ -54,29 +57,6 @@ class _Task(msgspec.Struct, frozen=True, kw_only=True):
     root: Path
 
 
-class _UnpackThread(threading.Thread):
-    """A thread with an unpack process that is started before there is anything to unpack."""
-
-    def __init__(self, lock: int, turn: int) -> None:
-        super().__init__(name="layer", daemon=True)
-        self._lock, self._turn = lock, turn
-        self.inbox: queue.SimpleQueue[tuple[_Task, Assembly]] = queue.SimpleQueue()
-        self.start()
-
-    def run(self) -> None:
-        try:
-            process = UnpackProcess(self._lock, self._turn)
-        except (OSError, PodkeepError) as error:
-            task, assembly = self.inbox.get()
-            assembly.outcomes.put((task, Internal(f"cannot start an unpack process: {error}")))
-            return
-        try:
-            task, assembly = self.inbox.get()
-            assembly.outcomes.put((task, _outcome(task, lambda: assembly.unpack(task, process))))
-        finally:
-            process.close()
-
-
 def _outcome(task: _Task, make: Callable[[], NewLayer]) -> NewLayer | PodkeepError:
     try:
         return make()
@@ -99,9 +79,8 @@ class Assembly:
         self._attempts = 0
         # A layer of zstd may need 128 MiB of history, for as long as the registry takes to send it: one at a time does.
         self._turn = _file_to_lock()
+        self._server = socket.socket(fileno=forkserver.CHANNEL)
         self.outcomes: queue.SimpleQueue[tuple[_Task, NewLayer | PodkeepError]] = queue.SimpleQueue()
-        # Starting the process takes as long as asking a registry for a manifest, so the two overlap.
-        self._ready: list[_UnpackThread] = [_UnpackThread(settings.lock, self._turn)]
 
     def run(self, jobs: Sequence[LayerJob], sources: Sequence[BlobSource]) -> dict[LayerJob, NewLayer]:
         """Unpack ``jobs`` and return what became of each.
@@ -137,25 +116,17 @@ class Assembly:
             waiting.append((task.job, task.source + 1))
         return results
 
-    def unpack(self, task: _Task, process: UnpackProcess) -> NewLayer:
-        """Unpack one layer on the calling thread."""
-        blob = self._sources[task.source].blob(task.job.shown, task.job.size)
-        request = self._request(task.job, task.root, self._tree_memory[task.job])
-        return self._staged(task, process.unpack(task.job, request, blob, self._channel))
-
-    def keep(self, task: _Task) -> NewLayer:
-        """Keep one layer that is a file, or turns out to be none, on the calling thread."""
+    def _make(self, task: _Task, ending: ExitStack) -> NewLayer:
+        """Make one layer on the calling thread; ``ending`` closes what was needed for it."""
         job, blob = task.job, self._sources[task.source].blob(task.job.shown, task.job.size)
         if job.kind == "auto":
             job, blob = file_layers.told(job, blob)
         if job.kind == "file":
             return self._staged(task, file_layers.keep(job, task.root, self.settings, blob, self._channel))
-        process = UnpackProcess(self.settings.lock, self._turn)
-        try:
-            request = self._request(job, task.root, self._tree_memory[task.job])
-            return self._staged(task, process.unpack(job, request, blob, self._channel))
-        finally:
-            process.close()
+        process = UnpackProcess(self._server, self._turn)
+        ending.callback(process.close)
+        request = self._request(job, task.root, self._tree_memory[task.job])
+        return self._staged(task, process.unpack(job, request, blob, self._channel))
 
     def _request(self, job: LayerJob, root: Path, max_memory: int) -> UnpackRequest:
         settings = self.settings
@@ -168,7 +139,7 @@ class Assembly:
             max_inodes=settings.max_inodes,
             max_ratio=settings.max_ratio,
             max_memory=max_memory,
-            turn=self._turn,
+            turn=TURN,
         )
 
     def _staged(self, task: _Task, made: Made) -> NewLayer:
@@ -207,14 +178,12 @@ class Assembly:
         root.chmod(0o755)  # whatever the umask
         self._channel.progress(job.shown, "downloading", 0, job.size)
         task = _Task(job=job, source=source, root=root)
-        if job.kind == "tar":
-            thread = self._ready.pop() if self._ready else _UnpackThread(self.settings.lock, self._turn)
-            thread.inbox.put((task, self))
-        else:
-            threading.Thread(target=self._keep_file, args=(task,), name="file", daemon=True).start()
+        threading.Thread(target=self._work, args=(task,), name="layer", daemon=True).start()
 
-    def _keep_file(self, task: _Task) -> None:
-        self.outcomes.put((task, _outcome(task, lambda: self.keep(task))))
+    def _work(self, task: _Task) -> None:
+        # It is told before anything is closed: the kernel takes longer to tear namespaces down than to unpack a little.
+        with ExitStack() as ending:
+            self.outcomes.put((task, _outcome(task, lambda: self._make(task, ending))))
 
 
 def _file_to_lock() -> int:

@@ -11,17 +11,16 @@ import fcntl
 import hashlib
 import json
 import os
-import subprocess
+import socket
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import msgspec
 
 from podkeep.base.errors import FailedPrecondition, Internal, InvalidArgument, PodkeepError, ResourceExhausted
 from podkeep.base.ids import Digest, parse_digest
-from podkeep.base.spawn import own_command
 from podkeep.images.formats.image import LayerKind
 from podkeep.images.layers import messages
 from podkeep.images.layers.forms import Form, form_of
@@ -29,9 +28,13 @@ from podkeep.images.layers.messages import Refused, Unpacked, UnpackRequest
 from podkeep.images.layers.programs import ended
 from podkeep.images.messages import NewLayer, StagedLayer, WantedLayer
 from podkeep.images.worker.channel import Channel
-from podkeep.kernel import libc
 from podkeep.kernel.files.openat import Resolve, openat2, write_all
+from podkeep.kernel.process import forkserver
 
+LOCK = forkserver.FIRST
+"""The descriptor of the store's lock in a worker, and in an unpack process."""
+TURN = LOCK + 1
+"""In an unpack process, that of the file that those of one pull lock."""
 _PIPE = 1 << 20
 """Bytes the pipe to the process holds: with the default of 64 KiB the two wait for each other at every piece."""
 _MAX_DRAIN = 64 << 20
@@ -121,28 +124,26 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnpackProcess:
-    """One started unpack process. Made, used and waited for by one thread, which it dies with."""
+    """One started unpack process, the first of a PID namespace of its own: it can neither see nor signal another."""
 
-    def __init__(self, lock: int, turn: int) -> None:
-        """Start the process as the first of a PID namespace of its own: it can neither see nor signal another.
+    def __init__(self, server: socket.socket, turn: int) -> None:
+        """Start the process.
 
-        Both the namespace and the parent-death signal belong to the calling thread, so a thread starts one process.
-
-        :param lock: descriptor of the store's lock, held as long as something may be written.
-        :param turn: what ``UnpackRequest.turn`` names.
+        :param server: where the fork server is asked.
+        :param turn: the file that the processes of one pull lock.
+        :raises OSError: if it cannot be started.
         """
-        # It holds for the next child, not for this process itself (unshare(2)); a second child would not be the first
-        # in it.
-        libc.unshare(libc.CloneFlag.NEWPID)
-        self._process = subprocess.Popen(
-            own_command("podkeep.images.layers.unpack"),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            bufsize=0,
-            pass_fds=(lock, turn),
-        )
-        with suppress(PermissionError):  # where an administrator wants pipes to be smaller (fs.pipe-max-size)
-            fcntl.fcntl(self._pipes()[0], fcntl.F_SETPIPE_SZ, _PIPE)
+        with ExitStack() as theirs:
+            source, write = os.pipe2(os.O_CLOEXEC)
+            self._stdin = os.fdopen(write, "wb", buffering=0)
+            theirs.callback(os.close, source)
+            read, sink = os.pipe2(os.O_CLOEXEC)
+            self._stdout = os.fdopen(read, "rb", buffering=0)
+            theirs.callback(os.close, sink)
+            with suppress(PermissionError):  # where an administrator wants pipes to be smaller (fs.pipe-max-size)
+                fcntl.fcntl(self._stdin, fcntl.F_SETPIPE_SZ, _PIPE)
+            # The store's lock is held for as long as something may be written.
+            self._process = forkserver.start(server, "unpack", [source, sink, 2, LOCK, turn])
 
     def unpack(self, job: LayerJob, request: UnpackRequest, blob: Iterator[bytes], channel: Channel) -> Made:
         """Feed ``blob`` to the process and return what it made.
@@ -177,32 +178,26 @@ class UnpackProcess:
         )
 
     def close(self) -> None:
-        """End the process if it still runs, and reap it."""
-        for pipe in self._pipes():
-            pipe.close()
+        """End the process if it still runs, and wait for that."""
+        self._stdin.close()
+        self._stdout.close()
         self._process.kill()
         self._process.wait()
-
-    def _pipes(self) -> tuple[IO[bytes], IO[bytes]]:
-        if self._process.stdin is None or self._process.stdout is None:
-            raise Internal("the unpack process was started without pipes")
-        return self._process.stdin, self._process.stdout
+        self._process.close()
 
     def _write(self, data: bytes) -> bool:
-        pipe, _ = self._pipes()
         try:
-            write_all(pipe.fileno(), data)
+            write_all(self._stdin.fileno(), data)
         except BrokenPipeError:
             return False  # it has given up and says why on its standard output
         return True
 
     def _report(self, job: LayerJob, form: Form) -> Unpacked:
-        pipes = self._pipes()
-        pipes[0].close()
+        self._stdin.close()
         output = bytearray()
         # Not to its end: tearing down its namespaces takes the kernel longer than a small layer takes to unpack.
         while not output.endswith(b"\n"):
-            piece = os.read(pipes[1].fileno(), 1 << 16)
+            piece = os.read(self._stdout.fileno(), 1 << 16)
             if not piece:
                 raise Internal(f"layer {job.shown}: the unpack process {ended(self._process.wait())}")
             output += piece

@@ -1,6 +1,7 @@
 """The image worker: one process per pull or load, the only one that talks to registries and reads archives.
 
-It also reads back what the store has (``saving``, ``stored``). Started by the store, never imported by a server.
+It also reads back what the store has (``saving``, ``stored``). A copy of the fork server (``forkserver``), never
+imported by the store.
 Standard input: one line with the request, then answers. Standard output: lines with events (``images.messages``).
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +18,10 @@ from podkeep.base.errors import FailedPrecondition, NotFound, PermissionDenied, 
 from podkeep.base.text.redaction import redacted
 from podkeep.images.layers.messages import legible
 from podkeep.images.messages import Done, Failed, FetchedImage, Pull, Request, Save, Unchanged, Verify
+from podkeep.images.registry.fallback import first
+from podkeep.images.registry.registry import Registry
+from podkeep.images.worker import archive, pull
+from podkeep.images.worker.assembly import Assembly
 from podkeep.images.worker.channel import Channel
 from podkeep.kernel.process import allocator
 
@@ -49,8 +55,6 @@ def _described(error: Exception) -> Failed:
         error = ResourceExhausted(f"the image worker needs more than {_MAX_MEMORY >> 20} MiB of memory")
     if isinstance(error, PodkeepError):
         return Failed(error=type(error).__name__, message=_told(error.message), hint=_told(error.hint))
-    import traceback
-
     where = traceback.extract_tb(error.__traceback__)[-1]
     text = f"image worker: {type(error).__name__}: {error} ({Path(where.filename).name}:{where.lineno})"
     return Failed(error="Internal", message=_told(text), hint="")
@@ -65,6 +69,7 @@ def _told(text: str) -> str:
 
 def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchanged]:
     match request:
+        # What is seldom asked for is imported then: the fork server stays small.
         case Save():
             from podkeep.images.worker import saving
 
@@ -75,21 +80,13 @@ def _serve(request: Request, channel: Channel) -> Sequence[FetchedImage | Unchan
 
             stored.verify(request, channel)
             return ()
-        # Asked before anything else is imported: a pull that finds nothing new takes 60 ms in place of 80.
         case Pull() if request.known:
             if same := _unchanged(request, channel):
                 return (same,)
-    from podkeep.images.worker.assembly import Assembly
-
     os.umask(0)  # files of layers have the modes that they are given
     assembly = Assembly(request.settings, channel)
-    # Imported late: the assembly's first process starts meanwhile, and a load needs no HTTP library.
     if isinstance(request, Pull):
-        from podkeep.images.worker import pull
-
         return (pull.pull(request, assembly, channel),)
-    from podkeep.images.worker import archive
-
     return archive.load(request, assembly, channel)
 
 
@@ -102,10 +99,6 @@ def _unchanged(request: Pull, channel: Channel) -> Unchanged | None:
     :returns: the answer to the pull if the registry has nothing new; None if the image must be pulled.
     :raises RegistryUnavailable: if no server answers.
     """
-    # Imported here: a worker that has nothing else to do loads no more, and one that loads an archive not this.
-    from podkeep.images.registry.fallback import first
-    from podkeep.images.registry.registry import Registry
-
     name = request.source.name
     registries = (Registry(item, name.repository, on_wait=channel.retrying) for item in request.source.endpoints)
     what = f"{name.name}: {name.target}"
@@ -114,7 +107,3 @@ def _unchanged(request: Pull, channel: Channel) -> Unchanged | None:
     except (FailedPrecondition, NotFound, PermissionDenied):
         return None  # some cannot answer this question: the pull will tell
     return Unchanged(name=f"{name.name}@{digest}") if digest in request.known else None
-
-
-if __name__ == "__main__":
-    main()

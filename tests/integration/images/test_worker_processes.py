@@ -1,0 +1,49 @@
+"""The processes of a pull, as they are while a layer is unpacked."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from conftest import OpenStore, children
+
+from podkeep.images.worker.layers import LOCK, TURN
+from podkeep.kernel.process.forkserver import CHANNEL
+from support.images import Layout
+from support.registry import held
+from support.waiting import TIMEOUT_S, wait_for
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = (line.partition(":") for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def _descriptors(pid: int) -> set[int]:
+    return set(map(int, os.listdir(f"/proc/{pid}/fd")))
+
+
+@pytest.mark.requirement("V61")
+def test_an_unpack_process_has_nothing_of_those_that_it_is_a_copy_of(
+    root: Path, open_store: OpenStore, busybox: Layout
+) -> None:
+    """Neither what it could ask for processes with that are not confined, nor what others talk over."""
+    gate = threading.Event()
+    with held(busybox, gate) as registry:
+        store, before = open_store(registry.host), children()
+
+        async def look() -> None:
+            pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
+            assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
+            worker, unpack = sorted(children() - before)
+            wait_for(lambda: _descriptors(unpack) == {0, 1, 2, LOCK, TURN}, lambda: str(_descriptors(unpack)))
+            assert CHANNEL in _descriptors(worker)
+            assert _status(unpack)["NSpid"].split() == [str(unpack), "1"]
+            assert {os.readlink(f"/proc/{pid}/fd/{LOCK}") for pid in (worker, unpack)} == {str(root / "lock")}
+            gate.set()
+            assert (await pull).id == busybox.image_id
+
+        asyncio.run(look())

@@ -1,5 +1,15 @@
-"""``python -m podkeep``: the command line."""
+"""``podkeep`` and ``python -m podkeep``: the command line."""
 
-from podkeep.cli.main import main
+from podkeep.base import garbage
 
-main()
+
+def run() -> None:
+    # Before most of it is imported.
+    garbage.rarely()
+    from podkeep.cli.main import main
+
+    main()
+
+
+if __name__ == "__main__":
+    run()

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base import lockfile
+from podkeep.base import garbage, lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, InvalidConfiguration
 from podkeep.cli.core import background, supervised
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -181,6 +181,7 @@ def serve(
         from podkeep.agent.daemon import daemon
         from podkeep.agent.node import host_ips
 
+        garbage.as_usual()
         settings = asyncio.run(bootstrap.settings_of(config, config.agent.own_name()))
         certify: Callable[[Sequence[str]], Config] | None = None
         if config.agent.enable_server and not config.agent.kubeconfig:

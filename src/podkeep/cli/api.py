@@ -12,7 +12,7 @@ from pathlib import Path
 
 import click
 
-from podkeep.base import lockfile
+from podkeep.base import garbage, lockfile
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
 from podkeep.cli.core import background, supervised
 from podkeep.cli.core import output as forms
@@ -157,5 +157,6 @@ def serve(invocation: Invocation) -> None:
     lock = lockfile.acquire(root / _LOCK, hint="another `podkeep api` serves this directory")
     from podkeep.apiserver.server import daemon
 
+    garbage.as_usual()
     daemon.serve(config, log.info)
     os.close(lock)

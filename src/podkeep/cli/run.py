@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TextIO
 import click
 from msgspec import structs
 
+from podkeep.base import garbage
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed, printable
@@ -217,6 +218,7 @@ async def _run(
     from podkeep.cli.run_output import RunOutput
     from podkeep.cri.client import CriClient
 
+    garbage.as_usual()
     pods = [with_identity(pod) for pod in manifest.pods]
     containers = sum(len(pod.spec.containers) + len(pod.spec.init_containers) for pod in pods)
     # JSON has standard output for itself.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base import in_force, lockfile
+from podkeep.base import garbage, in_force, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError
 from podkeep.cli.core import background, connection, supervised
 from podkeep.cli.core import output as forms
@@ -150,6 +150,7 @@ def serve(
         from podkeep.runtime.daemon import daemon
         from podkeep.runtime.model.layout import Layout
 
+        garbage.as_usual()
         options = daemon.Options(idle_exit=idle_exit, load=invocation.load, membership=joined)
         empty = daemon.serve(config, options)
     except BaseException:

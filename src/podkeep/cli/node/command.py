@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base import lockfile
+from podkeep.base import garbage, lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, InvalidConfiguration, PodkeepError
 from podkeep.cli.core import background
 from podkeep.cli.core import output as forms
@@ -176,6 +176,7 @@ def serve(invocation: Invocation, *, stop_pods: bool, mount_namespace: Path | No
         embedded=config.node.api,
         name=config.agent.own_name(),
     )
+    garbage.as_usual()
     supervisor = Supervisor(commands, run, _write, tell, os.environ)
     after: dict[str, Callable[[], None]] = {"agent": lambda: _stop_pods(invocation)} if stop_pods else {}
     try:

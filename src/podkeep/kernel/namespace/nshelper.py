@@ -125,7 +125,6 @@ def main(fd: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     owner = socket.socket(fileno=fd)
     # Children exit within a millisecond: a collection, or unsharing pages by touching reference counts, only costs.
-    gc.collect()
     gc.freeze()
     gc.disable()
     while True:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 
@@ -15,6 +14,9 @@ def write(path: Path, data: bytes, *, mode: int = 0o600, is_last: bool = True) -
         directory for all: each sync is a few milliseconds of a disk.
     :raises OSError: if the directory is missing, read-only or full; the old file is then untouched.
     """
+    # Most verbs only read such files, and a tenth of what a verb imports would be for this.
+    import tempfile
+
     # In the same directory: rename(2) replaces a file only within one file system.
     fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -11,7 +11,6 @@ import errno
 import os
 import select
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +80,8 @@ def find(name: str, path: str | None) -> str | None:
 
     :param path: directories as in ``PATH``; those that are not absolute are passed over (as Go's ``exec.ErrDot``).
     """
+    import shutil  # with three kinds of compression: workers, which are started often, look for no program
+
     directories = (os.defpath if path is None else path).split(os.pathsep)
     return shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, directories)))
 

@@ -48,7 +48,7 @@ def command(
       kubectl create clusterrolebinding ann --clusterrole=view --user=ann
     """
     from podkeep.apiserver.auth.user import ADMIN
-    from podkeep.apiserver.server import certificates, kubeconfig
+    from podkeep.apiserver.server import certificate_orders, certificates, kubeconfig
     from podkeep.base import atomicfile
 
     if root is not None:
@@ -58,7 +58,7 @@ def command(
     config = invocation.config
     files = certificates.Files(Path(config.api.root))
     url = server or _url(config.api.endpoint())
-    pair: certificates.Pair | tuple[str, str]
+    pair: certificate_orders.Pair | tuple[str, str]
     try:
         authority = files.certificate(certificates.AUTHORITY).read_text()
         if user is None:
@@ -66,7 +66,7 @@ def command(
             pair = (files.certificate("admin").read_text(), files.key("admin").read_text())
         else:
             name = user
-            wanted = certificates.client("user", user, groups, days or certificates.DAYS)
+            wanted = certificates.client("user", user, groups, days or certificate_orders.DAYS)
             pair = certificates.issue(files, wanted, int(time.time()))
     except FileNotFoundError as error:
         raise FailedPrecondition(

@@ -18,7 +18,6 @@ from typing import Any
 
 import msgspec
 
-from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.text import rfc3339
 from podkeep.client import kubeconfig
@@ -224,6 +223,8 @@ def _ask(plugin: ExecPlugin) -> _ExecStatus:
 
     :raises FailedPrecondition: if it gives none.
     """
+    from podkeep.base import spawn  # on a node there is no such program
+
     name = f"exec credentials: `{plugin.command}`"
     hint = plugin.install_hint
     if plugin.interactive:

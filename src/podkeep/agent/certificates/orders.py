@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import msgspec
 
-from podkeep.base import spawn
 from podkeep.base.errors import FailedPrecondition
 
 _TIMEOUT_S = 60.0
@@ -47,6 +44,11 @@ async def deliver(order: Order) -> Delivery:
 
     :raises FailedPrecondition: if it cannot be.
     """
+    # The process itself, which has the types from here, needs neither.
+    import asyncio
+
+    from podkeep.base import spawn
+
     command = spawn.own_command("podkeep.agent.certificates.worker")
     done = await asyncio.to_thread(spawn.run, command, stdin=msgspec.json.encode(order), timeout=_TIMEOUT_S)
     delivery = msgspec.json.decode(done.check().stdout, type=Delivery)

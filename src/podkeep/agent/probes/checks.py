@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from podkeep.agent import durations
 from podkeep.agent.environment.variables import expand_all
-from podkeep.agent.probes import dialing, grpc_health, http_get, ports
+from podkeep.agent.probes import dialing, grpc_health, ports
 from podkeep.agent.probes.model import Outcome, Target, Verdict
 from podkeep.agent.probes.places import Places
 from podkeep.api.containers import Container, EphemeralContainer, ExecAction, Probe, TCPSocketAction
@@ -40,6 +40,8 @@ class Checks:
             if probe.exec is not None:
                 return await self._exec(probe.exec, target, timeout)
             if probe.http_get is not None:
+                from podkeep.agent.probes import http_get  # h11, of which `podkeep run` has no other use
+
                 request = http_get.request(probe.http_get, target, "probe")
                 return await http_get.probe(request, timeout)
             if probe.tcp_socket is not None:

@@ -11,8 +11,7 @@ import grpc
 import grpc.aio
 
 from podkeep.agent import durations
-from podkeep.agent.probes.http_get import VERSION
-from podkeep.agent.probes.model import Outcome, Verdict
+from podkeep.agent.probes.model import VERSION, Outcome, Verdict
 from podkeep.base.text import netloc
 
 _CHECK = "/grpc.health.v1.Health/Check"

@@ -12,7 +12,6 @@ from msgspec import structs
 
 from podkeep.agent.events import Event, PodListener
 from podkeep.agent.metrics import HOOK_HTTP_FALLBACKS, HOOK_SLEEP_ENDED_EARLY
-from podkeep.agent.probes import http_get
 from podkeep.agent.probes.model import Target
 from podkeep.api.containers import ExecAction, HTTPGetAction, LifecycleHandler
 from podkeep.base.errors import FailedPrecondition, PodkeepError
@@ -79,6 +78,8 @@ class Hooks:
 
     async def _http(self, action: HTTPGetAction, target: Target, listener: PodListener) -> None:
         """Send the request of a hook. Whatever status the answer has will do."""
+        from podkeep.agent.probes import http_get  # h11, of which `podkeep run` has no other use
+
         try:
             request = http_get.request(action, target, "lifecycle")
             try:

@@ -18,7 +18,7 @@ import h11
 from msgspec import structs
 
 from podkeep.agent.probes import dialing, ports
-from podkeep.agent.probes.model import Outcome, Target, Verdict
+from podkeep.agent.probes.model import VERSION, Outcome, Target, Verdict
 from podkeep.api.containers import HTTPGetAction
 from podkeep.base.errors import InvalidArgument, PodkeepError, Unavailable
 from podkeep.base.frozen import FrozenStruct
@@ -26,8 +26,6 @@ from podkeep.base.text import netloc
 from podkeep.http.parser import Parser
 from podkeep.http.transport import abort
 
-VERSION = "1.36"
-"""The Kubernetes version that requests tell."""
 _MAX_BODY = 10 * 1024
 _MAX_HEAD = 64 * 1024
 _MAX_REDIRECTS = 10

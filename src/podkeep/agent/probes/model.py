@@ -7,6 +7,9 @@ from enum import Enum
 from podkeep.api.containers import Container, EphemeralContainer, Probe
 from podkeep.base.frozen import FrozenStruct
 
+VERSION = "1.36"
+"""The Kubernetes version that requests tell."""
+
 
 class Kind(Enum):
     """What a probe is for; the value is how events and metrics call it (kubelet, prober)."""

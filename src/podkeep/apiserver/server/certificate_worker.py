@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from podkeep.apiserver.server.certificates import AUTHORITY_DAYS, Delivery, Order, Pair, Wanted
+from podkeep.apiserver.server.certificate_orders import AUTHORITY_DAYS, Delivery, Order, Pair, Wanted
 
 _BACKDATED = timedelta(days=1)
 """By which the clocks of clients may be behind, and our own one be set back: it may have been off by a time zone."""

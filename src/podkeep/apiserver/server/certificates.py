@@ -17,15 +17,13 @@ from typing import TypeVar
 import msgspec
 
 from podkeep.apiserver.auth.user import ADMIN, MASTERS, NODE, NODES
+from podkeep.apiserver.server.certificate_orders import AUTHORITY_DAYS, DAYS, Delivery, Order, Pair, Wanted
 from podkeep.base import atomicfile, spawn
 from podkeep.base.errors import DataLoss, FailedPrecondition, PodkeepError, refused
 
 log = logging.getLogger(__name__)
 
 DAY = 24 * 3600
-AUTHORITY_DAYS = 3650
-DAYS = 365
-"""Of every other certificate."""
 AUTHORITY = "ca"
 ACCOUNTS = "sa"
 """The key of service accounts' tokens."""
@@ -33,47 +31,6 @@ _RECORDS = "issued.json"
 _WORKER = "podkeep.apiserver.server.certificate_worker"
 _TIMEOUT_S = 60.0
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
-
-
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """A certificate: ``name`` is its files', ``server`` and ``client`` are what it is for."""
-
-    name: str
-    common_name: str
-    organizations: tuple[str, ...] = ()
-    dns_names: tuple[str, ...] = ()
-    addresses: tuple[str, ...] = ()
-    server: bool = False
-    client: bool = False
-    days: int = DAYS
-
-
-class Pair(msgspec.Struct, frozen=True):
-    """A certificate and its key as PEM; times are seconds since 1970."""
-
-    certificate: str
-    key: str
-    not_before: int
-    not_after: int
-
-
-class Order(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker is to make. ``authority`` is the one that is there; ``new_authority``: make it (anew)."""
-
-    now: int
-    wanted: tuple[Wanted, ...] = ()
-    authority: tuple[str, str] | None = None
-    new_authority: bool = False
-    accounts_key: bool = False
-
-
-class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """What the worker made, by name. ``accounts`` are the private and the public key of service accounts."""
-
-    authority: Pair | None = None
-    pairs: dict[str, Pair] = {}
-    accounts: tuple[str, str] | None = None
-    problem: str = ""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, Pair, Wanted, of_node
+from podkeep.apiserver.server.certificate_orders import Pair, Wanted
+from podkeep.apiserver.server.certificates import AUTHORITY, CLIENTS, Files, of_node
 from podkeep.base import atomicfile
 from podkeep.base.errors import refused
 from podkeep.base.text import netloc

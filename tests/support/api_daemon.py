@@ -11,7 +11,6 @@ import threading
 from pathlib import Path
 
 from support import forked
-from support.forked import Forked
 from support.waiting import TIMEOUT_S
 
 _PLACES = re.compile(r"serving the API on unix://(\S+) and https://(\S+)")
@@ -29,7 +28,7 @@ class ApiDaemon:
         """Variables of its own."""
         self.log: list[str] = []
         """What it wrote since it served."""
-        self.process: Forked | subprocess.Popen[str] | None = None
+        self.process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> ApiDaemon:
         self.start()

@@ -22,7 +22,6 @@ from podkeep.mountns import lifecycle
 from podkeep.runtime.model.layout import Layout
 from support import container_mounts, forked, resources, scratch
 from support.container_mounts import ContainerMounts
-from support.forked import Forked
 from support.resources import Resources
 from support.waiting import TIMEOUT_S, wait_for
 
@@ -50,7 +49,7 @@ class Daemon:
     """Options of ``podkeep runtime``."""
     module: str = "podkeep"
     """What ``python -m`` runs as the daemon; its verbs are always podkeep's."""
-    process: Forked | subprocess.Popen[str] | None = None
+    process: subprocess.Popen[str] | None = None
 
     def __post_init__(self) -> None:
         self.layout = Layout(root=self.base / "root", run=self.base / "run")
@@ -128,9 +127,12 @@ pod_logs = "{self.base / "logs"}"
         settings = [part for setting in self.settings for part in ("--set", setting)]
         return [sys.executable, "-m", "podkeep", "--config", str(self.config), *settings, *arguments]
 
-    def run(self, *arguments: str, timeout: float = TIMEOUT_S, check: bool = False) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *arguments: str, stdin: str = "", timeout: float = TIMEOUT_S, check: bool = False
+    ) -> subprocess.CompletedProcess[str]:
         """Run a verb of podkeep against this daemon to its end."""
-        return forked.run(self.command(*arguments), timeout=timeout, check=check)
+        command = self.command(*arguments)
+        return forked.run(command, input=stdin, capture_output=True, text=True, timeout=timeout, check=check)
 
     def listens(self) -> bool:
         """Return whether somebody accepts connections on the socket."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +30,11 @@ def podkeep(
         [sys.executable, "-m", "podkeep", *settings, *arguments],
         cwd=cwd,
         env={**os.environ, **clean, **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
         timeout=120,
+        check=False,
     )
     assert done.returncode == status, done.stderr
     return done.stdout, done.stderr

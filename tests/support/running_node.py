@@ -14,7 +14,6 @@ from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
 from support.cri import Pods
 from support.daemon import Daemon
-from support.forked import Forked
 from support.node_client import NodeClient
 from support.resources import Resources
 from support.waiting import TIMEOUT_S
@@ -38,7 +37,7 @@ class RunningNode(NodeClient):
     ) -> None:
         self.daemon, self.name, self.settings, self.options = daemon, name, settings, options
         self.api = ApiDaemon(daemon.base)
-        self.agent: Forked | subprocess.Popen[str] | None = None
+        self.agent: subprocess.Popen[str] | None = None
         self.environment: dict[str, str] = {}
         """Variables of the agent's own."""
         self.log: list[str] = []

@@ -3,16 +3,18 @@
 forking.py SOCKET PADDING
 
 ``podkeep node`` starts its daemons in this way (``podkeep.base.forks``). A request on the inherited socket with this
-number (SOCK_SEQPACKET) is JSON, ``{"argv": [...], "env": {...}, "cwd": ""}``, with a pipe that gets the exit status and
-the standard error; for a verb, whose ``cwd`` is its working directory, also with its standard output and input. The
+number (SOCK_SEQPACKET) is JSON, ``{"argv": [...], "env": {...}, "cwd": "/", "group": 0}``, with a pipe that gets the
+exit status, and standard input, output and error; the group is that of processes, 0 for a session of its own. The
 answer is its process ID, with a pidfd. The server ends when nobody holds the other end of its socket; the daemons stay.
 PADDING makes room for the command lines of what runs, which /proc shows in place of its own.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import pkgutil
 import runpy
 import selectors
 import socket
@@ -21,17 +23,21 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-import podkeep.agent.daemon.daemon
-import podkeep.apiserver.server.daemon
-import podkeep.cli.agent
-import podkeep.cli.api
-import podkeep.cli.main
-import podkeep.cli.runtime
-import podkeep.runtime.daemon.daemon  # noqa: F401
+import podkeep
 from podkeep.base import forks
 from podkeep.kernel.process import title
 
 _REQUEST_BYTES = 1 << 20
+_LATER = (
+    "_strptime",
+    "click._textwrap",
+    "click.shell_completion",
+    "cryptography.hazmat.backends.openssl.backend",
+    "encodings.idna",
+    "importlib.readers",
+    "zipfile",
+)
+"""What libraries import when it is needed."""
 
 
 def main(channel: socket.socket) -> None:
@@ -51,10 +57,7 @@ def main(channel: socket.socket) -> None:
                     return
                 status, *files = files
                 asked = json.loads(request)
-                if asked["cwd"]:
-                    fork = forks.copy(partial(_run, asked, files))
-                else:
-                    fork = forks.start(partial(_become, asked["argv"]), stderr=files[0], env=asked["env"])
+                fork = forks.copy(partial(_run, asked, files))
                 for file in files:
                     os.close(file)
                 pidfd = os.pidfd_open(fork.pid)
@@ -64,14 +67,25 @@ def main(channel: socket.socket) -> None:
 
 
 def _run(asked: dict[str, Any], files: list[int]) -> None:
-    for number, file in zip((2, 1, 0), files, strict=True):
+    """Be what was asked for, with ``files`` as standard streams."""
+    if asked["group"]:
+        os.setpgid(0, asked["group"])
+    else:
+        os.setsid()
+    for number, file in enumerate(files):
         os.dup2(file, number)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
-    sys.stdin = open(0, closefd=False)  # noqa: SIM115 -- multiprocessing has closed that of the server
+    # How the server's are buffered depends on what they are; and multiprocessing has closed its standard input.
+    out, error = sys.stdout, sys.stderr
+    sys.stdin = open(0, encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding=out.encoding, errors=out.errors, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, encoding=error.encoding, errors=error.errors, closefd=False)  # noqa: SIM115
     os.chdir(asked["cwd"])
     os.environ.clear()
     os.environ.update(asked["env"])
-    _become(asked["argv"])
+    title.show(asked["argv"])
+    sys.argv[1:] = asked["argv"][asked["argv"].index("podkeep") + 1 :]
+    runpy.run_module("podkeep", run_name="__main__", alter_sys=True)
 
 
 def _tell(pidfd: int, fork: forks.Fork, status: int) -> None:
@@ -82,12 +96,15 @@ def _tell(pidfd: int, fork: forks.Fork, status: int) -> None:
     os.close(status)
 
 
-def _become(argv: list[str]) -> None:
-    """Be what the command line ``argv``, with ``-m podkeep`` in it, is."""
-    title.show(argv)
-    sys.argv[1:] = argv[argv.index("podkeep") + 1 :]
-    runpy.run_module("podkeep", run_name="__main__", alter_sys=True)
+def _import_all() -> None:
+    """Import what any verb or daemon may: most of it they import when they run."""
+    for module in pkgutil.walk_packages(podkeep.__path__, "podkeep."):
+        if module.name != "podkeep.__main__":  # it runs the command line
+            importlib.import_module(module.name)
+    for name in _LATER:
+        importlib.import_module(name)
 
 
 if __name__ == "__main__":
+    _import_all()
     main(socket.socket(fileno=int(sys.argv[1])))

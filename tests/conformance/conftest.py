@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from support import container_mounts, reference, scratch
+from support import container_mounts, forked, reference, scratch
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.endpoint import Endpoint, Node
@@ -50,6 +50,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def workplace() -> Iterator[Path]:
     """A directory in the scratch machine that pods, whose root may not be root outside, can reach into."""
     scratch.enter()
+    forked.begin()
     with tempfile.TemporaryDirectory(prefix="podkeep-cri-", dir="/var/tmp") as name:
         Path(name).chmod(0o711)
         yield Path(name)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support import forked
 from support.endpoint import Endpoint, Node
 from support.images import file, layers_layout
 from support.registry import Registry
@@ -40,7 +41,7 @@ def run(
     settings = {"agent.root": str(directory / "kubelet"), "agent.pod_logs": str(directory / "logs")}
     own = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     command = [sys.executable, "-m", "podkeep", *endpoint.options, *own, "run", *options, str(manifest)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = forked.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert list((directory / "kubelet").glob("pods/*")) == []
     return done
 

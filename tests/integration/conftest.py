@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from support import container_mounts, scratch
+from support import container_mounts, forked, scratch
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.images import Layout as ImageLayout
@@ -33,6 +33,7 @@ def scratch_machine(tmp_path_factory: pytest.TempPathFactory) -> None:
     scratch.enter()
     if container_mounts.of_run() is ContainerMounts.SHOWN:
         scratch.detach_unified()
+    forked.begin()
 
 
 @pytest.fixture(scope="session")

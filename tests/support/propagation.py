@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.mount import mountinfo, mounts
+from support import forked
 from support.container_mounts import ContainerMounts
 from support.cri import Pods, Triple, bind, namespaces, pod
 from support.daemon import Daemon
@@ -176,7 +177,7 @@ class Agent:
             return process.wait(timeout=60)
 
     def _begin(self, environment: Mapping[str, str]) -> subprocess.Popen[str]:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             self._daemon.command("run", "-"),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,

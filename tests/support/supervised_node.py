@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from support import forked
 from support.container_mounts import ContainerMounts
 from support.daemon import Daemon
 from support.running_node import RunningNode
@@ -67,7 +68,7 @@ class SupervisedNode(RunningNode):
         return self
 
     def _start(self) -> None:
-        self.supervisor = subprocess.Popen(self.daemon.command("node"), stderr=subprocess.PIPE, text=True)
+        self.supervisor = forked.Popen(self.daemon.command("node"), stderr=subprocess.PIPE, text=True)
         stream = self.supervisor.stderr
         assert stream is not None
         for line in stream:

@@ -16,6 +16,7 @@ from agent.manifests import basic, text
 from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.agent.user_namespaces import subordinate_ids
 from podkeep.kernel.mount import mountinfo
+from support import forked
 from support.daemon import Daemon
 from support.registry import Registry
 from support.waiting import TIMEOUT_S, wait_for
@@ -25,7 +26,7 @@ LOGIN = {"Authorization": f"Basic {basic()}"}
 """How a test pushes to the private registry."""
 
 
-class Background(subprocess.Popen[str]):
+class Background(forked.Popen[str]):
     """A program that a failing test interrupts: ``with`` waits for its end, which only the rest of the test brings."""
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:

@@ -18,6 +18,7 @@ from agent.manifests import pod, shell
 from podkeep.agent.user_namespaces import blocks as userns
 from podkeep.base.config import Config
 from podkeep.kernel.mount import mounts
+from support import forked
 from support.daemon import Daemon
 
 
@@ -177,7 +178,7 @@ def test_pods_are_in_directories_of_podkeeps_own_by_default(with_defaults: Daemo
     manifest = tmp_path / "pod.json"
     manifest.write_text(json.dumps(pod(shell(image, "sleep 1000"))))
     with kubelet(tmp_path):
-        running = subprocess.Popen(daemon.command("run", str(manifest)), stderr=subprocess.PIPE)
+        running = forked.Popen(daemon.command("run", str(manifest)), stderr=subprocess.PIPE)
         until(lambda: '"running"' in daemon.run("ps", "-o", "json").stdout, "the pod")
         assert not Path("/var/lib/kubelet").exists()
         assert not Path("/var/log/pods").exists()

@@ -17,6 +17,7 @@ from agent.manifests import FOREVER, pod, shell
 
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.cgroup.cgroups import Cgroups
+from support import forked
 from support.api_server import ApiServer
 from support.class_types import BIG, SHARE_FILE, SMALL, ClassTypes, in_force
 from support.cri import Pods
@@ -431,7 +432,7 @@ def test_up_down_up(changing: Runner, image: str) -> None:
         assert (
             "spec.containers[0].resources.classes: Forbidden: the feature gate ClassResources is off" in refused.stderr
         )
-        with subprocess.Popen(daemon.command(*OFF, "run", str(down)), text=True, stderr=subprocess.PIPE) as second:
+        with forked.Popen(daemon.command(*OFF, "run", str(down)), text=True, stderr=subprocess.PIPE) as second:
             started(changing, image, "later")
             assert classes_of(daemon, image) == {
                 "field": {"share": "big"},
@@ -493,7 +494,7 @@ def test_a_full_node_of_pods_in_one_class(changing: Runner, image: str) -> None:
 @pytest.mark.requirement("Q25", "Q61", "Q81")
 def test_with_the_gate_off_annotations_mean_nothing_and_the_pod_runs(runner: Runner, image: str) -> None:
     document = annotated(pod(shell(image, FOREVER)), **{f"{RDT}/default": "nosuch", f"{BLOCKIO}/default": "slow"})
-    with subprocess.Popen(
+    with forked.Popen(
         runner.daemon.command(*OFF, "run", str(runner.file(document))), text=True, stderr=subprocess.PIPE
     ) as process:
         started(runner, image, "main")

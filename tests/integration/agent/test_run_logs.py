@@ -13,6 +13,7 @@ from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
 from podkeep.agent.logs.rotation import rotated
+from support import forked
 from support.waiting import TIMEOUT_S
 
 FAST = "trap 'exit 0' TERM; yes & wait"
@@ -28,7 +29,7 @@ def current_log(runner: Runner) -> Path | None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_pod_that_writes_fast(runner: Runner, image: str, number: signal.Signals) -> None:
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)
             status, _, err = interrupt(process, number)
@@ -40,7 +41,7 @@ def test_a_signal_stops_a_pod_that_writes_fast(runner: Runner, image: str, numbe
 def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, present: str) -> None:
     read, write = os.pipe()
     command = runner.daemon.command("run", str(runner.file(pod(shell(present, FAST)))))
-    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)
         try:
             until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)
@@ -54,7 +55,7 @@ def test_a_signal_stops_a_pod_whose_output_nobody_reads(runner: Runner, present:
 def test_a_signal_stops_a_pod_whose_errors_nobody_reads_either(runner: Runner, image: str) -> None:
     read, write = os.pipe()
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
-    with subprocess.Popen(command, stdout=write, stderr=write) as process:
+    with forked.Popen(command, stdout=write, stderr=write) as process:
         os.close(write)
         try:
             until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE)
@@ -67,7 +68,7 @@ def test_a_signal_stops_a_pod_whose_errors_nobody_reads_either(runner: Runner, i
 
 def test_the_log_of_a_pod_that_writes_fast_is_bounded(runner: Runner, image: str) -> None:
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             first = until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)[0].stem
             log = current_log(runner)
@@ -85,7 +86,7 @@ def test_every_line_is_shown_once_over_rotations(runner: Runner, image: str, tmp
     command = runner.daemon.command(*SMALL, "run", "--keep", str(runner.file(pod(shell(image, script)))))
     shown = tmp_path / "shown"
     with shown.open("wb") as file:
-        done = subprocess.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
+        done = forked.run(command, stdout=file, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False)
     log = current_log(runner)
     assert log is not None
     files = rotated(log)
@@ -101,10 +102,10 @@ def test_logs_goes_on_in_the_next_file(runner: Runner, image: str, tmp_path: Pat
     script = "trap 'exit 0' TERM; i=0; while true; do i=$((i+1)); echo line $i; sleep 0.0005; done"
     command = runner.daemon.command(*SMALL, "run", str(runner.file(pod(shell(image, script)))))
     shown = tmp_path / "shown"
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             log = until(lambda: current_log(runner), "a log", process)
-            with shown.open("wb") as file, subprocess.Popen(runner.daemon.command("logs", "-f", "web"), stdout=file):
+            with shown.open("wb") as file, forked.Popen(runner.daemon.command("logs", "-f", "web"), stdout=file):
                 until(lambda: shown.stat().st_size, "the first lines")
                 seen = {file.stem for file in rotated(log)}
                 until(lambda: {file.stem for file in rotated(log)} - seen, "the next rotated file", process)
@@ -132,18 +133,18 @@ def test_the_log_of_a_pod_that_nobody_runs_any_more_is_bounded(own_runner: Runne
     assert len(rotated(log)) <= 1
     shown = own_runner.daemon.command("logs", "--tail", "1", "web")
     line = b"x" * 4000 + b"\n"
-    until(lambda: subprocess.run(shown, capture_output=True, check=False).stdout == line, "more in the next file")
+    until(lambda: forked.run(shown, capture_output=True, check=False).stdout == line, "more in the next file")
     assert own_runner.daemon.run("rm", "--grace-period", "0", "web").returncode == 0
 
 
 def test_logs_of_a_pod_that_writes_fast_ends(runner: Runner, image: str) -> None:
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: (log := current_log(runner)) is not None and rotated(log), MORE, process)
             logs = runner.daemon.command("logs", "web")
-            subprocess.run(logs, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
-            with subprocess.Popen([*logs, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follow:
+            forked.run(logs, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=True)
+            with forked.Popen([*logs, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as follow:
                 assert follow.stdout is not None
                 assert follow.stdout.readline() == "y\n"
                 assert interrupt(follow)[0] == 130
@@ -162,7 +163,7 @@ def test_a_signal_stops_pods_whose_warnings_are_not_read(runner: Runner, image: 
     fails = pod(shell(image, "exit 3"), name="fails", restartPolicy="Always")
     stays = pod(shell(image, "trap 'exit 0' TERM; echo runs; while :; do sleep 0.1; done"), name="stays")
     command = runner.daemon.command("run", str(runner.file(fails, stays)))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=write, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, stderr=write, text=True) as process:
         os.close(write)
         try:
             assert process.stdout is not None

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from podkeep.cli.core import node_report
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.process import procfs
-from support import filesystems, processes
+from support import filesystems, forked, processes
 from support.daemon import Daemon
 
 IDENTITY = ["0", "0", "4294967295"]
@@ -457,7 +456,7 @@ def test_several_pods_in_one_file(runner: Runner, image: str) -> None:
 
 def test_standard_input(runner: Runner, image: str) -> None:
     text = runner.file(pod(shell(image, "echo hi"))).read_text()
-    done = subprocess.run(
+    done = forked.run(
         runner.daemon.command("run", "-"), input=text, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (0, "hi\n")

@@ -12,6 +12,7 @@ import pytest
 from agent.conftest import Runner, interrupt, until
 from agent.manifests import pod, shell
 
+from support import forked
 from support.waiting import TIMEOUT_S
 
 MORE_THAN_A_PIPE_HOLDS = 1 << 20
@@ -84,7 +85,7 @@ def test_a_pod_whose_output_nobody_reads_is_removed(runner: Runner, present: str
     read, write = os.pipe()
     documents = (pod(shell(present, "yes"), name="fast"), pod(shell(present, UNTIL_TOLD), name="stays"))
     command = runner.daemon.command("run", str(runner.file(*documents)))
-    with subprocess.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=write, stderr=subprocess.PIPE, text=True) as process:
         os.close(write)
         try:
             until(lambda: _logged(runner, "fast") > MORE_THAN_A_PIPE_HOLDS, "more output than is read")
@@ -142,7 +143,7 @@ def test_errors_that_nobody_reads_leave_no_pod(runner: Runner, image: str, polic
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as nowhere:
-        done = subprocess.run(
+        done = forked.run(
             runner.daemon.command("run", str(manifest)),
             stdout=subprocess.DEVNULL,
             stderr=nowhere,

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from support import forked
 from support.api_daemon import ApiDaemon
 from support.waiting import TIMEOUT_S
 
@@ -43,7 +44,7 @@ def user(api: ApiDaemon, name: str, *groups: str) -> Path:
     command = [sys.executable, "-m", "podkeep", "kubeconfig", "--root", str(api.root), "--user", name]
     command += [part for group in groups for part in ("--group", group)]
     command += ["--server", f"https://{api.address}", "--file", str(file)]
-    subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
+    forked.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
     return file
 
 

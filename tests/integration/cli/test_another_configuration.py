@@ -13,6 +13,7 @@ import pytest
 
 from podkeep.base import in_force
 from podkeep.base.in_force import InForce
+from support import forked
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.waiting import TIMEOUT_S
@@ -113,7 +114,7 @@ def test_two_at_once_with_different_configurations_never_take_the_others_runtime
     script = "cat /sys/fs/cgroup/pids/pids.max || cat /sys/fs/cgroup/pids.max"
     for attempt in range(2):
         commands = {
-            limit: subprocess.Popen(
+            limit: forked.Popen(
                 stopped.command(
                     "--set",
                     f"runtime.pids_limit={limit}",

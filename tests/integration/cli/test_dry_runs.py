@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.api_daemon import ApiDaemon
 from support.waiting import TIMEOUT_S
 
@@ -30,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def podkeep(api: ApiDaemon, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         [sys.executable, "-m", "podkeep", *arguments],
         env={**os.environ, "PODKEEP_CONFIG": os.devnull, "KUBECONFIG": str(api.kubeconfig)},
         capture_output=True,

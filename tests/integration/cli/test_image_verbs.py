@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from support import erofs
+from support import erofs, forked
 from support.artifacts import Artifact, artifact, file_part, tar_part
 from support.cri import Pods
 from support.daemon import Daemon
@@ -62,7 +62,7 @@ def load(daemon: Daemon, path: Path) -> None:
 def used_bytes(daemon: Daemon) -> int:
     """What du says that all but the records take."""
     command = ["du", "-s", "-B1", "--exclude=images.db*"]
-    said = subprocess.run([*command, daemon.layout.images], capture_output=True, text=True, check=True)
+    said = forked.run([*command, daemon.layout.images], capture_output=True, text=True, check=True)
     return int(said.stdout.split()[0])
 
 
@@ -146,7 +146,7 @@ def test_credentials_come_from_standard_input(own_daemon: Daemon, tmp_path: Path
         own_daemon.start()
         assert own_daemon.run("image", "pull", name).returncode == 1
         command = own_daemon.command("image", "pull", "-q", "--creds", "me", "--password-stdin", name)
-        done = subprocess.run(command, input="secret\n", capture_output=True, text=True, timeout=60, check=False)
+        done = forked.run(command, input="secret\n", capture_output=True, text=True, timeout=60, check=False)
         assert (done.returncode, done.stdout) == (0, f"{layout.image_id}\n"), done.stderr
         own_daemon.run("image", "rm", name, check=True)
         assert own_daemon.run("image", "pull", "--creds", "me:wrong", name).returncode == 1
@@ -328,12 +328,12 @@ def test_what_is_saved_is_the_same_wherever_it_goes(
     names = ["localhost/two:1", "busybox"]
     archive = tmp_path / "saved.tar"
     store.run("image", "save", "-o", str(archive), *names, check=True)
-    piped = subprocess.run(store.command("image", "save", "-q", *names), capture_output=True, check=True, timeout=60)
+    piped = forked.run(store.command("image", "save", "-q", *names), capture_output=True, check=True, timeout=60)
     assert piped.stdout == archive.read_bytes()
     with (tmp_path / "appended").open("wb") as out:
         out.write(b"before")
         out.flush()
-        subprocess.run(store.command("image", "save", "-q", *names), stdout=out, check=True, timeout=60)
+        forked.run(store.command("image", "save", "-q", *names), stdout=out, check=True, timeout=60)
     assert (tmp_path / "appended").read_bytes() == b"before" + archive.read_bytes()
     directory = tmp_path / "layout"
     store.run("image", "save", "--format", "oci-dir", "-o", str(directory), *names, check=True)
@@ -366,9 +366,9 @@ def test_an_image_without_a_tag_keeps_its_repository(store: Daemon, registry: Re
     registry.push(layout, "untagged:1")
     name = f"{registry.host}/untagged@{layout.manifest_digest}"
     store.run("image", "pull", "-q", name, check=True)
-    saved = subprocess.run(store.command("image", "save", "-q", name), capture_output=True, check=True, timeout=60)
+    saved = forked.run(store.command("image", "save", "-q", name), capture_output=True, check=True, timeout=60)
     store.run("image", "rm", name, check=True)
-    subprocess.run(store.command("image", "load", "-q"), input=saved.stdout, check=True, timeout=60)
+    forked.run(store.command("image", "load", "-q"), input=saved.stdout, check=True, timeout=60)
     (image,) = listed(store, f"{registry.host}/untagged")
     assert (image["id"], image["repo_tags"], len(image["repo_digests"])) == (layout.image_id, [], 1)
 
@@ -377,7 +377,7 @@ def test_standard_output_that_is_full_is_told(store: Daemon, layout: Layout) -> 
     load(store, layout.path)
     with Path("/dev/full").open("wb") as full:
         command = store.command("image", "save", "-q", "localhost/two:1")
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = forked.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (
         1,
         "podkeep: standard output cannot be written: No space left on device\n",
@@ -394,11 +394,11 @@ def test_standard_input_is_loaded_whatever_it_is(kind: str, store: Daemon, layou
     command = store.command("image", "load", "-q")
     if kind in ("pipe", "gzip"):
         sent = gzip.compress(data) if kind == "gzip" else data
-        done = subprocess.run(command, input=sent, capture_output=True, timeout=60, check=False)
+        done = forked.run(command, input=sent, capture_output=True, timeout=60, check=False)
     elif kind == "socket":
         ours, theirs = socket.socketpair()
         with ours, theirs:
-            process = subprocess.Popen(command, stdin=theirs, stdout=subprocess.PIPE)
+            process = forked.Popen(command, stdin=theirs, stdout=subprocess.PIPE)
             theirs.close()
             ours.sendall(data)
             ours.shutdown(socket.SHUT_WR)
@@ -410,7 +410,7 @@ def test_standard_input_is_loaded_whatever_it_is(kind: str, store: Daemon, layou
             junk.seek(6)
             source = junk if kind == "offset" else whole
             os.lseek(junk.fileno(), 6, os.SEEK_SET)
-            done = subprocess.run(command, stdin=source, capture_output=True, timeout=60, check=False)
+            done = forked.run(command, stdin=source, capture_output=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (0, b"localhost/two:1\n")
     wait_until_nothing_is_staged(store)
 
@@ -451,7 +451,7 @@ def test_nothing_is_left_of_a_save_that_is_killed(form: str, store: Daemon, larg
     target = tmp_path / "out"
     target.mkdir()
     command = store.command("image", "save", "--format", form, "-o", str(target / "saved"), "localhost/large:1")
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    process = forked.Popen(command, stderr=subprocess.PIPE)
     assert process.stderr is not None
     assert b"saving" in process.stderr.readline()
     process.kill()
@@ -463,7 +463,7 @@ def test_nothing_is_left_of_a_save_that_is_killed(form: str, store: Daemon, larg
 
 
 def test_nothing_is_left_of_a_load_that_is_killed(store: Daemon, large: Layout, tmp_path: Path) -> None:
-    process = subprocess.Popen(store.command("image", "load"), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = forked.Popen(store.command("image", "load"), stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdin is not None
     process.stdin.write(large.tar(tmp_path / "large.tar").read_bytes()[: 8 << 20])
     process.stdin.flush()
@@ -479,7 +479,7 @@ def test_a_killed_runtime_ends_a_save_and_leaves_nothing(store: Daemon, large: L
     target = tmp_path / "out"
     target.mkdir()
     command = store.command("image", "save", "-o", str(target / "saved"), "localhost/large:1")
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = forked.Popen(command, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert "saving" in process.stderr.readline()
     store.kill()
@@ -561,7 +561,7 @@ def test_verify_goes_on_beside_pulls_and_removals(
 ) -> None:
     load(store, large.path)
     name = registry.push(layout, "beside:1")
-    verifying = subprocess.Popen(
+    verifying = forked.Popen(
         store.command("image", "verify"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
@@ -582,7 +582,7 @@ def test_verify_goes_on_beside_pulls_and_removals(
 
 def test_a_verify_that_is_given_up_leaves_nothing(store: Daemon, large: Layout) -> None:
     load(store, large.path)
-    verifying = subprocess.Popen(store.command("image", "verify"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    verifying = forked.Popen(store.command("image", "verify"), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert verifying.stderr is not None
     assert b"verifying" in verifying.stderr.readline()
     verifying.kill()
@@ -598,9 +598,7 @@ def test_prune_beside_pulls_leaves_only_whole_images(store: Daemon, registry: Re
         members = [[file("shared", "s" * 50_000)], [file("own", str(number) * 50_000)]]
         names.append(registry.push(layers_layout(tmp_path / str(number), members), f"beside:{number}"))
     pulls = [
-        subprocess.Popen(
-            store.command("image", "pull", "-q", *order), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
-        )
+        forked.Popen(store.command("image", "pull", "-q", *order), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         for order in (names, names[::-1])
     ]
     while any(pull.poll() is None for pull in pulls):
@@ -627,5 +625,5 @@ def test_the_shell_completes_names_of_images(store: Daemon, layout: Layout) -> N
         "COMP_WORDS": f"podkeep --config {store.config} image rm local",
         "COMP_CWORD": "5",
     }
-    done = subprocess.run(store.command(), capture_output=True, text=True, env=environment, timeout=60, check=False)
+    done = forked.run(store.command(), capture_output=True, text=True, env=environment, timeout=60, check=False)
     assert done.stdout.splitlines() == ["plain,localhost/two:1"]

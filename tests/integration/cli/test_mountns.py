@@ -21,6 +21,7 @@ import pytest
 
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import Propagation
+from support import forked
 
 TIMEOUT_S = 60
 
@@ -45,7 +46,7 @@ class Host:
 
     def run(self, *arguments: str, status: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
         settings = options.pop("settings", ())
-        done = subprocess.run(
+        done = forked.run(
             self.command(*arguments, settings=settings), capture_output=True, text=True, timeout=TIMEOUT_S, **options
         )
         assert done.returncode == status, done.stderr
@@ -96,7 +97,7 @@ def test_stop_takes_everything_away_and_has_nothing_to_do_then(made: Host) -> No
 
 
 def test_stop_is_refused_while_somebody_is_inside(made: Host) -> None:
-    with subprocess.Popen(made.command("exec", "--", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
+    with forked.Popen(made.command("exec", "--", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as cat:
         assert cat.stdin is not None
         assert cat.stdout is not None
         cat.stdin.write(b"here\n")
@@ -183,14 +184,14 @@ def test_options_need_no_dashes_before_the_command(made: Host) -> None:
 
 
 def test_exec_is_the_command_itself(made: Host) -> None:
-    with subprocess.Popen(made.command("exec", "--", "sh", "-c", "echo $$"), stdout=subprocess.PIPE) as process:
+    with forked.Popen(made.command("exec", "--", "sh", "-c", "echo $$"), stdout=subprocess.PIPE) as process:
         assert int(process.communicate(timeout=TIMEOUT_S)[0]) == process.pid
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_reach_the_command(made: Host, number: signal.Signals) -> None:
     command = made.command("exec", "--", "sh", "-c", "echo ready; exec sleep 60")
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(number)

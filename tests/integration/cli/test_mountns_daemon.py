@@ -15,7 +15,7 @@ import pytest
 
 from podkeep.kernel.mount import mountinfo, mounts
 from podkeep.kernel.mount.mounts import Propagation
-from support import scratch
+from support import forked, scratch
 from support.container_mounts import HIDDEN, SHOWN, ContainerMounts
 from support.daemon import Daemon
 from support.images import busybox_layout
@@ -60,7 +60,7 @@ def manifest(path: Path, image: str, name: str = "web") -> Path:
 def running(daemon: Daemon, file: Path) -> Iterator[subprocess.Popen[str]]:
     """Run the pod in the background, from when it is ready until the end of the block; then it is removed."""
     command = daemon.command("run", str(file))
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             for line in process.stdout:
@@ -89,7 +89,7 @@ def places(daemon: Daemon, where: str, *arguments: str) -> list[str]:
 
 
 def run(daemon: Daemon, where: str, *arguments: str, status: int = 0) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(places(daemon, where, *arguments), capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = forked.run(places(daemon, where, *arguments), capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == status, done.stderr
     return done
 
@@ -139,7 +139,7 @@ def test_other_verbs_work_from_both(daemon: Daemon, where: str) -> None:
     assert run(daemon, where, "exec", "--timeout", "9", "web", "--", "cat", "/config/key").stdout == "value\n"
     assert json.loads(run(daemon, where, "image", "ls", "-o", "json").stdout)
     # Its status from inside is PID 1's matter, which knows what is pinned; that of the tests is on another machine.
-    doctor = subprocess.run(places(daemon, where, "doctor", "-o", "json"), capture_output=True, timeout=TIMEOUT_S)
+    doctor = forked.run(places(daemon, where, "doctor", "-o", "json"), capture_output=True, timeout=TIMEOUT_S)
     assert doctor.returncode == 0 or where == "inside"
     found = {item["name"]: item["level"] for item in json.loads(doctor.stdout)}
     assert (found["runtime"], found["user namespaces"], found["root file systems"]) == ("ok", "ok", "ok")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from support import forked
 from support.api_daemon import ApiDaemon
 from support.waiting import TIMEOUT_S
 
@@ -31,7 +31,7 @@ def api(tmp_path_factory: pytest.TempPathFactory, scratch_machine: None) -> Iter
 
 def completed(kubeconfig: Path, *words: str) -> set[str]:
     """Return what a shell is offered for the last of ``words``."""
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "podkeep"],
         env={
             **os.environ,

@@ -18,6 +18,7 @@ from podkeep.cli.core import background
 from podkeep.cli.core.output import EXIT_CONFIGURATION
 from podkeep.kernel.mount import mounts
 from podkeep.kernel.mount.mounts import MountFlag
+from support import forked
 from support.daemon import Daemon
 from support.images import busybox_layout
 from support.waiting import TIMEOUT_S
@@ -45,7 +46,7 @@ def pod(path: Path) -> Path:
 def test_two_that_start_the_runtime_at_once_both_have_it(stopped: Daemon, tmp_path: Path) -> None:
     files = [pod(tmp_path / "one.json"), pod(tmp_path / "two.json")]
     commands = [
-        subprocess.Popen(stopped.command("run", str(file)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        forked.Popen(stopped.command("run", str(file)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         for file in files
     ]
     said = [command.communicate(timeout=TIMEOUT_S)[1] for command in commands]

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from support import forked
 from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.streams import LINES
@@ -31,7 +32,7 @@ class Terminal:
     def __init__(self, daemon: Daemon, *arguments: str) -> None:
         self._master, slave = pty.openpty()
         self.resize(100, 40)
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             daemon.command(*arguments), stdin=slave, stdout=slave, stderr=slave, start_new_session=True
         )
         os.close(slave)
@@ -100,7 +101,7 @@ def test_a_key_that_interrupts_goes_to_the_command(daemon: Daemon, container: st
 
 def test_exec_passes_pipes_on(daemon: Daemon, container: str) -> None:
     data = os.urandom(1 << 20)
-    done = subprocess.run(
+    done = forked.run(
         daemon.command(*web("exec", "-i", "web", "--", "sh", "-c", "cat; echo err >&2; exit 3")),
         input=data,
         capture_output=True,
@@ -114,14 +115,14 @@ def test_exec_passes_pipes_on(daemon: Daemon, container: str) -> None:
 def test_exec_reads_from_files(daemon: Daemon, container: str, path: str) -> None:
     with open(path, "rb") as file:  # noqa: PTH123 - a device, too
         argv = daemon.command(*web("exec", "-i", "web", "--", "cat"))
-        done = subprocess.run(argv, stdin=file, capture_output=True, timeout=60, check=True)
+        done = forked.run(argv, stdin=file, capture_output=True, timeout=60, check=True)
         file.seek(0)
         assert done.stdout == file.read()
 
 
 def test_exec_that_is_interrupted_kills_its_command(daemon: Daemon, container: str) -> None:
     argv = daemon.command(*web("exec", "web", "--", "sh", "-c", "echo ready; sleep 987"))
-    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+    with forked.Popen(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         process.send_signal(signal.SIGINT)
@@ -169,7 +170,7 @@ def test_exec_without_a_command_is_wrong_usage(daemon: Daemon, words: tuple[str,
 
 def test_a_terminal_that_is_asked_for_and_not_there(daemon: Daemon, container: str) -> None:
     argv = daemon.command(*web("exec", "-it", "web", "sh"))
-    done = subprocess.run(argv, input="echo $((1+1)); tty\n", capture_output=True, text=True, timeout=60, check=False)
+    done = forked.run(argv, input="echo $((1+1)); tty\n", capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == "2\nnot a tty\n"
     assert done.stderr == "Unable to use a TTY - input is not a terminal or the right kind of file\n"
 
@@ -236,7 +237,7 @@ def test_names_are_completed(daemon: Daemon, container: str, words: str, complet
         "COMP_WORDS": line,
         "COMP_CWORD": str(len(line.split(" ")) - 1),
     }
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-m", "podkeep"], env=environment, capture_output=True, text=True, timeout=60, check=True
     )
     assert sorted(item.split(",")[1] for item in done.stdout.split()) == completed
@@ -258,7 +259,7 @@ def test_attach_with_a_terminal_to_a_container_without_one_is_interrupted_by_its
 def test_attach(daemon: Daemon, container: str) -> None:
     argv = daemon.command(*web("attach", "-i", "web"))
     for word in (b"one", b"two"):
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        with forked.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(word + b"\n")
@@ -273,8 +274,8 @@ def test_port_forward(daemon: Daemon, container: str) -> None:
     argv = daemon.command(*web("port-forward", "web", ":7000", ":81"))
     server = daemon.command(*web("exec", "web", "--", "nc", "-l", "-p", "7000", "-e", "cat"))
     with (
-        subprocess.Popen(server) as listening,
-        subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
+        forked.Popen(server) as listening,
+        forked.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process,
     ):
         try:
             assert process.stdout is not None
@@ -301,7 +302,7 @@ def test_port_forward(daemon: Daemon, container: str) -> None:
 def test_port_forward_passes_on_that_the_pod_has_closed(daemon: Daemon, container: str) -> None:
     server = daemon.command(*web("exec", "web", "--", "nc", "-l", "-p", "7001", "-e", "echo", "bye"))
     argv = daemon.command(*web("port-forward", "web", ":7001"))
-    with subprocess.Popen(server) as listening, subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(server) as listening, forked.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             local = _local_port(process.stdout.readline())
@@ -323,7 +324,7 @@ def test_port_forward_leads_into_a_pod_that_was_made_again(daemon: Daemon, image
         pods.pull()
         first = pods.run(pod("web", hostname="first"))
         pods.launch(first, *serve)
-        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with forked.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 said = process.stderr

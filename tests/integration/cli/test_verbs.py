@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from podkeep.kernel.mount import mounts
+from support import forked
 from support.daemon import Daemon
 from support.images import Layout, busybox_layout, file
 from support.registry import Registry
@@ -58,7 +59,7 @@ def wait_for_status(daemon: Daemon, name: str, status: str, runner: subprocess.P
 def running_pod(daemon: Daemon, path: Path, text: str, *, name: str = "web") -> Iterator[subprocess.Popen[bytes]]:
     """Run a pod in the background until it says that it is running, and have it removed at the end."""
     path.write_text(text)
-    with subprocess.Popen(daemon.command("run", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as runner:
+    with forked.Popen(daemon.command("run", str(path)), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as runner:
         try:
             wait_for_status(daemon, name, "Running", runner)
             yield runner
@@ -135,7 +136,7 @@ def test_a_pod_that_cannot_be_removed_keeps_no_other_from_it(daemon: Daemon) -> 
 @contextmanager
 def background(daemon: Daemon, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Run a verb in the background; at the end it is not waited for but ended."""
-    with subprocess.Popen(daemon.command(*arguments), stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(daemon.command(*arguments), stdout=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support import forked
 from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.waiting import TIMEOUT_S
@@ -15,7 +16,7 @@ from support.waiting import TIMEOUT_S
 @contextmanager
 def background(argv: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Run a verb; at the end it is not waited for but ended."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield process
         finally:

@@ -18,6 +18,7 @@ from podkeep.cli.core import following
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client
 from podkeep.client.resources import CONFIG_MAPS as RESOURCE
+from support import forked
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
 from support.waiting import TIMEOUT_S
@@ -36,7 +37,7 @@ def api(tmp_path_factory: pytest.TempPathFactory, scratch_machine: None) -> Iter
 def watching(api: ApiDaemon, *arguments: str) -> Iterator[IO[str]]:
     """Run a verb, and give what it writes."""
     command = [sys.executable, "-m", "podkeep", *arguments, "-w", "--kubeconfig", str(api.kubeconfig)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout
@@ -90,7 +91,7 @@ def test_what_is_watched_goes_on_when_the_api_was_started_again(
 
 def test_a_watch_says_that_the_api_is_away(api: ApiDaemon) -> None:
     command = [sys.executable, "-m", "podkeep", "get", "configmaps", "-w", "--kubeconfig", str(api.kubeconfig)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -30,6 +29,7 @@ from podkeep.client.recorder import Recorder
 from podkeep.client.reflector import Reflector
 from podkeep.client.resources import CONFIG_MAPS, EVENTS, NAMESPACES, NODES, PODS, SERVICE_ACCOUNTS
 from podkeep.client.settings import ExecPlugin, Settings
+from support import forked
 from support.api_daemon import ApiDaemon
 from support.processes import write_script
 from support.waiting import TIMEOUT_S
@@ -70,7 +70,7 @@ def node(api: ApiDaemon, name: str = "n1") -> Settings:
     path = api.base / f"{name}.conf"
     command = [sys.executable, "-m", "podkeep", "kubeconfig", "--root", str(api.root), "--file", str(path)]
     command += ["--user", f"system:node:{name}", "--group", "system:nodes", "--server", f"https://{api.address}"]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PODKEEP_CONFIG": os.devnull})
+    forked.run(command, check=True, capture_output=True, env={**os.environ, "PODKEEP_CONFIG": os.devnull})
     return kubeconfig.load([path])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from node.test_user_namespace_gate import runs
 
 from podkeep.mountns import lifecycle
+from support import forked
 from support.nodes import namespace_of, pin_of
 from support.running_node import RunningNode
 from support.waiting import TIMEOUT_S
@@ -29,7 +29,7 @@ def elsewhere(own_node: RunningNode) -> Iterator[Path]:
 def refusal(node: RunningNode, *options: str) -> str:
     """Return what an agent says that must not start."""
     command = node.daemon.command("agent", "--unix-socket", str(node.api.socket), *options)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = forked.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     assert done.returncode == 1, done.stderr
     return done.stderr
 

@@ -16,6 +16,7 @@ from node.test_user_namespace_gate import IDENTITY, is_block, mapping_of, recrea
 
 from podkeep.agent.user_namespaces import blocks
 from podkeep.kernel.namespace.idmap import IdMap
+from support import forked
 from support.cri import Pods
 from support.daemon import Daemon
 from support.escaped import DONE, escaped
@@ -440,7 +441,7 @@ def test_a_mapping_that_cannot_be_keeps_it_from_starting(
         options, message = (given, WIDE), f"is given without agent.{named[2:].replace('-', '_')} ({named})"
     settings = (f"agent.root={tmp_path}", f"node.run={tmp_path}/run")
     command = [sys.executable, "-m", "podkeep", *(part for setting in settings for part in ("--set", setting))]
-    done = subprocess.run([*command, verb, *options], capture_output=True, text=True, timeout=TIMEOUT_S)
+    done = forked.run([*command, verb, *options], capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode != 0
     assert message in done.stderr
     assert named in done.stderr

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -33,6 +32,7 @@ from podkeep.client.resources import (
     SERVICES,
 )
 from podkeep.client.settings import Settings
+from support import forked
 from support.api_daemon import ApiDaemon
 from support.waiting import TIMEOUT_S
 
@@ -51,7 +51,7 @@ def node(api: ApiDaemon) -> Settings:
     path = api.base / "node.conf"
     command = [sys.executable, "-m", "podkeep", "kubeconfig", "--root", str(api.root), "--file", str(path)]
     command += ["--user", f"system:node:{NODE}", "--group", "system:nodes", "--server", f"https://{api.address}"]
-    subprocess.run(command, check=True, capture_output=True, env={**os.environ, "PODKEEP_CONFIG": os.devnull})
+    forked.run(command, check=True, capture_output=True, env={**os.environ, "PODKEEP_CONFIG": os.devnull})
     return kubeconfig.load([path])
 
 

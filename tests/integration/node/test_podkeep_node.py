@@ -20,6 +20,7 @@ import pytest
 from podkeep.base.config import load
 from podkeep.cli.core.left_running import running_without
 from podkeep.cli.node.command import left_running
+from support import forked
 from support.container_mounts import ContainerMounts
 from support.cri import Pods
 from support.daemon import Daemon
@@ -42,7 +43,7 @@ class Node:
 
     def start(self, *options: str, until: str = READY) -> None:
         """Start it and wait until it says ``until``."""
-        self.process = subprocess.Popen(self.daemon.command("node", *options), stderr=subprocess.PIPE, text=True)
+        self.process = forked.Popen(self.daemon.command("node", *options), stderr=subprocess.PIPE, text=True)
         stream = self.process.stderr
         assert stream is not None
         for line in stream:
@@ -67,7 +68,7 @@ class Node:
 
     def podkeep(self, *arguments: str, status: int | None = 0, stdin: str = "") -> str:
         """Run a verb; return what it printed, with its errors if it is to fail."""
-        done = subprocess.run(
+        done = forked.run(
             self.daemon.command(*arguments), input=stdin, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         assert status is None or done.returncode == status, (done.stdout, done.stderr, self.log[-30:])
@@ -179,7 +180,7 @@ def test_pods_that_a_node_left_behind_are_ended_as_its_uninstallation_says(node:
     assert running_without(config) == 1
     _, hint = left_running(1, [])
     start, remove, stop = (shlex.split(words)[1:] for words in hint.split("`")[1::2])
-    with subprocess.Popen(node.daemon.command(*start[:-1])) as runtime:
+    with forked.Popen(node.daemon.command(*start[:-1])) as runtime:
         node.until(node.daemon.listens, "the runtime serves")
         said = node.podkeep(*remove)
         node.podkeep(*stop)
@@ -323,7 +324,7 @@ def test_run_gives_pods_to_the_node_and_removes_what_it_created(node: Node, imag
     files.mkdir()
     (files / "one.yaml").write_text(manifest("one", image, "echo out; echo err >&2; exit 5", "Never"))
     (files / "two.yaml").write_text(manifest("two", image, "echo second", "Never"))
-    done = subprocess.run(
+    done = forked.run(
         node.daemon.command("run", str(files / "one.yaml"), str(files / "two.yaml")),
         capture_output=True,
         text=True,
@@ -354,7 +355,7 @@ def test_a_run_on_the_node_whose_errors_cannot_be_written_leaves_no_pod(node: No
     read, write = os.pipe()
     os.close(read)
     with os.fdopen(write, "wb") as nowhere:
-        done = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=nowhere, timeout=TIMEOUT_S, check=False)
+        done = forked.run(command, stdout=subprocess.DEVNULL, stderr=nowhere, timeout=TIMEOUT_S, check=False)
     assert done.returncode != 0
     assert node.podkeep("get", "pods") == ""
 
@@ -368,7 +369,7 @@ def test_a_signal_ends_a_run_on_the_node_whose_errors_are_not_read(node: Node, i
         while True:
             os.write(write, bytes(4096))
     os.set_blocking(write, True)
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=write) as process:
+    with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=write) as process:
         try:
             tasks = Path(f"/proc/{process.pid}/task")
             node.until(
@@ -552,7 +553,7 @@ def test_port_forward_knows_the_names_of_ports(node: Node, image: str) -> None:
         "podkeep: pod web has no port that is named 'metrics'\nhint: give its number, or one of http\n"
     )
     argv = node.daemon.command("port-forward", "web", ":http")
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+    with forked.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             said = re.fullmatch(r"Forwarding from 127\.0\.0\.1:(\d+) -> 7000\n", process.stdout.readline())

@@ -17,7 +17,7 @@ from podkeep.kernel.network import netlink
 from podkeep.kernel.process import procfs
 from podkeep.mountns import lifecycle
 from podkeep.mountns.pin import own, pinned
-from support import scratch
+from support import forked, scratch
 from support.container_mounts import ContainerMounts
 from support.cri import Pods
 from support.daemon import Daemon
@@ -69,7 +69,7 @@ def namespace_of(pid: int) -> int:
 
 def runs(daemon: Daemon, *options: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
     """Start a runtime with options of its own."""
-    return subprocess.Popen(
+    return forked.Popen(
         daemon.command("runtime", *options),
         env={**os.environ, **(environment or {})},
         stdout=subprocess.DEVNULL,

@@ -22,7 +22,7 @@ import pytest
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.mountns.membership import PUBLICATION
 from podkeep.mountns.sync import CONDITION, REASON
-from support import nodes
+from support import forked, nodes
 from support.container_mounts import ContainerMounts
 from support.cri import Pods, pod
 from support.daemon import Daemon
@@ -105,7 +105,7 @@ def replace_pinned(daemon: Daemon) -> None:
 def refusal(daemon: Daemon, *options: str) -> str:
     """Return what a runtime that must not start says."""
     command = daemon.command("runtime", *options)
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    ended = forked.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1, ended.stderr
     assert not daemon.listens()
     return ended.stderr
@@ -150,7 +150,7 @@ def test_each_agent_is_where_the_runtime_is(mortal: Mortal, image: str, tmp_path
         manifest = tmp_path / f"{attempt}.json"
         manifest.write_text(json.dumps(_sleeper(f"sleeper{attempt}", image)))
         with (tmp_path / "said").open("w") as said:
-            agent = subprocess.Popen(daemon.command("run", str(manifest)), stdout=said, stderr=said)
+            agent = forked.Popen(daemon.command("run", str(manifest)), stdout=said, stderr=said)
         try:
             _wait_for_container(pods)
             assert namespace_of(agent.pid) == namespace_of(daemon.pid) == pinned(daemon)

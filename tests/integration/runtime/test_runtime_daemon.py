@@ -26,7 +26,7 @@ from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.network import netlink
 from podkeep.kernel.process import procfs
 from podkeep.mountns.pin import pinned
-from support import processes
+from support import forked, processes
 from support.cri import Pods, pod
 from support.daemon import Daemon
 from support.mortal import Mortal
@@ -121,7 +121,7 @@ def test_daemon_without_a_sandbox_ends_when_it_is_idle(nothing_of: Daemon) -> No
 
 def test_daemon_with_a_sandbox_or_requests_is_not_idle(nothing_of: Daemon, image: str) -> None:
     log = nothing_of.log.open("wb")
-    with log, subprocess.Popen(nothing_of.command("runtime", "--idle-exit", "1"), stdout=log, stderr=log) as process:
+    with log, forked.Popen(nothing_of.command("runtime", "--idle-exit", "1"), stdout=log, stderr=log) as process:
         wait_for(nothing_of.listens, "the daemon")
         with Pods(nothing_of.socket, image) as pods:
             pods.run()
@@ -134,7 +134,7 @@ def test_daemon_with_a_sandbox_or_requests_is_not_idle(nothing_of: Daemon, image
 
 def test_daemon_that_serves_a_request_is_not_idle(nothing_of: Daemon, image: str) -> None:
     log = nothing_of.log.open("wb")
-    with log, subprocess.Popen(nothing_of.command("runtime", "--idle-exit", "1"), stdout=log, stderr=log) as process:
+    with log, forked.Popen(nothing_of.command("runtime", "--idle-exit", "1"), stdout=log, stderr=log) as process:
         wait_for(nothing_of.listens, "the daemon")
         with Pods(nothing_of.socket, image) as pods:
 

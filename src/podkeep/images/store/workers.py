@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 from podkeep.base import errors
 from podkeep.base.concurrency.tasks import to_its_end
 from podkeep.base.errors import Internal, PodkeepError
+from podkeep.http.transport import abort
 from podkeep.images import messages
 from podkeep.images.layers.programs import ended
 from podkeep.images.messages import Available, Done, Event, Failed, Request
@@ -189,7 +190,7 @@ async def run_worker(server: WorkerServer, request: Request, handle: Handle, *, 
 
 async def _opened(connection: socket.socket, ending: ExitStack) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_MAX_LINE)
-    ending.callback(lambda: writer.transport.abort())
+    ending.callback(lambda: abort(writer.transport))  # holds the writer: one that nobody has closes the connection
     return reader, writer
 
 

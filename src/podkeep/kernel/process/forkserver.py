@@ -79,7 +79,7 @@ def status_of(told: bytes) -> int:
 
     :raises Internal: if the copy could not be started.
     """
-    text = told.decode()
+    text = os.fsdecode(told)
     if text.startswith("!"):
         raise Internal(f"cannot start a process: {text[1:]}")
     return int(text) if text else _KILLED
@@ -222,7 +222,7 @@ class _Server:
         except ConnectionResetError:
             program, files = b"", []
         if program:
-            self._start(channel, self._programs[program.decode()], files)
+            self._start(channel, self._programs[os.fsdecode(program)], files)
         elif channel is self._main:
             self._end()
         else:

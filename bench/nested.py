@@ -32,7 +32,9 @@ def measure(*, rounds: int, pods: int, concurrency: int) -> str:
     from support.nested.machine import Machine
 
     try:
-        return _measure(Machine(memory_mib=_MEMORY_MIB), [str(number) for number in (rounds, pods, concurrency)])
+        return _measure(
+            Machine(memory_mib=_MEMORY_MIB, cpus=2), [str(number) for number in (rounds, pods, concurrency)]
+        )
     except NestedError as error:
         raise Unmeasurable(str(error)) from error
 

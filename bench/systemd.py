@@ -29,7 +29,7 @@ def main(directory: Path, plan: mountns.Plan) -> None:
     with Registry("registry", directory / "registry"), ExitStack() as stack:
         busybox = images.push(images.busybox(), REGISTRY, "bench/busybox")
         both = [
-            stack.enter_context(Side.connected(name, Machine(), directory / name, f"/bench-{name}", busybox))
+            stack.enter_context(Side.connected(name, Machine(cpus=2), directory / name, f"/bench-{name}", busybox))
             for name in (SHOWN, HIDDEN)
         ]
         units: dict[str, int] = {}

@@ -112,7 +112,7 @@ def test_the_checkout_is_where_it_is_here(machine: Machine) -> None:
 def test_disks_outlive_a_loss_of_power_and_a_crash_is_told_from_a_command_that_fails(
     boot: Callable[..., Machine], machine: Machine
 ) -> None:
-    own = boot(memory_mib=1024, cpus=1, append=("nested.test=yes",))
+    own = boot(memory_mib=1024, append=("nested.test=yes",))
     first = own.read("/proc/sys/kernel/random/boot_id")
     own.write("/root/synced", "yes")
     own.write("/run/lost", "")
@@ -123,7 +123,6 @@ def test_disks_outlive_a_loss_of_power_and_a_crash_is_told_from_a_command_that_f
     assert own.run("cat /root/synced; ls /run/lost").stdout == "yes"
     assert own.run("test -s /root/not-synced").returncode == 1
     assert "nested.test=yes" in own.read("/proc/cmdline").split()
-    assert own.run("nproc").stdout == "1\n"
     assert machine.run("ls /root/synced").returncode != 0
     with pytest.raises(NestedError, match=r"lost the nested machine(.|\n)*(sysrq: Trigger a crash|panic)"):
         own.run("echo 1 >/proc/sys/kernel/sysrq; echo c >/proc/sysrq-trigger; sleep 1000", timeout=1000)

@@ -4,6 +4,8 @@ machine, whose Python runs them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from support.nested.build import REPOSITORY
 from support.nested.machine import Machine
 
@@ -20,7 +22,9 @@ LONGEST_S = 900
 """What is emulated is some twenty times slower."""
 
 
-def test_updates_mean_the_same_as_with_version_1(machine: Machine) -> None:
+def test_updates_mean_the_same_as_with_version_1(boot: Callable[..., Machine]) -> None:
+    machine = boot(cpus=2)  # of which one can be taken away
+    assert machine.run("nproc").stdout == "2\n"
     python, configuration = f"{REPOSITORY}/.venv/bin/python", f"--config-file={REPOSITORY}/pyproject.toml"
     options = ["-q", "-p", "no:cacheprovider", f"--rootdir={REPOSITORY}", configuration]
     tests = [f"{MODULE}::{name}" for name in CHOSEN]

@@ -8,8 +8,8 @@ CPUS := $(shell nproc)
 # Tests wait for processes and sockets, those of pods half of their time: more of them at once than CPUs.
 SPREAD_UNIT := --numprocesses=$(shell echo $$(($(CPUS) + 1))) --maxprocesses=4 --dist=worksteal
 SPREAD := --numprocesses=$(shell echo $$((2 * $(CPUS) + 1))) --maxprocesses=5 --dist=worksteal
-# An emulated machine keeps one CPU busy.
-SPREAD_NESTED := --numprocesses=$(CPUS) --maxprocesses=2 --dist=worksteal
+# An emulated machine keeps one CPU busy. What the tests of a file need there is made once, as none of them is given away.
+SPREAD_NESTED := --numprocesses=$(CPUS) --maxprocesses=2 --dist=loadfile --no-loadscope-reorder
 UNIT_TESTS := tests/unit tests/contract
 LINTERS := lint-code lint-format lint-types lint-rules lint-spelling
 SCRATCH_TESTS := $(SPREAD) tests/integration tests/conformance

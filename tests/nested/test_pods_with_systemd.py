@@ -12,6 +12,7 @@ import pytest
 from support.images import busybox_layout
 from support.nested.machine import Machine
 
+pytestmark = pytest.mark.first  # the longest, and a worker keeps a file's tests
 IMAGE = "localhost/busybox:nested"
 CONFIG = "/etc/podkeep/config.toml"
 UNIT = "/etc/systemd/system/podkeep.service"

@@ -20,6 +20,7 @@ from support.images import busybox_layout
 from support.nested.build import REPOSITORY
 from support.nested.machine import Machine
 
+pytestmark = pytest.mark.first  # the longest, and a worker keeps a file's tests
 PIN = "/run/container-mount-namespace/mnt"
 SERVICE = "container-mount-namespace.service"
 MARK = "/mnt"

@@ -6,9 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from support.nested.build import REPOSITORY
 from support.nested.machine import Machine
 
+pytestmark = pytest.mark.first  # long, and with a machine of its own
 MODULE = f"{REPOSITORY}/tests/integration/runtime/test_runtime_updates.py"
 CHOSEN = (
     "test_limits_grow_and_shrink",

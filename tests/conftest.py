@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import gc
 import os
 import signal
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Never
+from typing import Any, Never
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -118,6 +119,15 @@ def _no_finalisers() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def _parse(*args: Any, **options: Any) -> ast.AST:
+    """:func:`ast.parse`, for the tests and tools that read sources."""
+    with _no_finalisers():
+        return _PARSE(*args, **options)
+
+
+_PARSE, ast.parse = ast.parse, _parse  # type: ignore[assignment]
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

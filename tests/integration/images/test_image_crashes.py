@@ -23,6 +23,7 @@ from podkeep.images.store.store import ImageStore
 from podkeep.kernel.mount import mountinfo
 from support.images import BUSYBOX, Layout, busybox_layout, file
 from support.registry import Registry, held
+from support.waiting import wait_for
 
 PROGRAM = Path(__file__).with_name("programs") / "image_owner.py"
 
@@ -60,7 +61,7 @@ def test_a_killed_worker_fails_its_pull_and_the_next_one_works(
                 await pull
 
         asyncio.run(kill_in_the_middle())
-        assert children() == before
+        wait_for(lambda: children() == before, "the end of what unpacked for it")
         assert leftovers(root) == []
         gate.set()
         assert asyncio.run(store.pull(f"{registry.host}/app:v1")).id == busybox.image_id

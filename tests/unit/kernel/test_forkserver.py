@@ -138,8 +138,10 @@ def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     with Run(server, "wait") as run:
         run.pid()
         (forks,) = children(os.getpid())
+        process = procfs.identify(forks)
         os.kill(forks, signal.SIGKILL)
         assert run.copy.wait() == -signal.SIGKILL
+    wait_for(lambda: not procfs.alive(process), "its end")  # what it is asked for meanwhile ends with it
     with Path(os.devnull).open("rb") as null:
         assert told(server, "tell", null.fileno())["pid"] not in (0, forks)
 

@@ -184,8 +184,9 @@ class _Server:
         with other:
             number = other.fileno()
             command = [sys.executable, str(_PROGRAM), str(number), " " * _COMMAND_LINE_BYTES]
-            # Not in this process group, which gets SIGINT from a terminal; but in its session, so that copies can be.
-            self._process = subprocess.Popen(command, pass_fds=[number], process_group=0)
+            # In this process group, as copies are: if their parent were in another one of this session, the kernel would
+            # send SIGHUP to this one when a copy ends while another is stopped (exit(3), orphaned process groups).
+            self._process = subprocess.Popen(command, pass_fds=[number])
         atexit.register(self._end)
 
     def may_run(self, command: Sequence[str], env: Mapping[str, str]) -> bool:

@@ -17,6 +17,7 @@ import os
 import pkgutil
 import runpy
 import selectors
+import signal
 import socket
 import sys
 from contextlib import suppress
@@ -106,5 +107,6 @@ def _import_all() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: who asks ends; copies have their own handler
     _import_all()
     main(socket.socket(fileno=int(sys.argv[1])))

@@ -184,7 +184,7 @@ class _Server:
         with other:
             number = other.fileno()
             command = [sys.executable, str(_PROGRAM), str(number), " " * _COMMAND_LINE_BYTES]
-            # In this process group, as copies are. If their parent were in another one of this session, the kernel would
+            # In this process group, as copies are. Were their parent in another one of this session, the kernel would
             # send SIGHUP to all of this one when a copy ends while another is stopped (exit(3), orphaned groups).
             self._process = subprocess.Popen(command, pass_fds=[number])
         atexit.register(self._end)

@@ -496,8 +496,9 @@ def test_a_copy_that_is_given_up_leaves_nothing(
                 client.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=one))
             )
             while not second.done():
-                let_on()
+                # First, for what was sent before it has begun then: the copy must be given up before it goes on.
                 await client.runtime.Version(api.VersionRequest())
+                let_on()
             await stopping
             return (await asyncio.gather(first, return_exceptions=True))[0], (await second).container_id  # type: ignore[return-value]
 

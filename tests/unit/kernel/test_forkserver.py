@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from podkeep.base.errors import Internal
+from podkeep.base.errors import Internal, NotFound
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.forkserver import FIRST, Copy, ForkServer
@@ -58,6 +59,15 @@ class Run:
     def pid(self) -> int:
         """Return the process that says its number and waits."""
         return int(os.read(self.output, 16))
+
+
+def kill_server() -> int:
+    """Kill the server, and return its number when it has ended."""
+    (forks,) = children(os.getpid())
+    process = procfs.identify(forks)
+    os.kill(forks, signal.SIGKILL)
+    wait_for(lambda: not procfs.alive(process), "its end")  # what it is asked for meanwhile ends with it
+    return forks
 
 
 def told(server: ForkServer, program: str, *more: int) -> dict[str, Any]:
@@ -137,11 +147,8 @@ def test_a_copy_takes_those_along_that_it_asked_for(server: ForkServer, how: str
 def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     with Run(server, "wait") as run:
         run.pid()
-        (forks,) = children(os.getpid())
-        process = procfs.identify(forks)
-        os.kill(forks, signal.SIGKILL)
+        forks = kill_server()
         assert run.copy.wait() == -signal.SIGKILL
-    wait_for(lambda: not procfs.alive(process), "its end")  # what it is asked for meanwhile ends with it
     with Path(os.devnull).open("rb") as null:
         assert told(server, "tell", null.fileno())["pid"] not in (0, forks)
 
@@ -165,6 +172,73 @@ def test_a_machine_without_a_further_process_fails_that_copy_alone(server: ForkS
     finally:
         server.let_go()()
         cgroups.remove(path)
+
+
+def test_a_machine_without_a_further_pid_namespace_fails_that_copy_alone() -> None:
+    """As many as a user may have is counted with those that pods make."""
+    # In a user namespace: it has a number of its own.
+    script = (
+        "import os, pathlib; from podkeep.base.errors import Internal;"
+        f"from podkeep.kernel.process.forkserver import ForkServer; server = ForkServer({MODULE!r});"
+        "first = server.start('wait', [0, 1, 2]); pathlib.Path('/proc/sys/user/max_pid_namespaces').write_text('0')\n"
+        "try: server.start('first', [0, 1, 2]).wait()\n"
+        "except Internal as error: os.write(2, str(error).encode())\n"
+        "server.start('fail', [0, 1, 2]).wait(); first.kill(); first.wait(); server.let_go()()"
+    )
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", sys.executable, "-c", script],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=True,
+        timeout=60,
+    )
+    assert done.stderr.startswith("cannot start a process: No space left on device")  # unshare(2)
+    assert done.stderr.endswith("SystemExit: it failed\n")
+
+
+def test_a_server_without_a_further_descriptor_fails_that_copy_alone(server: ForkServer) -> None:
+    with Run(server, "wait") as first:
+        first.pid()
+        (forks,) = children(os.getpid())
+        had = len(os.listdir(f"/proc/{forks}/fd"))
+        _, hard = resource.prlimit(forks, resource.RLIMIT_NOFILE)
+        refused = 0
+        for program in ("tell", "first", "ask"):
+            for more in range(14):
+                resource.prlimit(forks, resource.RLIMIT_NOFILE, (had + more, hard))
+                try:
+                    with Run(server, program) as run:
+                        run.copy.kill()
+                        run.copy.wait()
+                except Internal as error:
+                    assert str(error) == "cannot start a process: Too many open files"
+                    refused += 1
+        resource.prlimit(forks, resource.RLIMIT_NOFILE, (hard, hard))
+        assert refused > 6
+        with Run(server, "wait") as last:
+            assert last.pid()
+            assert children(os.getpid()) == {forks}
+            wait_for(lambda: len(children(forks)) == 2, "the end of all others")
+        first.copy.kill()
+        assert first.copy.wait() == -signal.SIGKILL
+        wait_for(lambda: len(os.listdir(f"/proc/{forks}/fd")) == had - 2, "all of them closed")
+
+
+def test_a_server_that_could_not_be_started_again_is_so_later(
+    server: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Run(server, "wait") as run:
+        run.pid()
+        forks = kill_server()
+        assert run.copy.wait() == -signal.SIGKILL
+    with Path(os.devnull).open("rb") as null:
+        with monkeypatch.context() as changed:
+            changed.setattr(sys, "executable", "/nowhere")
+            with pytest.raises(NotFound):
+                server.start("tell", [null.fileno()] * FIRST)
+        assert told(server, "tell", null.fileno())["pid"] not in (0, forks)
 
 
 def test_an_owner_that_is_killed_takes_everything_along() -> None:

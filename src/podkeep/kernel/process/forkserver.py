@@ -1,8 +1,8 @@
 """A fork server: a process that has imported what others need, and starts programs as copies of itself.
 
 A worker that lives for a few milliseconds takes ten times as long to start its interpreter and to import. The server is
-a program of its own with one thread, which reads nothing but requests of its owner: what it copies has no secrets, no
-locks that somebody holds, and no descriptors but those that the request came with.
+a program of its own with one thread, which reads nothing but requests, of its owner and of copies that may ask: what it
+copies has no secrets, no locks that somebody holds, and no descriptors but those that the request came with.
 
 A copy is known by its *control*, one end of a socket pair whose other end the server has. The owner has it killed by
 shutting its end down for sending, or by closing it. The server writes the exit status there. Who asked for copies takes
@@ -14,6 +14,7 @@ from 4 on the others of the request.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import selectors
@@ -23,12 +24,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import NoReturn
 
-from podkeep.base.errors import Internal
+from podkeep.base import spawn
+from podkeep.base.errors import Internal, KernelCallError
 from podkeep.base.frozen import FrozenStruct
-from podkeep.base.spawn import own_command
 from podkeep.kernel import libc
 from podkeep.kernel.process import confine
 
@@ -131,13 +132,15 @@ class ForkServer:
         """Start a copy, as :func:`start` does.
 
         :raises OSError: if the server cannot be started.
+        :raises NotFound: if there is no interpreter any more.
         """
         with self._lock:
             if self._channel is not None:
                 try:
                     return start(self._channel, program, files)
-                except (BrokenPipeError, ConnectionResetError):
-                    self._channel.close()  # it was killed: that is no reason to fail
+                except ConnectionError:  # it was killed: that is no reason to fail
+                    self._channel.close()
+                    self._channel = None
             return start(self._begin(), program, files)
 
     def begin(self) -> None:
@@ -161,12 +164,7 @@ class ForkServer:
         channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             try:
-                self._process = subprocess.Popen(
-                    own_command(self._module),
-                    stdin=other.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
+                self._process = spawn.start(spawn.own_command(self._module), stdin=other.fileno(), cwd=".")
             except BaseException:
                 channel.close()
                 raise
@@ -184,10 +182,9 @@ class _Channel:
 
 
 class _Running:
-    def __init__(self, pid: int, control: socket.socket, owner: _Channel) -> None:
-        self.pid, self.control, self.owner = pid, control, owner
+    def __init__(self, pid: int, pidfd: int, control: socket.socket, owner: _Channel) -> None:
+        self.pid, self.pidfd, self.control, self.owner = pid, pidfd, control, owner
         self.own: _Channel | None = None
-        self.pidfd = os.pidfd_open(pid)
         self.is_wanted = True
 
     def kill(self) -> None:
@@ -218,10 +215,16 @@ class _Server:
 
     def _asked(self, channel: _Channel) -> None:
         try:
-            program, files, _, _ = socket.recv_fds(channel.connection, _MESSAGE_BYTES, _MOST_FILES)
+            program, files, flags, _ = socket.recv_fds(channel.connection, _MESSAGE_BYTES, _MOST_FILES)
         except ConnectionResetError:
-            program, files = b"", []
-        if program:
+            program, files, flags = b"", [], 0
+        if flags & socket.MSG_CTRUNC:  # this process has no number left for a descriptor
+            for number, file in enumerate(files):
+                if number:
+                    os.close(file)
+                else:
+                    _tell(socket.socket(fileno=file), f"!{os.strerror(errno.EMFILE)}")
+        elif program:
             self._start(channel, self._programs[os.fsdecode(program)], files)
         elif channel is self._main:
             self._end()
@@ -246,18 +249,16 @@ class _Server:
 
     def _start(self, channel: _Channel, program: Program, files: Sequence[int]) -> None:
         control = socket.socket(fileno=files[0])
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        try:
-            pid = self._fork(program, theirs.fileno(), files[1:])
-        except OSError as error:
-            ours.close()
-            _tell(control, f"!{error.strerror}")
-            return
-        finally:
-            theirs.close()
+        with ExitStack() as theirs:
             for file in files[1:]:
-                os.close(file)
-        running = _Running(pid, control, channel)
+                theirs.callback(os.close, file)
+            try:
+                ours, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                theirs.callback(other.close)
+                running = _Running(*self._fork(program, other.fileno(), files[1:]), control, channel)
+            except OSError as error:
+                _tell(control, f"!{error.strerror}")
+                return
         channel.copies.add(running)
         self._running += 1
         if program.asks:
@@ -268,24 +269,32 @@ class _Server:
         self._selector.register(control, selectors.EVENT_READ, lambda: self._unwanted(running))
         self._selector.register(running.pidfd, selectors.EVENT_READ, lambda: self._ended(running))
 
-    def _fork(self, program: Program, channel: int, files: Sequence[int]) -> int:
+    def _fork(self, program: Program, channel: int, files: Sequence[int]) -> tuple[int, int]:
+        """Return the number of a new process, and a descriptor of it."""
         server = os.getpid()
         own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
-        if program.pid_namespace:
-            libc.unshare(libc.CloneFlag.NEWPID)  # of the next child
         try:
-            pid = os.fork()  # noqa: TID251 - this process has one thread
-            if pid == 0:
-                try:
-                    _become(program, server, channel, files)
-                finally:
-                    os._exit(1)
-        finally:
             if program.pid_namespace:
-                # There can be no other one while there is one for the next child that is not this process's.
-                libc.setns(own_pids, libc.CloneFlag.NEWPID)
+                _unshare_pids()
+            try:
+                pid = os.fork()  # noqa: TID251 - this process has one thread
+                if pid == 0:
+                    try:
+                        _become(program, server, channel, files)
+                    finally:
+                        os._exit(1)
+            finally:
+                if program.pid_namespace:
+                    # There can be no other one while there is one for the next child that is not this process's.
+                    libc.setns(own_pids, libc.CloneFlag.NEWPID)
+        finally:
             os.close(own_pids)
-        return pid
+        try:
+            return pid, os.pidfd_open(pid)
+        except OSError:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise
 
     def _unwanted(self, running: _Running) -> None:
         self._selector.unregister(running.control)
@@ -303,6 +312,14 @@ class _Server:
         _tell(running.control, str(status))
         running.owner.copies.discard(running)
         self._running -= 1
+
+
+def _unshare_pids() -> None:
+    """Have the next child be the first process of a PID namespace."""
+    try:
+        libc.unshare(libc.CloneFlag.NEWPID)
+    except KernelCallError as error:
+        raise OSError(error.errno, os.strerror(error.errno)) from error
 
 
 def _tell(control: socket.socket, text: str) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from pathlib import Path
 
 import pytest
-from conftest import OpenStore, children
+from conftest import OpenStore, children, leftovers
 
+from podkeep.base.config import ImagesConfig, RegistryConfig
+from podkeep.base.errors import Internal
+from podkeep.images.store.store import ImageStore
 from podkeep.images.worker.layers import LOCK, TURN
+from podkeep.kernel.process import procfs
 from podkeep.kernel.process.forkserver import CHANNEL
 from support.images import Layout
 from support.registry import held
@@ -47,3 +52,32 @@ def test_an_unpack_process_has_nothing_of_those_that_it_is_a_copy_of(
             assert (await pull).id == busybox.image_id
 
         asyncio.run(look())
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_pull_ends_with_the_fork_server_and_the_next_one_works(
+    how: signal.Signals, root: Path, busybox: Layout
+) -> None:
+    gate = threading.Event()
+    with held(busybox, gate) as registry:
+        config, name = ImagesConfig(snapshot_driver="directories"), f"{registry.host}/app:v1"
+        before = children()
+        store = ImageStore.open(root, config=config, registries={registry.host: RegistryConfig(insecure=True)})
+
+        async def kill_in_the_middle() -> None:
+            pull = asyncio.ensure_future(store.pull(name))
+            assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
+            others = children() - before
+            everything = [procfs.identify(pid) for pid in others]
+            (forks,) = (pid for pid in others if _status(pid)["PPid"] == str(os.getpid()))
+            os.kill(forks, how)
+            with pytest.raises(Internal, match="the image worker was killed by SIGKILL"):
+                await pull
+            assert leftovers(root) == []
+            wait_for(lambda: not any(map(procfs.alive, everything)), "the end of all")
+            gate.set()
+            assert (await store.pull(name)).id == busybox.image_id
+
+        asyncio.run(kill_in_the_middle())
+        store.close()
+        assert children() == before

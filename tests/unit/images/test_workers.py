@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
+import pytest
+
+from podkeep.images.store import workers as store_workers
 from podkeep.images.store.workers import (
     COMMON_OF_TENANT,
     MAX_REGISTRIES,
@@ -11,7 +15,10 @@ from podkeep.images.store.workers import (
     OWN_OF_TENANT,
     WORKERS_A_REGISTRY,
     Workers,
+    WorkerServer,
 )
+from support.processes import children
+from support.waiting import TIMEOUT_S
 
 
 async def settled() -> None:
@@ -115,5 +122,30 @@ def test_a_tenant_with_any_number_of_slow_registries_keeps_no_other_waiting() ->
         end.set()
         await asyncio.wait(tasks)
         assert not len(workers._owners) + len(workers._tenants)
+
+    asyncio.run(steps())
+
+
+def test_the_fork_server_ends_once_no_worker_was_there_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_workers, "IDLE_S", 0.0)
+
+    async def steps() -> None:
+        server, before = WorkerServer(), children(os.getpid())
+        with server.in_use() as forks:
+            with server.in_use():
+                forks.begin()
+            await settled()
+            (process,) = children(os.getpid()) - before
+        with server.in_use():
+            await settled()
+            assert children(os.getpid()) - before == {process}
+        async with asyncio.timeout(TIMEOUT_S):
+            while children(os.getpid()) != before:
+                await asyncio.sleep(0.01)
+        with server.in_use():
+            forks.begin()  # again
+            assert len(children(os.getpid()) - before) == 1
+            await asyncio.to_thread(server.end)
+            assert children(os.getpid()) == before
 
     asyncio.run(steps())

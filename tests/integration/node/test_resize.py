@@ -96,6 +96,25 @@ def test_a_resize_restarts_a_container_that_asks_for_it(node: RunningNode, image
     node.pod("web", lambda found: has(found, "requests", "memory", "48Mi"), "resized")
 
 
+def test_a_resize_that_comes_while_a_container_starts_is_not_lost(node: RunningNode, image: str) -> None:
+    """A container runs while its postStart hook does, with what it was created with."""
+    until_told = {"exec": {"command": ["sh", "-c", "until test -e /go; do sleep 0.05; done"]}}
+    requests = {"cpu": "50m", "memory": "32Mi"}
+    manifest = asking(image, requests=requests, limits={"cpu": "100m", "memory": "128Mi"})
+    manifest["spec"]["containers"][0]["lifecycle"] = {"postStart": until_told}
+    node.apply(manifest)
+    node.until(lambda: "Started" in reasons(node, "web"), "the container that has not started yet")
+
+    resize(node, "web", requests=requests, limits={"cpu": "100m", "memory": "64Mi"})
+    node.until(lambda: "ResizeStarted" in reasons(node, "web"), "the resize")
+    assert node.daemon.run("exec", "web", "--", "touch", "/go").returncode == 0
+
+    node.until(lambda: "ResizeCompleted" in reasons(node, "web"), "the end of the resize")
+    after = node.pod("web", lambda found: has(found, "limits", "memory", "64Mi"), "resized")
+    assert status(after)["restartCount"] == 0
+    assert read(node, after["metadata"]["uid"], "/burstable", "memory.limit_in_bytes") == str(64 << 20)
+
+
 def test_what_there_is_no_room_for_waits_until_there_is(node: RunningNode, image: str) -> None:
     """A resize beyond the node is deferred, kept over a restart of the agent, and granted when another pod ends."""
     node.apply(asking(image, requests={"cpu": "100m"}), asking(image, "other", requests={"cpu": "1"}))

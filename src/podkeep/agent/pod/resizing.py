@@ -94,7 +94,7 @@ class PodResizing:
             await self._resizer.finish(pod, rest)
             if observed.sandbox is not None and _classes(had.pod) != _classes(pod.spec.resources):
                 await self._starter.update_classes(observed.sandbox, admitted)
-            self._allocations.pod_actuated(uid)
+            self._allocations.pod_actuated(uid, pod.spec.resources)
         except PodkeepError as error:
             self._not_before = time.monotonic() + _AGAIN_S
             asyncio.get_running_loop().call_later(_AGAIN_S, self._wake)

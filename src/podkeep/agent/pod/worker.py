@@ -577,7 +577,8 @@ class PodWorker:
                 self._back_off.restarted(previous.name, self._ends.ran.get(previous.id, previous.ran))
             await self._resizing.before_start(self.pod, action.container.name)
             await self._start_container(action, observed, admitted)
-            self._node.allocations.started(self.pod.metadata.uid, action.container.name)
+            container = action.container
+            self._node.allocations.started(self.pod.metadata.uid, container.name, container.resources)
         elif isinstance(action, Resize):
             await self._resizing.resize(self.pod, action, observed, admitted)
         elif isinstance(action, KillContainer):

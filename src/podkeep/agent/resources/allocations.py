@@ -205,11 +205,12 @@ class Allocations:
         found = self._pods.get(uid)
         return found is not None and found.refused is not None and found.refused.kind == resize.DEFERRED
 
-    def started(self, uid: str, container: str) -> None:
-        """Note that a container was started with what it was granted."""
+    def started(self, uid: str, container: str, resources: ResourceRequirements) -> None:
+        """Note with what a container was started: pulling its image, or its postStart hook, may have taken long, and
+        what it is granted may be something else by now."""
         found = self._pods.get(uid)
         if found is not None and container in found.granted.containers:
-            self.actuated(uid, container, found.granted.containers[container])
+            self.actuated(uid, container, resources)
 
     def actuated(self, uid: str, container: str, resources: ResourceRequirements) -> None:
         """Note what a running container has been given."""
@@ -220,11 +221,11 @@ class Allocations:
         found.actuated = msgspec.structs.replace(found.actuated, containers=containers)
         self._write(uid, found)
 
-    def pod_actuated(self, uid: str) -> None:
-        """Note that the cgroup of a pod has what the pod was granted as a whole."""
+    def pod_actuated(self, uid: str, resources: ResourceRequirements | None) -> None:
+        """Note what the cgroup of a pod has been given, which it was granted as a whole."""
         found = self._pods.get(uid)
-        if found is not None and found.actuated.pod != found.granted.pod:
-            found.actuated = msgspec.structs.replace(found.actuated, pod=found.granted.pod)
+        if found is not None and found.actuated.pod != resources:
+            found.actuated = msgspec.structs.replace(found.actuated, pod=resources)
             self._write(uid, found)
 
     def finish(self, pod: Pod) -> Event | None:

@@ -78,13 +78,39 @@ def test_a_change_that_fits_is_granted_and_completed_when_the_container_has_it(n
     assert (condition.type, condition.reason, condition.observed_generation) == ("PodResizeInProgress", "", 2)
     assert node.allocations.finish(wanted) is None
 
-    node.allocations.started(wanted.metadata.uid, "main")
+    node.allocations.started(wanted.metadata.uid, "main", wanted.spec.containers[0].resources)
     event = node.allocations.finish(wanted)
     assert event is not None
     assert event.message == (
         'Pod resize completed: {"containers":[{"name":"main","resources":{"requests":{"cpu":"1500m"}}}],"generation":2}'
     )
     assert found.conditions(wanted) == ()
+
+
+def test_what_a_container_was_started_with_counts_and_not_what_was_granted_meanwhile(node: Node) -> None:
+    """It was told as done, and the container kept what it had for good."""
+    node.take(before := asking("1"))
+    node.request(wanted := asking("1500m", generation=2))
+
+    node.allocations.started(wanted.metadata.uid, "main", before.spec.containers[0].resources)
+
+    assert node.allocations.finish(wanted) is None
+    assert node.allocations.take(wanted).actuated.containers["main"].requests == {"cpu": "1"}
+
+
+def test_what_a_pod_was_given_as_a_whole_counts_and_not_what_was_granted_meanwhile(node: Node) -> None:
+    first, second, third = (
+        pod(resources=resources(f"cpu={cpu}m"), metadata={"generation": generation})
+        for generation, cpu in enumerate((500, 700, 900), 1)
+    )
+    node.take(first)
+    assert node.request(second) == node.request(third) == ["ResizeStarted"]
+
+    node.allocations.pod_actuated(second.metadata.uid, second.spec.resources)
+
+    assert node.allocations.finish(third) is None
+    found = node.allocations.take(third)
+    assert (found.actuated.pod, found.granted.pod) == (second.spec.resources, third.spec.resources)
 
 
 def test_a_change_that_does_not_fit_waits_and_is_told_once(node: Node) -> None:

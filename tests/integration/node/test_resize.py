@@ -8,6 +8,7 @@ from agent.manifests import FOREVER, pod, shell
 
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.running_node import RunningNode
+from support.waiting import TIMEOUT_S
 
 
 def asking(image: str, name: str = "web", policy: tuple[str, ...] = (), **resources: Any) -> dict[str, Any]:
@@ -61,6 +62,22 @@ def test_the_cgroup_of_a_pod_has_its_limits(node: RunningNode, image: str) -> No
     assert read(node, uids["two"], "/burstable", "cpu.cfs_quota_us") == "-1"
     level = f"{node.daemon.cgroup_parent}/burstable"
     assert (Cgroups().read(level, "cpu.shares") or "").strip() == str(256 + 512)
+
+
+def test_a_pod_whose_agent_was_killed_before_its_cgroup_had_limits_gets_them(node: RunningNode, image: str) -> None:
+    node.end_agent()
+    node.environment = {"PODKEEP_FAILPOINTS": "agent.cgroup.made=kill"}
+    node.start_agent()
+    node.apply(asking(image, limits={"cpu": "100m", "memory": "64Mi"}))
+    assert node.agent is not None
+    node.agent.wait(TIMEOUT_S)
+    node.end_agent()
+    node.environment = {}
+
+    node.start_agent()
+
+    uid = node.running("web")["metadata"]["uid"]
+    assert read(node, uid, "", "memory.limit_in_bytes") == str(64 << 20)
 
 
 def test_a_resize_changes_a_container_that_runs(node: RunningNode, image: str) -> None:

@@ -16,6 +16,7 @@ from podkeep.agent.resources.pod_limits import CgroupLimits
 from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.errors import FailedPrecondition
+from podkeep.base.failpoints import reach
 from podkeep.kernel.cgroup import systemd
 from podkeep.kernel.cgroup.cgroups import Cgroups
 
@@ -25,19 +26,21 @@ _BEST_EFFORT_SHARES = 2
 
 
 def create(root: str, pod: Pod, agent: AgentConfig) -> None:
-    """Make the cgroup of ``pod`` below ``root``, with its limits; an existing one stays as it is.
+    """Make the cgroup of ``pod`` below ``root``, with its limits; one in which something is stays as it is.
 
     :raises PodkeepError: if the kernel, or systemd, refuses.
     """
     cgroups, place = _cgroups(), cgroup_names.place(root, pod)
     path = _path(place.name)
-    if cgroups.exists(path):
+    # One that is empty may have been made by a process that was killed before it gave it limits.
+    if cgroups.children(path):
         return
     if systemd.is_slice(place.name):
         systemd.start_slice(place.name)
     else:
         cgroups.create(place.name)
     try:
+        reach("agent.cgroup.made")
         limits = pod_limits.of_pod(pod, pids_limit=agent.pod_pids_limit, cfs_quota=agent.cpu_cfs_quota)
         apply(cgroups, place.name, limits)
     except BaseException:

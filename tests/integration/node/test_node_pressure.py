@@ -188,3 +188,19 @@ def test_a_pod_with_hardly_any_memory_runs(node: RunningNode, image: str) -> Non
     node.apply(pod(shell(image, FOREVER, resources=limits), name="small", restartPolicy="Always"))
 
     assert node.running("small")["status"]["containerStatuses"][0]["restartCount"] == 0
+def test_nobody_is_ended_for_a_critical_pod_that_cannot_run(node: RunningNode, image: str) -> None:
+    """It asks for a class that the node does not have; whoever makes it again and again would end pods each time."""
+    most = int(node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"])
+    large, small = {"requests": {"cpu": str(most)}}, {"requests": {"cpu": "10m"}, "classes": {"rdt": "gold"}}
+    node.apply(pod(shell(image, FOREVER, resources=large), name="large", restartPolicy="Always"))
+    node.running("large")
+
+    critical = {"priorityClassName": "system-node-critical", "restartPolicy": "Always", "nodeName": node.name}
+    node.apply(pod(shell(image, FOREVER, resources=small), name="critical", **critical))
+
+    refused = node.phase("critical", "Failed")
+    assert refused["status"]["reason"] == "ClassResourceUnavailable"
+    assert node.running("large")["status"]["phase"] == "Running"
+    assert "Preempting" not in {event["reason"] for event in node.events("large")}
+
+

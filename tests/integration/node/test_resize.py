@@ -157,6 +157,19 @@ def test_what_there_is_no_room_for_waits_until_there_is(node: RunningNode, image
     assert condition(granted, "PodResizePending") is None
 
 
+def test_what_waits_is_granted_when_another_pod_asks_for_less(node: RunningNode, image: str) -> None:
+    node.apply(asking(image, requests={"cpu": "100m"}), asking(image, "other", requests={"cpu": "1"}))
+    node.running("web")
+    node.running("other")
+    resize(node, "web", requests={"cpu": "1500m"})
+    node.pod("web", lambda found: condition(found, "PodResizePending"), "deferred")
+
+    resize(node, "other", requests={"cpu": "100m"})
+
+    granted = node.pod("web", lambda found: has(found, "requests", "cpu", "1500m"), "granted")
+    assert condition(granted, "PodResizePending") is None
+
+
 def test_what_the_node_never_has_is_infeasible(node: RunningNode, image: str) -> None:
     node.apply(asking(image, requests={"cpu": "100m"}))
     node.running("web")

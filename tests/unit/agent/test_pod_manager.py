@@ -19,12 +19,13 @@ from podkeep.agent.objects.sources import Sources, StaticObjects
 from podkeep.agent.pod import checkpoint
 from podkeep.agent.poddirs import PodIdentity
 from podkeep.agent.resources import resize
-from podkeep.agent.resources.predicates import Rejection
+from podkeep.agent.resources.predicates import Preempt, Rejection
 from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod, PodSpec
 from podkeep.api.status import PodStatus
 from podkeep.base import config
+from podkeep.base.concurrency import structs
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
 from support.waiting import TIMEOUT_S
@@ -197,5 +198,95 @@ def test_a_resize_that_was_asked_for_while_no_agent_ran_is_not_believed_done(tmp
             assert found is not None
             assert (found.granted, found.actuated) == (resize.of(resized), resize.of(POD))
             await manager.close()
+
+    asyncio.run(main())
+
+
+@asynccontextmanager
+async def adopting(
+    tmp_path: Path, pods: Sequence[Pod], events: asyncio.Queue[tuple[str, str]]
+) -> AsyncIterator[PodManager]:
+    """A manager that has taken on pods which run, and reports events by the name of the pod and their reason."""
+    structs.complete()  # as for the agent's own threads
+    socket = str(tmp_path / "none.sock")
+    settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
+    async with CriClient(socket) as client:
+        node = this_node(client, config.load(None, settings))
+        for pod in pods:
+            os.close(node.dirs.own(PodUID(pod.metadata.uid)))
+            identity = PodIdentity(namespace="default", name=pod.metadata.name)
+            node.dirs.identify(PodUID(pod.metadata.uid), identity)
+            checkpoint.keep(node.dirs.directory(PodUID(pod.metadata.uid)).path, pod, None)
+        manager = PodManager(
+            node=node,
+            objects=StaticObjects(Sources()),
+            events=RuntimeEvents(client, node.metrics),
+            statuses=Told(),
+            report=lambda pod, event: events.put_nowait((pod.metadata.name, event.reason)),
+            admit=lambda pod, others: None,
+            sources=("api",),
+        )
+
+        def judge(pod: Pod) -> Preempt | None:
+            if pod.metadata.name != "critical":
+                return None
+            return Preempt(pods=tuple(one for one in manager.active() if one.metadata.name == "victim"), resource="cpu")
+
+        node.allocations.judge = judge
+        for pod in pods:
+            manager.changed("api", pod)
+        async with asyncio.timeout(TIMEOUT_S):
+            while len(manager.active()) < len(pods):  # noqa: ASYNC110 - nothing tells of it
+                await asyncio.sleep(0.01)
+        try:
+            yield manager
+        finally:
+            await manager.close()
+
+
+def sized(name: str, cpu: str, **fields: object) -> Pod:
+    """Return a pod that asks for so much."""
+    metadata = ObjectMeta(name=name, namespace="default", uid=f"u-{name}", **fields)  # type: ignore[arg-type]
+    container = Container(name="c", image="i", resources=ResourceRequirements(requests={"cpu": cpu}))
+    return Pod(metadata=metadata, spec=PodSpec(containers=(container,)))
+
+
+async def nobody_else_is_ended(events: asyncio.Queue[tuple[str, str]]) -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)  # what has begun goes on
+    while not events.empty():
+        assert events.get_nowait()[1] != "Preempting"
+
+
+def test_what_a_critical_pod_asks_for_is_its_own_while_others_end_for_it(tmp_path: Path) -> None:
+    """Others got the room, and more pods were ended; each change of the pod ended them once more."""
+
+    async def main() -> None:
+        events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        async with adopting(tmp_path, [sized("critical", "1"), sized("victim", "1")], events) as manager:
+            for label in "abc":
+                manager.changed("api", sized("critical", "2", labels={"is": label}))
+            async with asyncio.timeout(TIMEOUT_S):
+                while await events.get() != ("victim", "Preempting"):
+                    pass
+            asked = {pod.metadata.name: pod.spec.containers[0].resources.requests["cpu"] for pod in manager.active()}
+            assert asked == {"critical": "2", "victim": "1"}
+            await nobody_else_is_ended(events)
+
+    asyncio.run(main())
+
+
+def test_nobody_is_ended_for_a_pod_that_is_to_go(tmp_path: Path) -> None:
+    async def main() -> None:
+        events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        pods = [sized(name, "1") for name in ("critical", "victim", "web")]
+        async with adopting(tmp_path, pods, events) as manager:
+            going = sized("critical", "2", deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=30)
+            manager.changed("api", going)
+            manager.changed("api", sized("web", "2"))
+            async with asyncio.timeout(TIMEOUT_S):
+                while await events.get() != ("web", "ResizeStarted"):
+                    pass
+            await nobody_else_is_ended(events)
 
     asyncio.run(main())

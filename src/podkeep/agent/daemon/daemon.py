@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -73,6 +73,8 @@ log = logging.getLogger(__name__)
 
 _THREADS, _THREADS_OF_ONE = 512, 4
 """For blocking steps; and of them for one pod, whose volumes may hang. As many as all pods of a node need then."""
+_RETRY_S = 60.0
+"""How often resizes that wait are looked at again without a reason."""
 _LAST_EVENTS_S = 1.0
 """How long the agent's end waits for events that are not written yet."""
 _END_S = 20.0
@@ -428,9 +430,12 @@ class _Agent:
 
     async def _wake_for_pressure(self, reporter: NodeReporter) -> None:
         while True:
-            await self._eviction.changed.wait()
-            self._eviction.changed.clear()
-            reporter.wake()
+            # What is refused for another reason (a taint, a shutdown) is looked at again, too: nobody tells of its end.
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._eviction.changed.wait(), _RETRY_S)
+            if self._eviction.changed.is_set():
+                self._eviction.changed.clear()
+                reporter.wake()
             self._manager.retry_resizes()
 
     def _wake_reporter(self) -> None:

@@ -32,6 +32,7 @@ from podkeep.agent.metrics import ADMISSION_REJECTIONS
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader
 from podkeep.agent.pod import checkpoint
+from podkeep.agent.pod.admission import require_possible
 from podkeep.agent.pod.status.pod_status import rejected
 from podkeep.agent.pod.worker import PodWorker, Shared
 from podkeep.agent.poddirs import PodIdentity
@@ -50,6 +51,8 @@ log = logging.getLogger(__name__)
 TERMINAL = frozenset({"Succeeded", "Failed"})
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
 """Seconds after which a step that failed is tried again: at first, and at most."""
+_RETRY_S = 1.0
+"""After which resizes that wait are looked at again, when something has been given back."""
 
 ReportEvent = Callable[[Pod, Event], None]
 Admit = Callable[[Pod, Sequence[Pod]], Rejection | Preempt | None]
@@ -78,6 +81,8 @@ class _ManagedPod:
     admitted: bool = False
     adopted: bool = False
     """An earlier process of the agent took it on."""
+    making_room: Pod | None = None
+    """What it asks for while others are ended for that: nobody else gets it meanwhile."""
     ended: bool = False
     worker: PodWorker | None = None
     status: PodStatus | None = None
@@ -154,6 +159,7 @@ class PodManager:
         self._measures = PodMeasures(node.metrics)
         self._managed: dict[str, _ManagedPod] = {}
         self._tasks = Tasks("a pod of the node")
+        self._retry: asyncio.TimerHandle | None = None
         self.ready = asyncio.Event()
         """Set once every source has said which pods it wants."""
 
@@ -246,18 +252,29 @@ class PodManager:
 
     def _request_resources(self, managed: _ManagedPod) -> None:
         """Have a pod that runs be granted the resources that its specification asks for by now."""
-        if not managed.admitted or managed.ended:
+        if not managed.admitted or managed.ended or managed.is_to_go() or managed.making_room is not None:
             return
-        answer = self._node.allocations.request(managed.pod, asyncio.get_running_loop().time())
+        uid, allocations = managed.pod.metadata.uid, self._node.allocations
+        before = allocations.get(uid)
+        had = None if before is None else before.granted
+        answer = allocations.request(managed.pod, asyncio.get_running_loop().time())
         if isinstance(answer, Preempt):
+            managed.making_room = managed.pod
             self._tasks.start(self._make_room(managed, answer))
             return
         for event in answer:
             self._report(managed.pod, event)
+        after = allocations.get(uid)
+        if after is not None and after.granted is not had:
+            # It may have given something back.
+            self._retry_soon()
 
     async def _make_room(self, managed: _ManagedPod, answer: Preempt) -> None:
         """End pods so that a critical one can have what it asks for."""
-        await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
+        try:
+            await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
+        finally:
+            managed.making_room = None
         self._tell(managed)
 
     # ------------------------------------------------------------------------------------- for the rest of the agent
@@ -267,12 +284,21 @@ class PodManager:
             yield managed.pod, managed.shown
 
     def active(self) -> list[Pod]:
-        """Return the active pods, with the resources that they were granted."""
+        """Return the active pods, with the resources that they were granted, or are about to be."""
         granted = self._node.allocations.allocated
-        return [granted(managed.pod) for managed in self._managed.values() if managed.is_active()]
+        those = (managed for managed in self._managed.values() if managed.is_active())
+        return [managed.making_room or granted(managed.pod) for managed in those]
+
+    def _retry_soon(self) -> None:
+        """Ask again once for all that is free by then: each time takes a judgement of each pod that waits."""
+        if self._retry is None:
+            self._retry = asyncio.get_running_loop().call_later(_RETRY_S, self.retry_resizes)
 
     def retry_resizes(self) -> None:
         """Ask again for what pods were not granted: others have ended or shrunk, or the node is better off."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
         by_uid = {managed.pod.metadata.uid: managed for managed in self._managed.values() if managed.is_active()}
         for pod in self._node.allocations.waiting([managed.pod for managed in by_uid.values()]):
             managed = by_uid[pod.metadata.uid]
@@ -315,6 +341,8 @@ class PodManager:
     async def close(self) -> None:
         """Let go of all pods and leave them as they are, running."""
         await self._tasks.close()
+        if self._retry is not None:
+            self._retry.cancel()
         for managed in self._managed.values():
             if managed.worker is not None:
                 managed.worker.release()
@@ -332,7 +360,7 @@ class PodManager:
             managed.ended = True
             managed.stopped.set()
             # What this pod had is free for resizes that were deferred.
-            self.retry_resizes()
+            self._retry_soon()
             if not managed.is_to_go():
                 await self._repeated(managed, worker.settle)
                 managed.settled.set()
@@ -434,6 +462,9 @@ class PodManager:
         """Decide whether a new pod may run here; others may have to make room for it."""
         answer = self._admit(managed.pod, self.active())
         if isinstance(answer, Preempt):
+            # Nobody is ended for a pod that its worker would refuse.
+            answer = await self._refusal(managed.pod) or self._admit(managed.pod, self.active())
+        if isinstance(answer, Preempt):
             managed.admitted = True  # so that no other pod gets the room
             await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
             return True
@@ -444,6 +475,16 @@ class PodManager:
         self._report(managed.pod, rejection.event())
         self._reported(managed, rejected(managed.pod, rejection))
         return False
+
+    async def _refusal(self, pod: Pod) -> Rejection | None:
+        """Return why a pod cannot run here whatever there is room for; nothing if that cannot be known now."""
+        try:
+            await require_possible(pod, self._node)
+        except PodRejected as rejection:
+            return Rejection(reason=rejection.reason, message=rejection.message)
+        except PodkeepError as error:
+            log.warning("pod %s/%s: %s", *_name(pod), error)
+        return None
 
     async def _preempt(self, pod: Pod) -> None:
         reason, message = preemption.REASON, preemption.MESSAGE

@@ -120,9 +120,7 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
         return await _adopt(pod, node, identity, objects)
     # Before anything is made: the housekeeping of a kubelet removes what it does not know.
     found = await node.kubelets.require_apart()
-    _require_node(pod, node)
-    _require_mounts(pod)
-    await _require_classes(pod, node)
+    await require_possible(pod, node)
     wanted = await _wanted(pod, node, objects)
     async with node.dirs.held():
         if not adopt:
@@ -140,6 +138,17 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
             raise
     events = _said(pod, wanted.choice)
     return Admitted(uid=uid, directory=node.dirs.directory(uid), lock=lock, user_namespace=own, events=events)
+
+
+async def require_possible(pod: Pod, node: Node) -> None:
+    """Check that the node can run ``pod`` if there is room for it.
+
+    :raises PodRejected: if it is for another node, has more mounts than its runtime takes, or asks for classes that the
+        node does not offer.
+    """
+    _require_node(pod, node)
+    _require_mounts(pod)
+    await _require_classes(pod, node)
 
 
 async def _wanted(pod: Pod, node: Node, objects: ObjectReader) -> _Wanted:

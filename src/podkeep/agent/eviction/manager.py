@@ -129,6 +129,8 @@ class EvictionManager:
         self._pressure = Pressure()
         self._storage = LocalStorage(statistics)
         self._waits = False
+        self._late: set[str] = set()
+        """UIDs of pods that were evicted and have not ended in time."""
         self._freeing: asyncio.Future[Freed] | None = None
         self._freeing_for = ""
         """The signal for which that began."""
@@ -176,6 +178,7 @@ class EvictionManager:
         :raises PodkeepError: if the runtime does not answer.
         """
         known = await self._of_this_node()
+        self._late &= {pod.metadata.uid for pod in self._pods.active()}
         observed = await self._statistics.observe()
         before = self._pressure
         self._pressure = pressure.advance(
@@ -213,7 +216,9 @@ class EvictionManager:
         """End the pods that use more local storage than they may."""
         if not self._agent.local_storage_capacity_isolation:
             return []
-        limited = [pod for pod in self._pods.active() if ranking.limits_storage(pod)]
+        limited = [
+            pod for pod in self._pods.active() if ranking.limits_storage(pod) and pod.metadata.uid not in self._late
+        ]
         uses = await self._storage.uses(limited)
         ended = []
         for pod in limited:
@@ -248,7 +253,8 @@ class EvictionManager:
             # Files are not counted where nothing depends on them: memory is gone before they are.
             uses = await self._statistics.to_rank(active, files=False)
         order = ranking.rank(threshold.signal, active, lambda pod: uses.get(pod.metadata.uid), self._filesystems)
-        for pod in order:
+        # Those that are being ended already come last: one that hangs would be chosen again at each look.
+        for pod in sorted(order, key=lambda pod: pod.metadata.uid in self._late):
             use = uses.get(pod.metadata.uid)
             text, annotations = ranking.message(resource, pod, use, due, observed)
             ending = Ending(reason=ranking.REASON, message=text, grace=self._grace(threshold, pod), disruption=text)
@@ -339,6 +345,7 @@ class EvictionManager:
             await asyncio.wait_for(self._pods.end(pod, ending), grace + max(grace / 2, _LEAST_WAIT_S))
         except TimeoutError:
             log.warning("pod %s/%s has not ended yet", pod.metadata.namespace, pod.metadata.name)
+            self._late.add(pod.metadata.uid)
         self._metrics.add(EVICTIONS, signal)
         return True
 

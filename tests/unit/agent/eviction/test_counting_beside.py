@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from podkeep.agent.eviction import manager as manager_module
 from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.eviction.manager import EvictionManager
 from podkeep.agent.eviction.statistics import Statistics
@@ -117,6 +118,32 @@ async def managed(
         yield manager
         world.counted.set()
         statistics.close()
+
+
+class Stuck(World):
+    """Of its pods, the one that uses most memory does not end."""
+
+    async def end(self, pod: Pod, ending: Ending) -> None:
+        self.ended.append(pod.metadata.name)
+        if pod.metadata.name == "thinks":
+            await asyncio.Event().wait()
+        self.running.remove(pod)
+
+
+def test_a_pod_that_does_not_end_is_not_evicted_in_place_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was chosen again at each look, and no other pod was ever ended."""
+    monkeypatch.setattr(manager_module, "_LEAST_WAIT_S", 0.0)
+
+    async def work() -> None:
+        world = Stuck("writes", "thinks")
+        async with managed(tmp_path, world, eviction_hard={"memory.available": ALWAYS}) as manager:
+            for _ in range(3):
+                await manager.look()
+        assert world.ended == ["thinks", "writes", "thinks"]
+
+    run(work())
 
 
 @pytest.mark.slow

@@ -147,6 +147,23 @@ def test_what_a_pod_mounts_over_its_volume_keeps_no_other_from_being_measured(
     node.running("covering")
 
 
+def test_a_pod_is_evicted_while_the_api_is_away(node: RunningNode, image: str) -> None:
+    """An agent that was started meanwhile looks after the pods that run, and tells what became of them afterwards."""
+    volumes = [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}]
+    full = "until test -e /go; do sleep 0.1; done; dd if=/dev/zero of=/data/file bs=64k count=64; " + FOREVER
+    node.apply(pod(shell(image, full, volumeMounts=[mount("/data", "data")]), name="full", volumes=volumes))
+    node.running("full")
+    node.end_agent()
+    node.api.stop()
+
+    node.start_agent("are looked after as they were")
+    assert node.daemon.run("exec", "full", "--", "touch", "/go").returncode == 0
+
+    node.until(lambda: not node.pods_with_processes(), "the end of the pod")
+    node.api.start()
+    assert node.phase("full", "Failed")["status"]["reason"] == "Evicted"
+
+
 @pytest.mark.parametrize("place", ["/etc/hosts", "/dev/termination-log", "/etc/resolv.conf", "/etc/hostname"])
 def test_what_is_written_to_a_file_of_the_node_counts_against_the_limit(
     node: RunningNode, image: str, place: str
@@ -182,12 +199,6 @@ def test_a_critical_pod_takes_the_place_of_another(node: RunningNode, image: str
     node.running("critical")
 
 
-def test_a_pod_with_hardly_any_memory_runs(node: RunningNode, image: str) -> None:
-    """What the runtime itself needs beside containers is not taken from the limit of the pod."""
-    limits = {"limits": {"cpu": "100m", "memory": "2Mi"}}
-    node.apply(pod(shell(image, FOREVER, resources=limits), name="small", restartPolicy="Always"))
-
-    assert node.running("small")["status"]["containerStatuses"][0]["restartCount"] == 0
 def test_nobody_is_ended_for_a_critical_pod_that_cannot_run(node: RunningNode, image: str) -> None:
     """It asks for a class that the node does not have; whoever makes it again and again would end pods each time."""
     most = int(node.ask("GET", f"/api/v1/nodes/{node.name}")["status"]["allocatable"]["cpu"])
@@ -204,3 +215,9 @@ def test_nobody_is_ended_for_a_critical_pod_that_cannot_run(node: RunningNode, i
     assert "Preempting" not in {event["reason"] for event in node.events("large")}
 
 
+def test_a_pod_with_hardly_any_memory_runs(node: RunningNode, image: str) -> None:
+    """What the runtime itself needs beside containers is not taken from the limit of the pod."""
+    limits = {"limits": {"cpu": "100m", "memory": "2Mi"}}
+    node.apply(pod(shell(image, FOREVER, resources=limits), name="small", restartPolicy="Always"))
+
+    assert node.running("small")["status"]["containerStatuses"][0]["restartCount"] == 0

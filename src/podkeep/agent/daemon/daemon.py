@@ -296,6 +296,8 @@ class _Agent:
             sources=sources,
         )
         self._source = ApiSource(self._manager, self._statuses, self._mirrors)
+        self._kept = asyncio.Event()
+        """Set once pods are looked after without the API."""
         self._objects.on_change = self._manager.sources_changed
         node.allocations.judge = self._judge
         self._images = ImageGarbage(
@@ -382,9 +384,9 @@ class _Agent:
             tasks.keep(loop)
         for work in (
             service.feed_watchdog(),
-            without_api.adopt(node.client, node.dirs, pods.synced, partial(self._manager.kept, api_source.SOURCE)),
-            self._once_known(self._eviction.run),
-            self._once_known(self._shutdown.run),
+            without_api.adopt(node.client, node.dirs, pods.synced, self._keep_pods),
+            self._once_pods_run(self._eviction.run),
+            self._once_pods_run(self._shutdown.run),
             node_cgroups.hold_pods(node.config, self._size.capacity, self._reports.node),
         ):
             tasks.start(work)
@@ -427,6 +429,15 @@ class _Agent:
         """Run what must not begin before it is known which pods the node has."""
         await self._manager.ready.wait()
         await run()
+
+    async def _once_pods_run(self, run: Callable[[], Awaitable[None]]) -> None:
+        """Run what is about pods that run: also while the API is away, once they are looked after as they were."""
+        await _first(self._manager.ready, self._kept)
+        await run()
+
+    def _keep_pods(self, pods: Sequence[Pod]) -> None:
+        self._manager.kept(api_source.SOURCE, pods)
+        self._kept.set()
 
     async def _wake_for_pressure(self, reporter: NodeReporter) -> None:
         while True:

@@ -68,6 +68,8 @@ def test_a_shutdown_that_begins_and_is_called_off(bus: Path) -> None:
 
     async def follow() -> list[bool]:
         async with Logind(bus) as logind:
+            with pytest.raises(Unavailable, match="refuses Get"):  # the stand-in answers nothing
+                await logind.follow()
             found: list[bool] = []
 
             async def read() -> None:

@@ -88,7 +88,8 @@ def parse(data: bytes) -> Message:
 
 
 def number(message: Message) -> int:
-    """Return the number that a message's body is: ``b``, ``u``, ``h`` (a descriptor's index), or a variant of ``t``.
+    """Return the number that a message's body is: ``b``, ``u``, ``h`` (a descriptor's index), or a variant of ``b`` or
+    ``t``.
 
     :raises Internal: if it is something else.
     """
@@ -97,6 +98,8 @@ def number(message: Message) -> int:
             return int(struct.unpack_from("<I", message.body)[0])
         if message.signature == "v" and message.body[:3] == b"\x01t\0":
             return int(struct.unpack_from("<Q", message.body, 8)[0])
+        if message.signature == "v" and message.body[:3] == b"\x01b\0":
+            return int(struct.unpack_from("<I", message.body, 4)[0])
     except struct.error as error:
         raise Internal(f"the bus sent a malformed message: {error}") from error
     raise Internal(f"the bus sent {message.signature!r} where a number was expected")

@@ -112,22 +112,28 @@ class Logind:
             os.close(self._lock)
             self._lock = None
 
+    async def follow(self) -> bool:
+        """Have shutdowns told from now on; return whether one goes on already."""
+        rule = f"type='signal',sender='{_LOGIND[0]}',interface='{_LOGIND[2]}',member='{_SIGNAL}'"
+        await self._call(_BUS, "AddMatch", rule)
+        return bool(await self._property("PreparingForShutdown"))
+
     async def shutdowns(self) -> AsyncIterator[bool]:
-        """Yield whenever a shutdown begins (True), or is called off (False).
+        """Yield whenever a shutdown begins (True), or is called off (False), since :meth:`follow`.
 
         :raises Unavailable: when the connection ends.
         """
-        rule = f"type='signal',sender='{_LOGIND[0]}',interface='{_LOGIND[2]}',member='{_SIGNAL}'"
-        await self._call(_BUS, "AddMatch", rule)
         while True:
             while self._signals:
                 yield bool(dbus.number(self._signals.popleft()))
             self._take(await self._message())
 
     async def _delay(self) -> float:
+        return await self._property("InhibitDelayMaxUSec") / 1e6
+
+    async def _property(self, name: str) -> int:
         properties = (*_LOGIND[:2], "org.freedesktop.DBus.Properties")
-        answer = await self._call(properties, "Get", _LOGIND[2], "InhibitDelayMaxUSec")
-        return dbus.number(answer) / 1e6
+        return dbus.number(await self._call(properties, "Get", _LOGIND[2], name))
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()

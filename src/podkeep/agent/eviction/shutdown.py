@@ -24,6 +24,7 @@ from podkeep.base.config import AgentConfig
 from podkeep.base.errors import PodkeepError
 from podkeep.base.metrics import Metrics
 from podkeep.base.text import rfc3339
+from podkeep.kernel.cgroup import systemd
 
 log = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class GracefulShutdown:
     """Watches for a shutdown of the machine, and ends the pods of the node before it.
 
     :param report_status: is called when the node begins or ceases to shut down: its Ready condition says so.
+    :param bus: the system bus's socket.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class GracefulShutdown:
         events: Events,
         metrics: Metrics,
         report_status: Callable[[], None],
+        bus: Path = systemd.BUS,
     ) -> None:
         self._periods = shutdown_plan.periods(agent)
         self._state = Path(agent.root) / _STATE
@@ -53,6 +56,7 @@ class GracefulShutdown:
         self._events = events
         self._metrics = metrics
         self._report_status = report_status
+        self._bus = bus
         self._shutting_down = False
 
     @property
@@ -84,24 +88,42 @@ class GracefulShutdown:
 
         :raises PodkeepError: if it cannot be reached, or does not wait for as long as it is to.
         """
-        async with Logind() as logind:
-            await logind.require_delay(shutdown_plan.total(self._periods))
-            await logind.inhibit()
-            log.info("a shutdown of the machine waits %g s for pods", shutdown_plan.total(self._periods))
+        async with Logind(self._bus) as logind:
+            # Before the lock is taken: a shutdown that begins in between is told then. And what an earlier connection,
+            # or an earlier agent, was told last may not be true any more.
+            begins = await logind.follow()
+            if begins or self._shutting_down:
+                await self._take(logind, begins=begins)
+            if not begins:
+                await self._lock(logind)
             async for begins in logind.shutdowns():
-                what = "event" if begins else "cancellation"
-                self._events.node("Normal", "NodeShutdown", f"Shutdown manager detected shutdown {what}")
-                self._shutting_down = begins
-                # At once, and not with the next look: until the API knows, pods are bound to this node.
-                self._report_status()
+                if begins == self._shutting_down:
+                    continue  # of the time before it was asked
+                await self._take(logind, begins=begins)
                 # Called off after pods were ended: the lock is gone, and the next shutdown needs one.
                 if not begins:
-                    await logind.inhibit()
-                    continue
-                try:
-                    await self.end_pods()
-                finally:
-                    logind.release()
+                    await self._lock(logind)
+
+    async def _lock(self, logind: Logind) -> None:
+        """Have the next shutdown wait for pods."""
+        seconds = shutdown_plan.total(self._periods)
+        await logind.require_delay(seconds)
+        await logind.inhibit()
+        log.info("a shutdown of the machine waits %g s for pods", seconds)
+
+    async def _take(self, logind: Logind, *, begins: bool) -> None:
+        """Act on a shutdown that begins, or has been called off."""
+        what = "event" if begins else "cancellation"
+        self._events.node("Normal", "NodeShutdown", f"Shutdown manager detected shutdown {what}")
+        self._shutting_down = begins
+        # At once, and not with the next look: until the API knows, pods are bound to this node.
+        self._report_status()
+        if not begins:
+            return
+        try:
+            await self.end_pods()
+        finally:
+            logind.release()
 
     async def end_pods(self) -> None:
         """End all pods, those of the lowest priority first; each group has its time, and no more."""

@@ -9,6 +9,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
+from msgspec import structs
+
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 
@@ -66,10 +68,15 @@ class RecordedEvent:
     exists: bool = False
     """The API has it, so that it is patched."""
 
+    def forget_text(self) -> None:
+        """Keep no text of it: each occurrence brings its own, and pods may have thousands of long ones told."""
+        self.occurrence = structs.replace(self.occurrence, message="", annotations=())
+
 
 @dataclass(kw_only=True)
 class _Similar:
-    messages: set[str] = field(default_factory=set)
+    messages: set[int] = field(default_factory=set)
+    """Hashes of them: texts may be long."""
     last: float = 0.0
 
 
@@ -117,7 +124,10 @@ class Correlator:
             known = self._written.put(key, event)
         else:
             known.occurrence, known.last, known.count = combined, occurrence.time, known.count + 1
-        return known if self._allowed(occurrence) else None
+        if self._allowed(occurrence):
+            return known
+        known.forget_text()
+        return None
 
     def _combined(self, occurrence: Occurrence) -> tuple[Any, Occurrence]:
         """Return the key and the content of the event, which may stand for similar ones."""
@@ -127,9 +137,10 @@ class Correlator:
         if similar is None or occurrence.time - similar.last > SIMILAR_S:
             similar = self._similar.put(group, _Similar())
         similar.last = occurrence.time
-        similar.messages.add(occurrence.message)
+        text = hash(occurrence.message)
+        similar.messages.add(text)
         if len(similar.messages) < SIMILAR:
-            return (*group, about.field_path, occurrence.message), occurrence
+            return (*group, about.field_path, text), occurrence
         similar.messages.pop()
         return group, Occurrence(
             about=about,

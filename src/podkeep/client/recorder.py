@@ -77,6 +77,7 @@ class Recorder:
                 if event is not None:
                     await self._limited()
                     await self._record(event)
+                    event.forget_text()
             self.dropped = 0
             self._idle.set()
             self._news.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from podkeep.client.correlation import BURST, REFILL_S, SIMILAR, SIMILAR_S, Correlator, Occurrence, Reference, body
 
 POD = Reference(kind="Pod", namespace="default", name="web", uid="u", field_path="spec.containers{c}")
@@ -59,6 +61,23 @@ def test_too_many_about_one_object_are_left_out() -> None:
     again = correlator.take(happened(at=1000.0 + REFILL_S))
     assert again is not None
     assert again.count == BURST + 6, "those that were left out count"
+
+
+def test_texts_of_events_that_were_written_are_not_kept() -> None:
+    """Who may make pods could have the agent keep a gigabyte of what their probes said."""
+    correlator = Correlator()
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            about = Reference(kind="Pod", namespace="default", name=f"p{number}", uid=f"u{number}")
+            for turn in range(SIMILAR + BURST):
+                event = correlator.take(happened(f"{number} {turn}".ljust(8192), about=about))
+                if event is not None:
+                    event.forget_text()
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 4 << 20
 
 
 def test_a_clock_that_was_set_back_gives_nothing_away() -> None:

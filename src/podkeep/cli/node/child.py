@@ -189,6 +189,11 @@ class Child:
         """Return whether it has said nothing for too long."""
         return self.alive_at is not None and now - self.alive_at > WATCHDOG_S
 
+    def excuse(self, now: float) -> None:
+        """Let its time begin anew, as nobody has listened to it until now."""
+        if self.alive_at is not None:
+            self.alive_at = now
+
     def close(self) -> Reason:
         """Take the rest of its output once it has ended, and return why it did."""
         self.read_output()

@@ -30,6 +30,9 @@ TELL_ANYWAY_S = 30.0
 """After this time the service manager is told that the node serves, also if a daemon cannot start: others do."""
 _LONGEST_WAIT_S = 20.0
 """How long the supervisor waits at once: so often it looks for daemons that hang."""
+_HELD_UP_S = _LONGEST_WAIT_S + 5.0
+"""The supervisor was held up itself if it has not looked for so long: by a terminal or a journal that takes nothing,
+for example. Its daemons may have been, too, as nobody took what they wrote."""
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -105,6 +108,7 @@ class Supervisor:
         self._is_stopping = False
         self._hangups = 0
         self._alive_at = 0.0
+        self._looked_at = time.monotonic()
         self._told_manager = ""
         self._started_at = time.monotonic()
 
@@ -161,15 +165,24 @@ class Supervisor:
             # What an earlier one of these has closed is no longer registered.
             if self._selector.get_map().get(key.fd) is key:
                 key.data()
-        for daemon in self._daemons:
-            if daemon.child is not None and not daemon.hung and daemon.child.hangs(time.monotonic()):
-                log.warning("%s does not answer any more: it is killed", daemon.name)
-                daemon.hung = True
-                daemon.child.send(signal.SIGKILL)
+        self._end_hanging()
         while self._hangups:
             self._hangups -= 1
             self._pass_on_hangup()
         self._tell_alive()
+
+    def _end_hanging(self) -> None:
+        before, self._looked_at = self._looked_at, time.monotonic()
+        held_up = self._looked_at - before > _HELD_UP_S
+        for daemon in self._daemons:
+            if daemon.child is None or daemon.hung:
+                continue
+            if held_up:
+                daemon.child.excuse(self._looked_at)
+            elif daemon.child.hangs(self._looked_at):
+                log.warning("%s does not answer any more: it is killed", daemon.name)
+                daemon.hung = True
+                daemon.child.send(signal.SIGKILL)
 
     def _tell_alive(self) -> None:
         pause, now = service.watchdog_seconds(), time.monotonic()

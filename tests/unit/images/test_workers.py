@@ -18,7 +18,7 @@ from podkeep.images.store.workers import (
     WorkerServer,
 )
 from support.processes import children
-from support.waiting import TIMEOUT_S
+from support.waiting import wait_for
 
 
 async def settled() -> None:
@@ -139,9 +139,7 @@ def test_the_fork_server_ends_once_no_worker_was_there_for_a_while(monkeypatch: 
         with server.in_use():
             await settled()
             assert children(os.getpid()) - before == {process}
-        async with asyncio.timeout(TIMEOUT_S):
-            while children(os.getpid()) != before:
-                await asyncio.sleep(0.01)
+        await asyncio.to_thread(wait_for, lambda: children(os.getpid()) == before, "its end")
         with server.in_use():
             forks.begin()  # again
             assert len(children(os.getpid()) - before) == 1

@@ -223,7 +223,7 @@ async def adopting(
             events=RuntimeEvents(client, node.metrics),
             statuses=Told(),
             report=lambda pod, event: events.put_nowait((pod.metadata.name, event.reason)),
-            admit=lambda pod, others: None,
+            admit=lambda pod, others: judge(pod),
             sources=("api",),
         )
 
@@ -288,5 +288,23 @@ def test_nobody_is_ended_for_a_pod_that_is_to_go(tmp_path: Path) -> None:
                 while await events.get() != ("web", "ResizeStarted"):
                     pass
             await nobody_else_is_ended(events)
+
+    asyncio.run(main())
+
+
+def test_a_pod_for_which_others_end_can_be_deleted_before_they_have(tmp_path: Path) -> None:
+    """They have as long as they asked for, which may be years."""
+
+    async def main() -> None:
+        events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        async with adopting(tmp_path, [sized("victim", "1")], events) as manager, asyncio.timeout(TIMEOUT_S):
+            manager.changed("api", sized("critical", "1"))
+            while await events.get() != ("victim", "Preempting"):
+                pass
+            going = sized("critical", "1", deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=30)
+            manager.changed("api", going)
+            # It is being removed, which this runtime that is away keeps from succeeding.
+            while await events.get() != ("critical", "FailedKillPod"):
+                pass
 
     asyncio.run(main())

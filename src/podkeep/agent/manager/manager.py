@@ -466,7 +466,7 @@ class PodManager:
             answer = await self._refusal(managed.pod) or self._admit(managed.pod, self.active())
         if isinstance(answer, Preempt):
             managed.admitted = True  # so that no other pod gets the room
-            await asyncio.gather(*(self._preempt(pod) for pod in answer.pods))
+            await self._until_there_is_room(managed, answer.pods)
             return True
         if answer is None:
             return True
@@ -475,6 +475,23 @@ class PodManager:
         self._report(managed.pod, rejection.event())
         self._reported(managed, rejected(managed.pod, rejection))
         return False
+
+    async def _until_there_is_room(self, managed: _ManagedPod, others: Sequence[Pod]) -> None:
+        """End pods for a new one, and return when they have ended, or that one is to go: they may take their time."""
+        ends = asyncio.gather(*(self._preempt(pod) for pod in others))
+        try:
+            while not ends.done() and not managed.is_to_go():
+                news: asyncio.Future[object] = asyncio.ensure_future(managed.news.wait())
+                try:
+                    await asyncio.wait((ends, news), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    news.cancel()
+                managed.news.clear()
+            if ends.done():
+                await ends
+        finally:
+            ends.cancel()
+            await asyncio.gather(ends, return_exceptions=True)
 
     async def _refusal(self, pod: Pod) -> Rejection | None:
         """Return why a pod cannot run here whatever there is room for; nothing if that cannot be known now."""

@@ -43,6 +43,7 @@ def test_an_unpack_process_has_nothing_of_those_that_it_is_a_copy_of(
         async def look() -> None:
             pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
             assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
+            wait_for(lambda: len(children() - before) == 2, "both processes")
             worker, unpack = sorted(children() - before)
             wait_for(lambda: _descriptors(unpack) == {0, 1, 2, LOCK, TURN}, lambda: str(_descriptors(unpack)))
             assert CHANNEL in _descriptors(worker)

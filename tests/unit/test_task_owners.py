@@ -27,6 +27,7 @@ ALLOWED = {
         "agent/eviction/shutdown.py",
         "agent/images/puller.py",
         "agent/logs/rotation.py",
+        "agent/manager/manager.py",
         "agent/pod/starter.py",
         "agent/pod/stopping.py",
         "cli/images/progress.py",

@@ -183,7 +183,7 @@ def test_many_pods_together_are_counted_for_a_bounded_share_of_the_time(tmp_path
             took = time.monotonic() - began
             statistics.close()
             await storage.close()
-            # What was counted last has not rested yet, however long a busy machine kept it. Without bounds it would be 0.6.
+            # What was counted last has not rested yet, however long a busy machine kept it. Unbounded it would be 0.6.
             return sum(use.seconds for use in counted[: -len(pods)]) / took
 
     assert run(work()) < 0.3

@@ -97,7 +97,8 @@ def start(channel: socket.socket, program: str, files: Sequence[int]) -> Copy:
     environment = os.memfd_create("environment", os.MFD_CLOEXEC)
     try:
         pairs = [b"%s=%s" % pair for pair in os.environb.items()]
-        _write_all(environment, b"\0".join(pairs))
+        with os.fdopen(environment, "wb", closefd=False) as file:
+            file.write(b"\0".join(pairs))
         control, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
             try:
@@ -108,12 +109,6 @@ def start(channel: socket.socket, program: str, files: Sequence[int]) -> Copy:
         return Copy(control)
     finally:
         os.close(environment)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
 
 
 class ForkServer:

@@ -34,6 +34,16 @@ def children() -> set[int]:
     return found
 
 
+def workers(before: set[int]) -> set[int]:
+    """Return the image workers among the children since then: unpack processes have PID namespaces of their own."""
+    found = set()
+    for pid in children() - before:
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            status = Path(f"/proc/{pid}/status").read_text()
+            found |= {pid} if len(status.partition("NSpid:")[2].partition("\n")[0].split()) == 1 else set()
+    return found
+
+
 def _resources() -> dict[str, object]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),

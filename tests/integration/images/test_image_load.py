@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from conftest import OpenStore, children, layer_directory
+from conftest import OpenStore, children, layer_directory, workers
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound
 from podkeep.images.formats.image import PullProgress
@@ -275,7 +275,7 @@ def test_the_worker_has_bounded_memory(busybox: Layout, open_store: OpenStore) -
 
     def look(_step: object) -> None:
         nonlocal limits
-        for pid in sorted(children() - before)[:1]:
+        for pid in workers(before):
             limits = limits or Path(f"/proc/{pid}/limits").read_text()
 
     asyncio.run(store.load(busybox.path, progress=look))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig, Config
 from podkeep.base.metrics import Metrics
 from podkeep.cri.v1 import api_pb2
+from support.evicted import PodsOfNode
 from unit.cri.cri_endpoint import run, talking
 
 ALWAYS = "1Ei"
@@ -49,28 +50,14 @@ def stats(name: str, *, memory: int, written: int) -> api_pb2.PodSandboxStats:
     return found
 
 
-class World:
+class World(PodsOfNode):
     """The pods of a node whose runtime counts for as long as it is let, and what the node says and does."""
 
     def __init__(self, *names: str) -> None:
-        self.running = [pod(name) for name in names]
-        self.ended: list[str] = []
-        self.said: list[str] = []
+        super().__init__(pod(name) for name in names)
         self.metrics = Metrics()
         self.asked = asyncio.Event()
         self.counted = asyncio.Event()
-
-    def active(self) -> Sequence[Pod]:
-        return self.running
-
-    async def end(self, pod: Pod, ending: Ending) -> None:
-        self.ended.append(pod.metadata.name)
-        self.running.remove(pod)
-
-    async def settled(self, pod: Pod) -> None: ...
-
-    def node(self, kind: str, reason: str, message: str) -> None:
-        self.said.append(message)
 
     def pod(self, pod: Pod, kind: str, reason: str, message: str, annotations: dict[str, str] | None = None) -> None:
         self.said.append(message.partition(".")[0])

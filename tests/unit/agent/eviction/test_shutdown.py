@@ -14,11 +14,10 @@ import pytest
 
 from podkeep.agent.eviction import dbus_messages as dbus
 from podkeep.agent.eviction import shutdown
-from podkeep.agent.eviction.ending import Ending
 from podkeep.agent.eviction.shutdown import GracefulShutdown
-from podkeep.api.pod import Pod
 from podkeep.base.config import AgentConfig
 from podkeep.base.metrics import Metrics
+from support.evicted import PodsOfNode
 from support.pods import pod
 from support.waiting import TIMEOUT_S
 
@@ -106,30 +105,12 @@ class Bus:
             client.close()
 
 
-class Node:
-    """The pods of a node, and what it says."""
+class Node(PodsOfNode):
+    """A node with one pod, and whether its status is to be reported."""
 
     def __init__(self) -> None:
-        self.running = [pod()]
-        self.ended: list[str] = []
-        self.said: list[str] = []
+        super().__init__([pod()])
         self.changed = asyncio.Event()
-
-    def active(self) -> Sequence[Pod]:
-        return self.running
-
-    async def end(self, pod: Pod, ending: Ending) -> None:
-        self.ended.append(pod.metadata.name)
-        self.running.remove(pod)
-
-    async def settled(self, pod: Pod) -> None: ...
-
-    def node(self, kind: str, reason: str, message: str) -> None:
-        self.said.append(message)
-
-    def pod(
-        self, pod: Pod, kind: str, reason: str, message: str, annotations: dict[str, str] | None = None
-    ) -> None: ...
 
 
 @asynccontextmanager

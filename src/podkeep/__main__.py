@@ -1,6 +1,6 @@
 """``podkeep`` and ``python -m podkeep``: the command line."""
 
-from podkeep.base import garbage
+from podkeep.cli.core import garbage
 
 
 def run() -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import click
 
-from podkeep.base import garbage, lockfile
+from podkeep.base import lockfile
 from podkeep.base.errors import AlreadyExists, FailedPrecondition, NotFound, Unavailable
-from podkeep.cli.core import background, supervised
+from podkeep.cli.core import background, garbage, supervised
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 

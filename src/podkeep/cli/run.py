@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TextIO
 import click
 from msgspec import structs
 
-from podkeep.base import garbage
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text.printable import listed, printable
+from podkeep.cli.core import garbage
 from podkeep.cli.core import node_report as report
 from podkeep.cli.core.bundles import bundle
 from podkeep.cli.core.invocation import Invocation, pass_invocation

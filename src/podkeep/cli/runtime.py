@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base import garbage, in_force, lockfile
+from podkeep.base import in_force, lockfile
 from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, PodkeepError
-from podkeep.cli.core import background, connection, supervised
+from podkeep.cli.core import background, connection, garbage, supervised
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 from podkeep.kernel.process import procfs

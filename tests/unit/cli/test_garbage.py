@@ -12,7 +12,7 @@ def run(code: str) -> list[str]:
 
 def test_a_daemon_looks_as_any_program_of_python_does() -> None:
     before, rarely, after = run(
-        "import gc; print(gc.get_threshold()); from podkeep.base import garbage;"
+        "import gc; print(gc.get_threshold()); from podkeep.cli.core import garbage;"
         "garbage.rarely(); print(gc.get_threshold()); garbage.as_usual(); print(gc.get_threshold())"
     )
     assert before == after != rarely
@@ -20,7 +20,7 @@ def test_a_daemon_looks_as_any_program_of_python_does() -> None:
 
 def test_nothing_is_looked_through_at_the_end() -> None:
     code = (
-        "import atexit, gc; from podkeep.base import garbage;"
+        "import atexit, gc; from podkeep.cli.core import garbage;"
         # Called last: these are called in the opposite order.
         "atexit.register(lambda: print(gc.get_freeze_count() > 0)); garbage.rarely(); print(gc.get_freeze_count())"
     )

@@ -9,8 +9,8 @@ import atexit
 import gc
 
 _MANY = 50_000
-"""Objects that nobody has taken off again, after which it looks: as many as the verbs that import most make by that,
-and a few megabytes.
+"""Allocations less deallocations at which the collector runs (gc.set_threshold): the verbs with the most imports stay
+just below it, and it is a few megabytes.
 """
 _USUAL = gc.get_threshold()
 

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from podkeep.base import garbage, lockfile
+from podkeep.base import lockfile
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, InvalidConfiguration, PodkeepError
-from podkeep.cli.core import background
+from podkeep.cli.core import background, garbage
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
 

@@ -190,7 +190,8 @@ async def run_worker(server: WorkerServer, request: Request, handle: Handle, *, 
 
 async def _opened(connection: socket.socket, ending: ExitStack) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_MAX_LINE)
-    ending.callback(lambda: abort(writer.transport))  # holds the writer: one that nobody has closes the connection
+    # The lambda keeps a reference to the writer: a StreamWriter that is collected closes its transport.
+    ending.callback(lambda: abort(writer.transport))
     return reader, writer
 
 

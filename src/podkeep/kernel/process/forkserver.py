@@ -201,9 +201,12 @@ class _Server:
 
     def run(self) -> NoReturn:
         while True:
-            # One at a time: what it does may be the end of what else is ready.
-            for key, _ in self._selector.select()[:1]:
-                key.data()
+            self._serve_one()
+
+    def _serve_one(self) -> None:
+        # One event at a time: what it does may be the end of what else is ready.
+        for key, _ in self._selector.select()[:1]:
+            key.data()
 
     def _listen(self, channel: _Channel) -> None:
         self._selector.register(channel.connection, selectors.EVENT_READ, lambda: self._asked(channel))
@@ -229,8 +232,7 @@ class _Server:
     def _end(self) -> NoReturn:
         self._close(self._main)
         while self._running:
-            for key, _ in self._selector.select()[:1]:
-                key.data()
+            self._serve_one()
         os._exit(0)
 
     def _close(self, channel: _Channel) -> None:

@@ -168,6 +168,38 @@ def test_a_child_for_which_memory_runs_out_ends_its_container(service: Service) 
     assert service.left() == before
 
 
+HELD_UP = """
+podkeep run /root/pod.json >/root/out 2>&1 &
+run=$!
+until [ -e /root/go/waits ]; do :; done
+monitor=$(pgrep conmon)
+scope=$(find /sys/fs/cgroup -type d -name 'podkeep-*.scope')
+kill -STOP $monitor
+: >/root/go/now
+while [ -e $scope ]; do :; done
+kill -CONT $monitor
+wait $run
+code=$?
+cat /root/out
+rm -rf /root/go /root/out
+exit $code
+"""
+
+
+@pytest.mark.parametrize("service", ["systemd"], indirect=True)
+def test_memory_that_ran_out_is_told_when_systemd_has_removed_its_count(service: Service) -> None:
+    """conmon, which is held up, and then the runtime find no scope any more."""
+    before = service.left()
+    script = "echo > /go/waits; until [ -e /go/now ]; do :; done; dd if=/dev/zero of=/dev/null bs=256M"
+    go = {"name": "go", "hostPath": {"path": "/root/go", "type": "DirectoryOrCreate"}}
+    mounts = [{"name": "go", "mountPath": "/go"}]
+    service.machine.write("/root/pod.json", manifest(script, volumes=[go], mounts=mounts))
+    done = service.machine.run(HELD_UP, timeout=TIMEOUT_S)
+    last = "podkeep: container c ended with exit status 137: OOMKilled"
+    assert (done.returncode, done.stdout.splitlines()[-1:]) == (137, [last]), done.stdout
+    assert service.left() == before
+
+
 @pytest.mark.parametrize("service", ["cgroupfs"], indirect=True)
 def test_a_pod_in_a_user_namespace(service: Service) -> None:
     before = service.left()

@@ -23,7 +23,7 @@ def test_no_container_ends_before_it_starts(noted: int, expected: int, tmp_path:
     file.parent.mkdir(parents=True)
     file.write_text("0")
     os.utime(file, ns=(noted, noted))
-    assert ended_status(ended, layout, lambda: 0).finished_at == expected
+    assert ended_status(ended, layout, 0).finished_at == expected
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_an_end_for_want_of_memory(code: int, is_noted: bool, counted: int, reas
     layout.exit_file(ended.id).write_text(str(code))
     if is_noted:
         (layout.bundle(ended.id) / "oom").touch()
-    assert ended_status(ended, layout, lambda: counted).reason == reason
+    assert ended_status(ended, layout, counted).reason == reason
 
 
 def test_an_end_that_conmon_did_not_note_has_no_known_code(tmp_path: Path) -> None:
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
-    ended = ended_status(container(), layout, lambda: 1)
+    ended = ended_status(container(), layout, 1)
     assert (ended.exit_code, ended.reason) == (255, "ContainerStatusUnknown")
     assert ended.message == "its conmon ended without noting the exit code"

@@ -123,13 +123,15 @@ def open_reader(layout: CgroupLayout) -> StatsReader:
     return _V2(layout) if layout.version == 2 else _V1(layout)
 
 
-def oom_kills(cgroups: Cgroups, path: str) -> int:
-    """Return how many processes of a cgroup the kernel has killed because memory ran out, 0 if the cgroup is gone.
+def oom_kills(cgroups: Cgroups, path: str) -> int | None:
+    """Return how many processes of a cgroup the kernel has killed because memory ran out, None if the cgroup is gone.
+
+    Version 2 counts those of cgroups below it too, also of such as are gone, version 1 does not.
 
     :raises KernelCallError: if the kernel refuses to say.
     """
     text = cgroups.read(path, _OOM_FILES[cgroups.version])
-    return 0 if text is None else Table(text.encode()).get(b"oom_kill")
+    return None if text is None else Table(text.encode()).get(b"oom_kill")
 
 
 class _Gone(Exception):

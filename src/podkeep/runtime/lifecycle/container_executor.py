@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -31,7 +31,7 @@ from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import ContainerID
 from podkeep.base.undo import UndoStack
 from podkeep.images.formats.image import ImageRunConfig
-from podkeep.kernel.cgroup import cgroup_dynmods, cgroup_stats
+from podkeep.kernel.cgroup import cgroup_dynmods
 from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat, removal
 from podkeep.kernel.mount import mounts, overlay
@@ -49,7 +49,9 @@ from podkeep.runtime.cgroup_driver import slices
 from podkeep.runtime.class_resources import qos
 from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target
+from podkeep.runtime.lifecycle import oom_kills
 from podkeep.runtime.lifecycle.container_plan import ContainerPlan, ContainerRequest, resolve
+from podkeep.runtime.lifecycle.oom_kills import OomKills
 from podkeep.runtime.lifecycle.strays import kill_strays
 from podkeep.runtime.model.layout import Layout, container_cgroup
 from podkeep.runtime.model.records import Container, NamespaceMode, ProfileKind, Sandbox, Seccomp
@@ -181,21 +183,18 @@ class ContainerExecutor:
                 ) from error
             raise
 
-    def oom_kills(self, container: Container, sandbox: Sandbox | None) -> int:
-        """Return how many processes of a container's cgroup the kernel has killed because memory ran out.
+    def oom_kills(self, container: Container, sandbox: Sandbox, living: Iterable[ContainerID]) -> OomKills:
+        """Return how many processes of a container that ended the kernel has killed because memory ran out.
 
         What cannot be read is 0: that a container has ended is noted in any case.
 
-        :param sandbox: its pod, if there is a record of it.
+        :param living: the other containers of its sandbox that have not ended.
         """
-        if sandbox is None:
-            return 0
         try:
-            cgroup = container_cgroup(sandbox.config.cgroup_parent, sandbox.id, container.id)
-            return cgroup_stats.oom_kills(self.cgroups, cgroup)
+            return oom_kills.at_end(self.cgroups, sandbox, container.id, living)
         except PodkeepError as error:
             log.warning("the reason why container %s ended cannot be read: %s", container.id, error)
-            return 0
+            return OomKills(own=0, ended=sandbox.status.oom_kills)
 
     def release_classes(self, container: Container, sandbox: Sandbox) -> None:
         """Take a container that ended out of its classes; safe to repeat.

@@ -12,7 +12,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -530,8 +529,7 @@ class Containers:
         if container_id in self._starting:
             self._ended_early.add(container_id)
             return
-        sandbox = self._state.find_sandbox(container.sandbox_id)
-        status = ended_status(container, self._layout, partial(self._executor.oom_kills, container, sandbox))
+        status = ended_status(container, self._layout, note_oom_kills(self._state, self._executor, container))
         if (message := self._failed_starts.get(container_id)) is not None:
             status = msgspec.structs.replace(
                 status, reason="StartError", message=message, exit_code=START_ERROR_EXIT_CODE
@@ -574,16 +572,32 @@ def without_classes(status: ContainerStatus) -> ContainerStatus:
     return msgspec.structs.replace(status, class_resources={}, class_change={})
 
 
+def note_oom_kills(state: State, executor: ContainerExecutor, container: Container) -> int:
+    """Return how many processes of a container that ended were killed because memory ran out.
+
+    What is in its sandbox's record is brought up to date, so it is called once for each end.
+    """
+    sandbox = state.find_sandbox(container.sandbox_id)
+    if sandbox is None:
+        return 0
+    others = (item for item in state.containers(sandbox.id) if item.id != container.id and item.status.state.lives)
+    kills = executor.oom_kills(container, sandbox, [item.id for item in others])
+    if kills.ended != sandbox.status.oom_kills:
+        status = msgspec.structs.replace(sandbox.status, oom_kills=kills.ended)
+        state.set_sandbox(sandbox.id, status, ending=True)
+    return kills.own
+
+
 def ended_status(
     container: Container,
     layout: Layout,
-    oom_kills: Callable[[], int],
+    oom_kills: int,
     *,
     why_unknown: str = "its conmon ended without noting the exit code",
 ) -> ContainerStatus:
     """Return the status of a container whose processes are gone: the exit code conmon noted, or ContainerStatusUnknown.
 
-    :param oom_kills: returns what the container's cgroup has counted, 0 if it is gone.
+    :param oom_kills: how many of its processes were killed because memory ran out.
     """
     noted = exit_code_of(layout.exit_file(container.id))
     if noted is None:
@@ -601,7 +615,7 @@ def ended_status(
     reason = "Completed" if code == 0 else "Error"
     # conmon notes each time that memory ran out in the cgroup, unless it is told of the end before it is told of that.
     # What survived it and then succeeded was not killed.
-    if code != 0 and ((layout.bundle(container.id) / "oom").exists() or oom_kills()):
+    if code != 0 and ((layout.bundle(container.id) / "oom").exists() or oom_kills):
         reason = "OOMKilled"
     return msgspec.structs.replace(
         container.status, state=ContainerState.EXITED, finished_at=finished, exit_code=code, reason=reason

@@ -34,7 +34,7 @@ from podkeep.runtime.class_resources.registry import ClassResources
 from podkeep.runtime.class_resources.targets import container_target, sandbox_target
 from podkeep.runtime.lifecycle import orphans, updates
 from podkeep.runtime.lifecycle.container_executor import ContainerExecutor
-from podkeep.runtime.lifecycle.containers import ended_status, without_classes
+from podkeep.runtime.lifecycle.containers import ended_status, note_oom_kills, without_classes
 from podkeep.runtime.lifecycle.handlers import HandlerTable
 from podkeep.runtime.lifecycle.sandbox_executor import SandboxExecutor
 from podkeep.runtime.lifecycle.sandboxes import ended_sandbox
@@ -109,15 +109,13 @@ class Recovery(FrozenStruct, kw_only=True):
     def _forget_processes(self) -> None:
         """Drop what named processes and cgroups of the last boot: the numbers are others' now, the cgroups may be."""
         for sandbox in self.state.sandboxes():
-            status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=())
+            status = msgspec.structs.replace(sandbox.status, infra=None, made_cgroups=(), oom_kills=0)
             self.state.set_sandbox(sandbox.id, status, ending=True)
         for container in self.state.containers():
             ended = container.status
             if ended.state.lives:
                 # Its cgroup was of the last boot, too.
-                ended = ended_status(
-                    container, self.layout, lambda: 0, why_unknown="the machine was rebooted before it ended"
-                )
+                ended = ended_status(container, self.layout, 0, why_unknown="the machine was rebooted before it ended")
             ended = msgspec.structs.replace(ended, process=None, monitor=None)
             self.state.set_container(container.id, ended, ending=True)
 
@@ -197,8 +195,7 @@ class Recovery(FrozenStruct, kw_only=True):
         orphans.remove_orphan(path, remove=self.leftovers.put_aside)
 
     def _note_end(self, container: Container) -> None:
-        sandbox = self.state.find_sandbox(container.sandbox_id)
-        status = ended_status(container, self.layout, partial(self.containers.oom_kills, container, sandbox))
+        status = ended_status(container, self.layout, note_oom_kills(self.state, self.containers, container))
         container = self.state.set_container(container.id, status, ending=True)
         if container.config.namespaces.pid is not NamespaceMode.CONTAINER:
             # Its first process was no init: the others did not end with it.

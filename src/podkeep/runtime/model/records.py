@@ -210,6 +210,8 @@ class SandboxStatus(Record, frozen=True, kw_only=True, omit_defaults=True):
     """Types to the classes in force, which have configured names; none after the end."""
     class_change: dict[str, str] = {}
     """While classes are being changed: those that it goes to; what a start finds here is taken back."""
+    oom_kills: int = 0
+    """How many processes of its containers that ended were killed because memory ran out (lifecycle/oom_kills.py)."""
 
     @property
     def held_classes(self) -> dict[str, str]:

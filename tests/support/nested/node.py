@@ -27,7 +27,7 @@ REPORT = "/run/podkeep-node/node.json"
 SOCKET = "/run/podkeep-api.sock"
 PODS = "/var/lib/podkeep/agent/pods"
 CGROUP_PARENT = "/podkeep"
-KEPT = ("*/api/*", "*/services.json", "*/images/images.db*", "*/images/parents/*")
+KEPT = ("*/api/*", "*/services.json", "*/images/images.db*", "*/images/parents/*", "*/graceful_node_shutdown_state")
 """What the node keeps without pods, and what belongs to images that were used."""
 FILES = " ".join(
     ["find /var/lib/podkeep /var/log/podkeep -mindepth 1 -maxdepth 4", *(f"! -path '{path}'" for path in KEPT)]

@@ -166,6 +166,7 @@ def test_the_gate_of_the_agent(tmp_path: Path, cgroup: str, spec: dict[str, bool
     assert (tmp_path / "kubelet").exists() == (failure.message != is_off)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["initContainers", "containers"])
 @pytest.mark.parametrize(("count", "rejected"), [(1022, False), (1023, True)])
 def test_more_mounts_than_the_runtime_takes(tmp_path: Path, cgroup: str, kind: str, count: int, rejected: bool) -> None:
@@ -424,6 +425,7 @@ def test_an_orphan_is_removed_alone_whatever_the_runtime_lists_beside_it(tmp_pat
     assert (sorted(there), stopped) == (["s1", "s3"], [])
 
 
+@pytest.mark.slow
 def test_a_step_that_failed_is_not_tried_again_before_its_pause_is_over(tmp_path: Path, cgroup: str) -> None:
     looks: list[float] = []
     attempts: list[str] = []

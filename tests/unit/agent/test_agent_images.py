@@ -379,6 +379,7 @@ def test_a_pull_secret_that_is_missing_is_an_event_and_no_more() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "hosts",
     [
@@ -401,6 +402,7 @@ def test_pull_secrets_take_no_time_without_an_end(hosts: list[str]) -> None:
     assert "secrets (large)" in missing.message
 
 
+@pytest.mark.slow
 def test_pull_secrets_are_bounded_all_together() -> None:
     names = [f"s{number}" for number in range(8)]
     documents = []

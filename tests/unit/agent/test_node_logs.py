@@ -66,6 +66,7 @@ def test_the_loop_goes_on_after_an_unexpected_failure(
     assert "looking at logs failed unexpectedly; it is tried again" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["container", "pod"])
 def test_a_link_on_the_way_to_a_log_is_told_once_and_others_are_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, what: str

@@ -173,6 +173,7 @@ def test_a_user_that_the_api_does_not_know_is_none(number: int, tmp_path: Path) 
     assert [view.user for view in seen.containers["main"]] == [None, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("told", "seen"),
     [

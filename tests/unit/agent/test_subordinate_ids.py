@@ -64,6 +64,7 @@ def test_comments_empty_ranges_and_the_kubelets_own_are_nobody_elses() -> None:
     assert [(item.user, item.first, item.count) for item in parse(text, "f")] == [("1000", 7, 8), ("root", 9, 10)]
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 def test_any_text_has_ranges_or_none(text: str) -> None:
     assert all(item.count > 0 and item.first >= 0 for item in parse(text, "f"))

@@ -117,6 +117,7 @@ def test_no_log_line_has_a_secret_or_is_lost_to_one_that_is_no_text(style: str) 
         assert [json.loads(line)["level"] for line in written.splitlines()] == ["debug", "error"]
 
 
+@pytest.mark.slow
 def test_what_is_remembered_of_a_registrys_redirects_is_a_small_part_of_a_pull() -> None:
     """Signatures have no character in common, and there may be any number of pulls at a time."""
     known = redaction._Known()

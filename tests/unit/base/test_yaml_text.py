@@ -35,6 +35,7 @@ def read(text: str) -> Any:
     return document.value
 
 
+@pytest.mark.slow
 @given(_VALUES)
 def test_what_is_written_is_read_back(value: Any) -> None:
     text = to_yaml({"value": value})

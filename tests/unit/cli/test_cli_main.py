@@ -109,6 +109,7 @@ def test_error_is_one_line_and_a_hint_without_traceback(tmp_path: Path) -> None:
     assert done.stderr == f"podkeep: {tmp_path}/absent.toml: no such configuration file\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "verb"),
     [

@@ -87,6 +87,7 @@ def test_one_message_is_written_however_long_and_one_that_is_left_out_is_one(mon
         assert b"".join(came).decode().splitlines() == said
 
 
+@pytest.mark.slow
 def test_an_end_that_is_hurried_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     with standard_error(monkeypatch) as pipe:
         with unhindered.standard_error() as errors:
@@ -97,6 +98,7 @@ def test_an_end_that_is_hurried_waits_for_no_reader(monkeypatch: pytest.MonkeyPa
             left -= len(os.read(pipe, left))
 
 
+@pytest.mark.slow
 def test_an_end_by_ctrl_c_waits_for_no_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also one that comes before or after the verb looks at signals itself."""
     with standard_error(monkeypatch) as pipe:

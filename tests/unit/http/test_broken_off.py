@@ -58,6 +58,7 @@ async def nothing(_: Request) -> Response:
     return Response()
 
 
+@pytest.mark.slow
 def test_clients_that_leave_in_their_handshake(tmp_path: Path) -> None:
     certificate, key = tmp_path / "certificate", tmp_path / "key"
     ensure(certificate, key, "test", ["test"], ["127.0.0.1"])

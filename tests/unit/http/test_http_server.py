@@ -1372,6 +1372,7 @@ def client_with(server: tuple[str, str], pair: tuple[str, str]) -> ssl.SSLContex
     return context
 
 
+@pytest.mark.slow
 def test_who_has_a_certificate_is_known_for_as_long_as_it_is_valid(run: Any, tmp_path: Path) -> None:
     """TLS looks at it when a connection begins, and for a session that is taken up again not even then."""
     server, known = certificate(tmp_path, "server"), short_lived(tmp_path, "known", 5)

@@ -90,6 +90,7 @@ def test_a_frame_that_asks_for_much_memory_is_refused() -> None:
         plain("zstd", frame.compress(PLAIN) + frame.flush())
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(st.binary(max_size=400_000), st.booleans(), st.booleans()), max_size=3), st.data())
 def test_ends_of_frames_are_found_in_any_frames(frames: list[tuple[bytes, bool, bool]], data: st.DataObject) -> None:

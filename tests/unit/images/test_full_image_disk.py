@@ -51,6 +51,7 @@ def test_a_disk_that_runs_full_is_as_empty_as_before_and_takes_the_next_image(tm
     store.close()
 
 
+@pytest.mark.slow
 def test_a_disk_that_runs_full_with_directories_is_told_as_that(tmp_path: Path, disk: Path) -> None:
     """What is noted of directories is written at the end."""
     subprocess.run(["mount", "-o", "remount,size=700k", disk], check=True)

@@ -50,6 +50,7 @@ def test_images_are_removed_from_a_disk_without_inodes(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_full_disk_keeps_no_newer_podkeep_from_starting(tmp_path: Path) -> None:
     """What it makes of older records takes no more of the disk than was put aside for removals."""
     done = on_a_small_disk(tmp_path, "upgrade", size="24m")

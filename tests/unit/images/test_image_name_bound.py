@@ -76,6 +76,7 @@ def test_the_newest_manifests_are_kept_when_names_were_taken_away(database: Imag
     database.close()
 
 
+@pytest.mark.slow
 def test_manifests_of_megabytes_are_fewer(database: ImageDatabase) -> None:
     large = b" " * (MAX_DOCUMENT_BYTES // 4)
     for number in range(1, 10):
@@ -103,6 +104,7 @@ def _layout(path: Path, names: list[str]) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_names_that_containers_asked_for_and_pinned_ones_stay(tmp_path: Path) -> None:
     store = ImageStore.open(
         tmp_path / "images",

@@ -132,6 +132,7 @@ def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> No
     assert found == {"pod": [20, 20], "root": [2, 2], "may be stopped": False}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [1000, 65536])
 def test_nobody_that_a_pod_can_run_as_owns_a_user_namespace(helper: NamespaceHelper, first: int) -> None:
     """Its owner has all capabilities in it: it is neither root nor one of the pod's users (user_namespaces(7))."""

@@ -114,6 +114,7 @@ print(sum(procfs.find_by_arguments("mark") != [me] for _ in range(1000)))
 """Says how often it does not find a process that executes a program again and again; with few other processes."""
 
 
+@pytest.mark.slow
 def test_a_process_is_found_also_while_it_executes_another_program() -> None:
     """For a moment it has no arguments yet."""
     alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]

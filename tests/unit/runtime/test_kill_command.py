@@ -12,6 +12,7 @@ import podkeep
 PROGRAM = Path(__file__).with_name("programs") / "kill_command.py"
 
 
+@pytest.mark.slow
 def test_a_session_whose_number_has_passed_to_another_is_left_alone() -> None:
     """Pods use up IDs of processes: that of a command that was killed may belong to anybody a moment later."""
     command = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, PROGRAM]

@@ -62,6 +62,7 @@ STARTING = 'read _; setsid nsenter --pid="$1" sleep 1000; :'
 """A stand-in for an OCI runtime: told to go on it starts a program in a process namespace, and waits for it."""
 
 
+@pytest.mark.slow
 def test_a_command_is_waited_for_until_its_program_is_there() -> None:
     with subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", "cat"], stdin=-1, stdout=-1) as made:
         assert made.stdin is not None

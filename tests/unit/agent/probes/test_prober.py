@@ -253,6 +253,7 @@ def test_a_hanging_probe_delays_no_other() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_probe_that_fails_unexpectedly_is_run_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

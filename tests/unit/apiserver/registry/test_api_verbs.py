@@ -773,6 +773,7 @@ def test_an_object_gets_no_more_values_by_patches_than_it_may_be_created_with(tm
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_what_older_rules_let_in_may_stay_and_become_less(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         await registry.create(at(CONFIG_MAPS), config_map(), ME)

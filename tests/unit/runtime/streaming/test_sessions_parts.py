@@ -189,6 +189,7 @@ def _resizers() -> int:
     return found
 
 
+@pytest.mark.slow
 def test_terminals_of_one_pod_are_told_their_sizes_one_after_the_other(tmp_path: Path) -> None:
     """Each size takes a process: clients that send them without an end took all processors."""
     terminals, resizes = 6, 8

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import podkeep
 
 PROGRAM = Path(__file__).with_name("programs") / "kill_command.py"

@@ -16,13 +16,23 @@ from podkeep.base.errors import PodkeepError, Unavailable
 from support.descriptors import open_descriptors
 
 ANNOUNCE = Path(__file__).with_name("programs") / "announce_shutdown.py"
+FORGE = Path(__file__).with_name("programs") / "forge_shutdown.py"
 CONFIG = """<!DOCTYPE busconfig PUBLIC "-//freedesktop//DTD D-Bus Bus Configuration 1.0//EN"
  "http://www.freedesktop.org/standards/dbus/1.0/busconfig.dtd">
 <busconfig><type>custom</type><listen>unix:path={path}</listen>
 <policy context="default">
-<allow send_destination="*" eavesdrop="true"/><allow eavesdrop="true"/><allow own="*"/>
+<allow user="*"/><deny own="*"/><deny send_type="method_call"/>
+<allow send_type="signal"/>
+<allow send_requested_reply="true" send_type="method_return"/><allow send_requested_reply="true" send_type="error"/>
+<allow receive_type="method_call"/><allow receive_type="method_return"/>
+<allow receive_type="error"/><allow receive_type="signal"/>
+<allow send_destination="org.freedesktop.DBus"/>
 </policy>
+<policy user="root"><allow own="org.freedesktop.login1"/><allow send_destination="org.freedesktop.login1"/></policy>
 </busconfig>"""
+"""Who may do what as on the system bus (/usr/share/dbus-1/system.conf)."""
+AGENT = ":1.0"
+"""The name of the first connection to a bus."""
 
 
 @pytest.fixture
@@ -86,6 +96,28 @@ def test_a_shutdown_that_begins_and_is_called_off(bus: Path) -> None:
             return found[:2]
 
     assert asyncio.run(follow()) == [True, False]
+
+
+@pytest.mark.parametrize("how", ["signal", "descriptors", "big-endian", "long", "unknown-field"])
+def test_a_user_of_the_machine_does_not_end_its_pods(how: str, bus: Path) -> None:
+    """Everybody may send a signal to a single client of the system bus, and no match keeps it away from there."""
+    address = f"unix:path={bus}"
+    bus.chmod(0o666)
+    bus.parent.chmod(0o755)
+
+    async def follow() -> None:
+        async with Logind(bus) as logind:
+            with pytest.raises(Unavailable, match="refuses Get"):
+                await logind.follow()
+            before = open_descriptors()
+            for program, arguments in ((FORGE, (AGENT, how)), (ANNOUNCE, ())):
+                process = await asyncio.create_subprocess_exec(sys.executable, program, address, *arguments)
+                assert await process.wait() == 0
+            told = logind.shutdowns()
+            assert [await anext(told), await anext(told)] == [True, False]
+            assert len(open_descriptors()) == len(before)
+
+    asyncio.run(follow())
 
 
 def test_what_is_no_bus(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Messages of D-Bus, as few kinds of them as asking systemd takes. Pure.
 
-Format: D-Bus Specification, "Marshaling (Wire Format)" and "Message Protocol"; little-endian throughout.
+Format: D-Bus Specification, "Marshaling (Wire Format)" and "Message Protocol". Calls are little-endian; what comes has
+the order of bytes that its sender chose.
 """
 
 from __future__ import annotations
@@ -11,19 +12,28 @@ from podkeep.base.errors import Internal
 from podkeep.base.frozen import FrozenStruct
 
 CALL, RETURN, ERROR, SIGNAL = 1, 2, 3, 4
-MAX_BYTES = 1 << 20
-"""Of a message; those of logind have a few hundred."""
+HEAD_BYTES = 16
+"""Of a message, from which on its length is known."""
+_MAX_BYTES = 1 << 27
+"""Of a message (D-Bus Specification, "Message Format")."""
 _FIXED = struct.Struct("<cBBBIII")
+_ORDERS = {b"l": "<", b"B": ">"}
 _PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY, _DESTINATION, _SENDER, _SIGNATURE, _FDS = range(1, 10)
 _TYPES = {_PATH: "o", _INTERFACE: "s", _MEMBER: "s", _ERROR_NAME: "s", _REPLY: "u", _DESTINATION: "s", _SENDER: "s"}
 _TYPES |= {_SIGNATURE: "g", _FDS: "u"}
+_READ = frozenset(_TYPES.values())
 
 
 class Message(FrozenStruct, kw_only=True):
-    """A message; ``reply_to`` is the serial that it answers, ``fds`` how many descriptors come with it."""
+    """A message; ``reply_to`` is the serial that it answers, ``fds`` how many descriptors come with it.
+
+    ``sender`` is written by the bus, ``order`` is that of the bytes of numbers, as ``struct`` has it.
+    """
 
     type: int
     serial: int
+    order: str
+    sender: str = ""
     interface: str = ""
     member: str = ""
     error: str = ""
@@ -61,18 +71,16 @@ def call(serial: int, destination: str, path: str, interface: str, member: str, 
     return bytes(head + body)
 
 
-def size(data: bytes) -> int | None:
-    """Return how long the message is that ``data`` begins with; ``None`` if that is not known yet.
+def size(head: bytes) -> int:
+    """Return how long the message is whose first :data:`HEAD_BYTES` bytes are ``head``.
 
-    :raises Internal: if it is not one, or too long.
+    :raises Internal: if it is not one.
     """
-    if len(data) < _FIXED.size:
-        return None
-    order, _, _, version, body, _, fields = _FIXED.unpack_from(data)
+    _, _, _, version, body, _, fields = struct.unpack(f"{_order(head)}cBBBIII", head)
     # The head is padded to eight bytes before the body begins, and that is not counted in its length.
-    whole = -(-(_FIXED.size + fields) // 8) * 8 + body
-    if order != b"l" or version != 1 or whole > MAX_BYTES:
-        raise Internal("the bus sent what is no message of D-Bus")
+    whole = -(-(HEAD_BYTES + fields) // 8) * 8 + body
+    if version != 1 or whole > _MAX_BYTES:
+        raise _no_message()
     return int(whole)
 
 
@@ -95,24 +103,58 @@ def number(message: Message) -> int:
     """
     try:
         if message.signature in ("b", "u", "h"):
-            return int(struct.unpack_from("<I", message.body)[0])
+            return int(struct.unpack_from(f"{message.order}I", message.body)[0])
         if message.signature == "v" and message.body[:3] == b"\x01t\0":
-            return int(struct.unpack_from("<Q", message.body, 8)[0])
+            return int(struct.unpack_from(f"{message.order}Q", message.body, 8)[0])
         if message.signature == "v" and message.body[:3] == b"\x01b\0":
-            return int(struct.unpack_from("<I", message.body, 4)[0])
+            return int(struct.unpack_from(f"{message.order}I", message.body, 4)[0])
     except struct.error as error:
         raise Internal(f"the bus sent a malformed message: {error}") from error
     raise Internal(f"the bus sent {message.signature!r} where a number was expected")
 
 
+def texts(message: Message) -> list[str]:
+    """Return the texts that a message's body is.
+
+    :raises Internal: if it is something else.
+    """
+    if set(message.signature) != {"s"}:
+        raise Internal(f"the bus sent {message.signature!r} where texts were expected")
+    found: list[str] = []
+    position = 0
+    try:
+        for _ in message.signature:
+            position = -(-position // 4) * 4
+            (count,) = struct.unpack_from(f"{message.order}I", message.body, position)
+            found.append(message.body[position + 4 : position + 4 + count].decode())
+            position += count + 5
+    except (struct.error, UnicodeDecodeError) as error:
+        raise Internal(f"the bus sent a malformed message: {error}") from error
+    return found
+
+
+def _order(head: bytes) -> str:
+    try:
+        return _ORDERS[head[:1]]
+    except KeyError:
+        raise _no_message() from None
+
+
+def _no_message() -> Internal:
+    return Internal("the bus sent what is no message of D-Bus")
+
+
 def _parse(data: bytes) -> Message:
-    _, kind, _, _, length, serial, fields = _FIXED.unpack_from(data)
+    order = _order(data)
+    _, kind, _, _, length, serial, fields = struct.unpack_from(f"{order}cBBBIII", data)
     found: dict[int, str | int] = {}
-    position, end = _FIXED.size, _FIXED.size + fields
+    position, end = HEAD_BYTES, HEAD_BYTES + fields
     while position < end:
         # Fields are structs, which begin at a multiple of eight.
         position = -(-position // 8) * 8
-        code, sign = data[position], chr(data[position + 2])
+        code, length_of_sign, sign = data[position], data[position + 1], chr(data[position + 2])
+        if code not in _TYPES and (length_of_sign != 1 or sign not in _READ):
+            break  # a bus may pass on a field of any type that nobody knows; those after it are not looked for
         position += 4
         if sign != _TYPES.get(code, sign):
             raise Internal(f"the bus sent a malformed message: field {code} has type {sign!r}")
@@ -121,15 +163,17 @@ def _parse(data: bytes) -> Message:
             found[code] = data[position + 1 : position + 1 + count].decode()
             position += count + 2
         elif sign == "u":
-            (found[code],) = struct.unpack_from("<I", data, position)
+            (found[code],) = struct.unpack_from(f"{order}I", data, position)
             position += 4
         else:
-            (count,) = struct.unpack_from("<I", data, position)
+            (count,) = struct.unpack_from(f"{order}I", data, position)
             found[code] = data[position + 4 : position + 4 + count].decode()
             position += count + 5
     return Message(
         type=kind,
         serial=serial,
+        order=order,
+        sender=str(found.get(_SENDER, "")),
         interface=str(found.get(_INTERFACE, "")),
         member=str(found.get(_MEMBER, "")),
         error=str(found.get(_ERROR_NAME, "")),

@@ -2,6 +2,10 @@
 
 Source: org.freedesktop.login1(5), "Inhibitor Locks" (systemd.io/INHIBITOR_LOCKS). A lock is a descriptor; the machine
 shuts down once it is closed, or its delay is over.
+
+Every user of the machine may send a signal to a single client of the bus, with any content and with descriptors, and
+no match keeps it away from there. So a signal counts if it is of who has logind's name now, and descriptors that come
+with anything else are closed.
 """
 
 from __future__ import annotations
@@ -25,10 +29,16 @@ from podkeep.kernel.cgroup import systemd
 DROP_IN = Path("/etc/systemd/logind.conf.d/99-podkeep.conf")
 _TIMEOUT_S = 10.0
 _MAX_LINE = 4096
+_MAX_MESSAGE = 1 << 20
+"""Bytes of a message that is read; those of logind have a few hundred."""
+_MAX_DESCRIPTORS = 253
+"""In one message to a socket (unix(7), SCM_RIGHTS)."""
+_PIECE = 1 << 16
 _BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
 _LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
 _SYSTEMD = ("org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")
 _SIGNAL = "PrepareForShutdown"
+_OWNER = "NameOwnerChanged"
 
 
 class Logind:
@@ -41,9 +51,12 @@ class Logind:
         self._bus = bus
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._data = bytearray()
-        self._fds: deque[int] = deque()
+        self._fds: list[int] = []
+        """Descriptors that came with the last message; they are closed before the next one is read."""
         self._signals: deque[Message] = deque()
         self._serial = 0
+        self._logind = ""
+        """Who has logind's name."""
         self._lock: int | None = None
 
     async def __aenter__(self) -> Logind:
@@ -67,8 +80,7 @@ class Logind:
     def close(self) -> None:
         """Let the machine shut down, and end the connection."""
         self.release()
-        while self._fds:
-            os.close(self._fds.popleft())
+        self._forget_descriptors()
         self._socket.close()
 
     async def require_delay(self, seconds: float) -> None:
@@ -98,11 +110,11 @@ class Logind:
         :raises PodkeepError: if logind refuses.
         """
         why = "Pods have to end before the machine shuts down"
-        answer = await self._call(_LOGIND, "Inhibit", "shutdown", "podkeep", why, "delay")
-        if not answer.fds or not self._fds:
+        await self._call(_LOGIND, "Inhibit", "shutdown", "podkeep", why, "delay")
+        if not self._fds:
             raise Internal("logind gave no lock")
         # The new lock is taken before the old one is let go, so that there is no moment in which a shutdown goes on.
-        lock = self._fds.popleft()
+        lock = self._fds.pop(0)
         self.release()
         self._lock = lock
 
@@ -114,9 +126,14 @@ class Logind:
 
     async def follow(self) -> bool:
         """Have shutdowns told from now on; return whether one goes on already."""
-        rule = f"type='signal',sender='{_LOGIND[0]}',interface='{_LOGIND[2]}',member='{_SIGNAL}'"
-        await self._call(_BUS, "AddMatch", rule)
-        return bool(await self._property("PreparingForShutdown"))
+        for rule in (
+            f"type='signal',sender='{_BUS[0]}',interface='{_BUS[2]}',member='{_OWNER}',arg0='{_LOGIND[0]}'",
+            f"type='signal',sender='{_LOGIND[0]}',interface='{_LOGIND[2]}',member='{_SIGNAL}'",
+        ):
+            await self._call(_BUS, "AddMatch", rule)
+        answer = await self._get("PreparingForShutdown")
+        self._logind = answer.sender  # if it is another one by now, that is told after its answer
+        return bool(dbus.number(answer))
 
     async def shutdowns(self) -> AsyncIterator[bool]:
         """Yield whenever a shutdown begins (True), or is called off (False), since :meth:`follow`.
@@ -127,13 +144,15 @@ class Logind:
             while self._signals:
                 yield bool(dbus.number(self._signals.popleft()))
             self._take(await self._message())
+            # Messages may come as fast as they are read.
+            await asyncio.sleep(0)
 
     async def _delay(self) -> float:
-        return await self._property("InhibitDelayMaxUSec") / 1e6
+        return dbus.number(await self._get("InhibitDelayMaxUSec")) / 1e6
 
-    async def _property(self, name: str) -> int:
+    async def _get(self, name: str) -> Message:
         properties = (*_LOGIND[:2], "org.freedesktop.DBus.Properties")
-        return dbus.number(await self._call(properties, "Get", _LOGIND[2], name))
+        return await self._call(properties, "Get", _LOGIND[2], name)
 
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
@@ -157,9 +176,9 @@ class Logind:
 
     async def _line(self) -> bytes:
         while (end := self._data.find(b"\r\n")) < 0:
-            await self._receive()
             if len(self._data) > _MAX_LINE:
                 raise Unavailable("the system bus does not speak D-Bus")
+            self._data += await self._receive(_MAX_LINE)
         line = bytes(self._data[:end])
         del self._data[: end + 2]
         return line
@@ -172,45 +191,67 @@ class Logind:
             await asyncio.get_running_loop().sock_sendall(self._socket, data)
             while True:
                 message = await self._message()
-                if message.reply_to == serial:
+                # To what is no answer anybody may write a number; for answers the bus sees that they were asked for.
+                if message.type in (dbus.RETURN, dbus.ERROR) and message.reply_to == serial:
                     break
                 self._take(message)
+                await asyncio.sleep(0)
         if message.type == dbus.ERROR:
             raise Unavailable(f"{target[0]} refuses {member}: {message.error}")
         return message
 
     def _take(self, message: Message) -> None:
-        if message.type == dbus.SIGNAL and message.member == _SIGNAL and message.interface == _LOGIND[2]:
+        if message.type != dbus.SIGNAL:
+            return
+        kind = (message.sender, message.interface, message.member)
+        if kind == (_BUS[0], _BUS[2], _OWNER):
+            name, _, owner = dbus.texts(message)
+            if name == _LOGIND[0]:
+                self._logind = owner
+        elif self._logind and kind == (self._logind, _LOGIND[2], _SIGNAL):
             self._signals.append(message)
 
     async def _message(self) -> Message:
-        while (whole := dbus.size(bytes(self._data[:16]))) is None or len(self._data) < whole:
-            await self._receive()
-        data = bytes(self._data[:whole])
-        del self._data[:whole]
-        return dbus.parse(data)
+        while True:
+            self._forget_descriptors()
+            # Not a byte of the next one, so that descriptors are of the message that they come with.
+            head = await self._exactly(dbus.HEAD_BYTES)
+            rest = dbus.size(head) - len(head)
+            if rest <= _MAX_MESSAGE:
+                return dbus.parse(head + await self._exactly(rest))
+            while rest:
+                rest -= len(await self._receive(min(rest, _PIECE)))
 
-    async def _receive(self) -> None:
-        """Wait for more bytes, and the descriptors with them.
+    async def _exactly(self, count: int) -> bytes:
+        data = b""
+        while len(data) < count:
+            data += await self._receive(count - len(data))
+        return data
+
+    async def _receive(self, most: int) -> bytes:
+        """Wait for bytes, and the descriptors with them.
 
         :raises Unavailable: if the bus closed the connection.
         """
         loop = asyncio.get_running_loop()
         while True:
             with suppress(BlockingIOError):
-                data, fds, _, _ = socket.recv_fds(self._socket, 65536, 4)
+                data, fds, _, _ = socket.recv_fds(self._socket, most, _MAX_DESCRIPTORS)
                 # Before anything can fail: a lock that is received and forgotten would hold up each shutdown.
-                self._fds.extend(fds)
+                self._fds += fds
                 if not data:
                     raise Unavailable("the system bus closed the connection")
-                self._data += data
-                return
+                return data
             readable = asyncio.Event()
             loop.add_reader(self._socket, readable.set)
             try:
                 await readable.wait()
             finally:
                 loop.remove_reader(self._socket)
+
+    def _forget_descriptors(self) -> None:
+        while self._fds:
+            os.close(self._fds.pop())
 
 
 def _write_drop_in(text: str) -> None:

@@ -21,7 +21,8 @@ from support.evicted import PodsOfNode
 from support.pods import pod
 from support.waiting import TIMEOUT_S
 
-_REPLY, _SIGNATURE, _FDS = 5, 8, 9
+_REPLY, _SENDER, _SIGNATURE, _FDS = 5, 7, 8, 9
+LOGIND = b":1.1"
 
 
 def text(value: bytes) -> bytes:
@@ -56,10 +57,9 @@ class Bus:
                 await reader.readline()
                 writer.write(reply)
             while True:
-                head = await reader.readexactly(16)
-                whole = dbus.size(head)
-                assert whole is not None
-                self._reply(writer, dbus.parse(head + await reader.readexactly(whole - 16)))
+                head = await reader.readexactly(dbus.HEAD_BYTES)
+                rest = await reader.readexactly(dbus.size(head) - len(head))
+                self._reply(writer, dbus.parse(head + rest))
         except (asyncio.IncompleteReadError, ConnectionError):
             return
         finally:
@@ -67,7 +67,7 @@ class Bus:
             writer.close()
 
     def _reply(self, writer: asyncio.StreamWriter, call: dbus.Message) -> None:
-        fields = [(_REPLY, b"u", number(call.serial))]
+        fields = [(_REPLY, b"u", number(call.serial)), (_SENDER, b"s", text(LOGIND))]
         if call.member == "Inhibit" and self.shutting_down:
             error = text(b"org.freedesktop.login1.OperationInProgress")
             writer.write(message(dbus.ERROR, [*fields, (4, b"s", error)], b""))
@@ -95,6 +95,7 @@ class Bus:
             (1, b"o", text(b"/org/freedesktop/login1")),
             (2, b"s", text(b"org.freedesktop.login1.Manager")),
             (3, b"s", text(b"PrepareForShutdown")),
+            (_SENDER, b"s", text(LOGIND)),
             (_SIGNATURE, b"g", b"\x01b\0"),
         ]
         for client in self._clients:

@@ -65,6 +65,23 @@ def test_an_unpack_process_has_nothing_of_those_that_it_is_a_copy_of(
         asyncio.run(look())
 
 
+def test_where_memory_runs_out_a_pull_ends_before_pods(open_store: OpenStore, busybox: Layout) -> None:
+    """They do not get the score of the daemon, which a unit lets outlive all pods: images choose what they take."""
+    gate = threading.Event()
+    with held(busybox, gate) as registry:
+        store, before = open_store(registry.host), children()
+
+        async def look() -> None:
+            pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
+            assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
+            wait_for(lambda: len(children() - before) == 2, "both processes")
+            assert {procfs.oom_score_adj(pid) for pid in children() - before} == {1000}
+            gate.set()
+            await pull
+
+        asyncio.run(look())
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_pull_ends_with_the_fork_server_and_the_next_one_works(
     how: signal.Signals, root: Path, busybox: Layout

@@ -333,3 +333,13 @@ def test_attributes_are_read_as_they_were_written(items: list[tuple[int, bytes]]
     data = b"".join(nlmsg.attribute(kind, payload) for kind, payload in items)
     assert nlmsg.attributes(data) == dict(items)
     assert nlmsg.attributes(nlmsg.nested(5, data)) == {5: data}
+
+
+@pytest.mark.parametrize("length", [100, 80_000])
+def test_what_another_process_sends_is_left_out(length: int) -> None:
+    """However long it is: a request to the kernel does not fail for it."""
+    kinds = socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_USERSOCK
+    with socket.socket(*kinds) as ours, socket.socket(*kinds) as others:
+        ours.bind((0, 0))
+        others.sendto(bytes(length), ours.getsockname())
+        assert nlmsg.receive(ours) == []

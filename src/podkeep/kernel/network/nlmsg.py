@@ -81,10 +81,12 @@ def receive(channel: socket.socket) -> list[Message]:
     :raises Internal: if the packet is not whole.
     """
     data, _, flags, sender = channel.recvmsg(_RECEIVE_BYTES)
+    # Any process may send to a netlink socket; only the kernel has port ID 0 (netlink(7)).
+    if sender[0] != 0:
+        return []
     if flags & socket.MSG_TRUNC:
         raise Internal(f"netlink answered with more than {_RECEIVE_BYTES} bytes")
-    # Any process may send to a netlink socket; only the kernel has port ID 0 (netlink(7)).
-    return list(decode(data)) if sender[0] == 0 else []
+    return list(decode(data))
 
 
 def receive_acknowledgement(channel: socket.socket, sequence: int) -> Message:

@@ -243,7 +243,7 @@ TEXT = "# comment\n\nA='one'\n  B='two' # and more\nC='three\nlines'\nD= 'ignore
     ("key", "expected"), [("A", "one"), ("B", "two"), ("C", "three\nlines"), ("D", ""), ("E", ""), ("F", "")]
 )
 def test_a_file_of_variables(key: str, expected: str) -> None:
-    assert env_files.value(TEXT, key) == expected
+    assert env_files.parse(TEXT, {key}).value(key) == expected
 
 
 @pytest.mark.parametrize(
@@ -259,7 +259,7 @@ def test_a_file_of_variables(key: str, expected: str) -> None:
 )
 def test_a_file_that_holds_no_variables(text: str, why: str) -> None:
     with pytest.raises(InvalidArgument, match=f"invalid environment variable format {why}"):
-        env_files.value(text, "Z")
+        env_files.parse(text, {"Z"}).value("Z")
 
 
 def of_file(**more: Any) -> Pod:
@@ -300,6 +300,43 @@ def test_variables_of_files_are_read_below_their_volume_alone(tmp_path: Path) ->
     file.write_bytes(b"#" * (env_files.MAX_BYTES + 1))
     with pytest.raises(FailedPrecondition, match="is larger than"):
         ask(of_file())
+
+
+def of_files(*references: tuple[str, str, str]) -> Pod:
+    env = [
+        {"name": name, "valueFrom": {"fileKeyRef": {"volumeName": "v", "path": path, "key": key}}}
+        for name, path, key in references
+    ]
+    return make({"env": env}, volumes=[{"name": "v", "emptyDir": {}}])
+
+
+def test_a_file_is_read_once_for_all_variables_of_a_container() -> None:
+    """A container writes a file of a megabyte, in which each of the many that another one asks for is looked for."""
+    read: list[str] = []
+
+    def read_file(_: str, path: str) -> str:
+        read.append(path)
+        return TEXT
+
+    pod = of_files(("X", "one", "C"), ("Y", "two", "A"), ("Z", "one", "A"))
+    assert variables(pod, read_file=read_file) == {"X": "three\nlines", "Y": "one", "Z": "one"}
+    assert read == ["one", "two"]
+
+
+def test_what_comes_before_a_line_that_is_no_variable_counts() -> None:
+    def read_file(_name: str, _path: str) -> str:
+        return "A='one'\nB\nC='three'\n"
+
+    assert variables(of_files(("X", "f", "A")), read_file=read_file) == {"X": "one"}
+    for references in ((("X", "f", "C"),), (("X", "f", "A"), ("Y", "f", "C"))):
+        with pytest.raises(InvalidArgument, match="at line 2: missing '='"):
+            variables(of_files(*references), read_file=read_file)
+
+
+def test_the_files_of_a_container_are_read_up_to_a_limit() -> None:
+    pod = of_files(*((f"X{number}", f"f{number}", "A") for number in range(9)))
+    with pytest.raises(InvalidArgument, match="the environment files of the container have more than 8388608 char"):
+        variables(pod, read_file=lambda *_: "A='1'\n".ljust(env_files.MAX_BYTES, "\n"))
 
 
 # --------------------------------------------------------------------------------------------------------------- CRI

@@ -7,10 +7,11 @@ and read up to :data:`MAX_BYTES`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallError, NotFound
+from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 
 MAX_BYTES = 1 << 20
@@ -40,8 +41,43 @@ def read(volume: Path, path: str) -> str:
         raise InvalidArgument(f"environment file {path!r} is not UTF-8 text, at byte {error.start}") from error
 
 
-def value(text: str, key: str) -> str:
-    """Return the value of ``key``; empty if it is not there.
+class EnvFile(FrozenStruct, kw_only=True):
+    """What a file says of the variables that were looked for.
+
+    ``problem``: why it was not read to its end; what comes before that counts.
+    """
+
+    found: Mapping[str, str]
+    problem: InvalidArgument | None = None
+
+    def value(self, key: str) -> str:
+        """Return the value of ``key``; empty if it is not there.
+
+        :raises InvalidArgument: naming the line before it that is no variable.
+        """
+        if key not in self.found and self.problem is not None:
+            raise self.problem
+        return self.found.get(key, "")
+
+
+def parse(text: str, keys: Collection[str]) -> EnvFile:
+    """Look for the values of ``keys``."""
+    found: dict[str, str] = {}
+    left = set(keys)
+    try:
+        for name, value in _variables(text):
+            if name in left:
+                found[name] = value
+                left.discard(name)
+                if not left:
+                    break
+    except InvalidArgument as error:
+        return EnvFile(found=found, problem=error)
+    return EnvFile(found=found)
+
+
+def _variables(text: str) -> Iterator[tuple[str, str]]:
+    """Yield names and values.
 
     :raises InvalidArgument: naming the line that is no variable.
     """
@@ -59,15 +95,11 @@ def value(text: str, key: str) -> str:
             raise _invalid(number, "whitespace before '=' is not allowed")
         if rest[:1] in (" ", "\t"):
             # As in a shell, where this sets the variable to nothing.
-            if name == key:
-                return ""
+            yield name, ""
             continue
         if not rest.startswith("'"):
             raise _invalid(number, "value must be enclosed in single quotes")
-        found = _quoted(rest[1:], number, lines)
-        if name == key:
-            return found
-    return ""
+        yield name, _quoted(rest[1:], number, lines)
 
 
 def _quoted(rest: str, first: int, lines: Iterator[tuple[int, str]]) -> str:

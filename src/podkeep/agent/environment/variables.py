@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from podkeep.agent.environment import env_files, resource_fields, service_links
+from podkeep.agent.environment.env_files import EnvFile
 from podkeep.agent.network.addresses import by_family
 from podkeep.agent.objects.sources import Sources
 from podkeep.api.containers import ConfigMapKeySelector, Container, EnvVarSource, FileKeySelector, SecretKeySelector
@@ -25,6 +26,8 @@ _KEYED = re.compile(r"metadata\.(labels|annotations)\['(.*)'\]")
 
 MAX_BYTES = 1 << 20
 """Of the environment of a container, of its command, and of its arguments; Linux takes 128 KiB of one, 6 MiB of all."""
+_MAX_FILES = 8 * env_files.MAX_BYTES
+"""Characters of all environment files of a container: to look through them takes some seconds."""
 
 
 class PodFacts(FrozenStruct, kw_only=True):
@@ -120,7 +123,7 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
         variables[name] = value
 
     namespace = pod.metadata.namespace
-    of_services = _of_services(pod, sources)
+    of_services, files = _of_services(pod, sources), _Files(container, facts)
     # Services count for references, but are defined last, so that no service takes the place of what the manifest says.
     known = ChainMap(variables, of_services)
     for source in container.env_from:
@@ -142,7 +145,7 @@ def environment(pod: Pod, container: Container, sources: Sources, facts: PodFact
             reference = variable.value_from.resource_field_ref
             value = resource_fields.value(pod, reference, facts.allocatable, container.name)
         elif variable.value_from.file_key_ref is not None:
-            value = _of_file(variable.value_from.file_key_ref, facts)
+            value = files.value(variable.value_from.file_key_ref)
         else:
             value = _referenced(variable.value_from, pod, sources, facts)
         if value is not None:
@@ -158,27 +161,52 @@ def _of_services(pod: Pod, sources: Sources) -> dict[str, str]:
     return service_links.variables(sources.known_services().values(), pod.metadata.namespace, links=links)
 
 
-def _of_file(reference: FileKeySelector, facts: PodFacts) -> str | None:
-    """Return the variable of a file in a volume, or ``None`` if it is missing and optional.
+class _Files:
+    """The environment files of a container, each read once: another one writes them, and variables may be thousands."""
 
-    :raises NotFound: if it is missing, and not optional.
-    """
-    if facts.read_file is None:
-        raise InvalidArgument(f'cannot find the volume "{reference.volume_name}" referenced by FileKeyRef')
-    try:
-        text = facts.read_file(reference.volume_name, reference.path)
-    except NotFound:
+    def __init__(self, container: Container, facts: PodFacts) -> None:
+        self._read_file = facts.read_file
+        self._keys: dict[tuple[str, str], set[str]] = {}
+        for variable in container.env:
+            reference = None if variable.value_from is None else variable.value_from.file_key_ref
+            if reference is not None:
+                self._keys.setdefault((reference.volume_name, reference.path), set()).add(reference.key)
+        self._files: dict[tuple[str, str], EnvFile] = {}
+        self._size = 0
+
+    def value(self, reference: FileKeySelector) -> str | None:
+        """Return a variable of a file, or ``None`` if it is missing and optional.
+
+        :raises NotFound: if it is missing, and not optional.
+        """
+        try:
+            file = self._file(reference.volume_name, reference.path)
+        except NotFound:
+            if reference.optional:
+                return None
+            raise
+        value = file.value(reference.key)
+        if "\0" in value:
+            raise InvalidArgument(f"the value of key {reference.key} holds a NUL and cannot be a variable")
+        if value:
+            return value
         if reference.optional:
             return None
-        raise
-    value = env_files.value(text, reference.key)
-    if "\0" in value:
-        raise InvalidArgument(f"the value of key {reference.key} holds a NUL and cannot be a variable")
-    if value:
-        return value
-    if reference.optional:
-        return None
-    raise NotFound(f'environment variable key "{reference.key}" not found in file "{reference.path}"')
+        raise NotFound(f'environment variable key "{reference.key}" not found in file "{reference.path}"')
+
+    def _file(self, volume: str, path: str) -> EnvFile:
+        if self._read_file is None:
+            raise InvalidArgument(f'cannot find the volume "{volume}" referenced by FileKeyRef')
+        place = (volume, path)
+        if place not in self._files:
+            text = self._read_file(volume, path)
+            self._size += len(text)
+            if self._size > _MAX_FILES:
+                raise InvalidArgument(
+                    f"the environment files of the container have more than {_MAX_FILES} characters together"
+                )
+            self._files[place] = env_files.parse(text, self._keys[place])
+        return self._files[place]
 
 
 def _referenced(source: EnvVarSource, pod: Pod, sources: Sources, facts: PodFacts) -> str | None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
@@ -155,6 +157,27 @@ def test_paths_that_name_one_key_again_and_again_do_not_fill_the_machine(
     monkeypatch.setattr(payload, "MAX_BYTES", 0)
     with pytest.raises(FailedPrecondition, match=r"the files made of \w+ \"\w\" have \d+ bytes, more than 0"):
         ready(tmp_path, source)
+
+
+def test_a_field_that_many_files_have_is_made_and_held_once() -> None:
+    """Annotations of 250 kB, which 18,000 items named, took gigabytes of memory before they were refused."""
+    items = [{"path": f"file-{number}", "fieldRef": {"fieldPath": "metadata.annotations"}} for number in range(100)]
+    volumes = [
+        {"name": "alone", "downwardAPI": {"items": items}},
+        {"name": "projected", "projected": {"sources": [{"downwardAPI": {"items": [item]}} for item in items]}},
+    ]
+    pod, sources = make(volumes)
+    annotations = {"a": "x" * 100_000}
+    pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, annotations=annotations))
+    for volume in pod.spec.volumes:
+        tracemalloc.start()
+        try:
+            files = payload.payload(volume, pod, sources)
+            assert tracemalloc.get_traced_memory()[1] < 3_000_000
+        finally:
+            tracemalloc.stop()
+        assert {file.data for file in files.values()} == {b'a="%s"' % (b"x" * 100_000)}
+        assert len(files) == len(items)
 
 
 @in_new_namespaces()

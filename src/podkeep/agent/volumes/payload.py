@@ -115,6 +115,8 @@ class _Node(FrozenStruct, kw_only=True):
     pod: Pod
     sources: Sources
     allocatable: Mapping[str, str]
+    fields: dict[str, bytes] = msgspec.field(default_factory=dict)
+    """Contents of fields of the pod that were made, by their paths: each of thousands of files may have the same."""
 
     def config_map(self, name: str, items: Sequence[KeyToPath], mode: int | None, *, optional: bool) -> dict[str, File]:
         data = self.sources.config_map(self.pod.metadata.namespace, name, optional=optional)
@@ -129,7 +131,7 @@ class _Node(FrozenStruct, kw_only=True):
         failed: list[PodkeepError] = []
         for item in items:
             try:
-                data = downward.content(item, self.pod, self.allocatable)
+                data = self._content(item)
             except PodkeepError as error:
                 failed.append(error)
                 continue
@@ -138,6 +140,14 @@ class _Node(FrozenStruct, kw_only=True):
             )
         _raise_all(failed)
         return files
+
+    def _content(self, item: DownwardAPIVolumeFile) -> bytes:
+        if item.field_ref is None:
+            return downward.content(item, self.pod, self.allocatable)
+        path = item.field_ref.field_path
+        if path not in self.fields:
+            self.fields[path] = downward.content(item, self.pod, self.allocatable)
+        return self.fields[path]
 
     def projected(self, projections: Sequence[VolumeProjection], mode: int | None, user: int | None) -> Payload:
         """Return the files of all sources; of two with one path the later one's."""

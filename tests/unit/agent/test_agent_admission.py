@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.teardown import remove_pod_state
 from podkeep.agent.pod.worker import PodWorker
 from podkeep.agent.poddirs import PodIdentity
+from podkeep.agent.volumes.pod_volumes import kept_mounts
 from podkeep.api import manifest
 from podkeep.api.containers import Container
-from podkeep.api.pod import Pod
+from podkeep.api.pod import Pod, PodSpec
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import AlreadyExists, FailedPrecondition
 from podkeep.base.ids import parse_pod_uid
@@ -184,6 +186,64 @@ def test_more_mounts_than_the_runtime_takes(tmp_path: Path, cgroup: str, kind: s
         assert failure.detail == message
         assert events == [Event(type="Warning", reason="TooManyVolumeMounts", message=message)]
         assert not (tmp_path / "kubelet").exists()
+
+
+def halved(mounts: list[dict[str, Any]], volumes: list[dict[str, Any]]) -> Pod:
+    """Return a pod with two containers that have one half of the mounts each."""
+    middle = len(mounts) // 2
+    containers = [
+        {"name": name, "image": "i", "volumeMounts": half}
+        for name, half in (("one", mounts[:middle]), ("two", mounts[middle:]))
+    ]
+    spec = msgspec.convert({"containers": containers, "volumes": volumes}, PodSpec)
+    return msgspec.structs.replace(make(), spec=spec)
+
+
+def of_volumes(count: int, **source: Any) -> Pod:
+    """Return a pod that mounts so many volumes."""
+    mounts = [{"name": f"v{number}", "mountPath": f"/{number}"} for number in range(count)]
+    return halved(mounts, [{"name": f"v{number}"} | source for number in range(count)])
+
+
+def of_parts(count: int) -> Pod:
+    """Return a pod that mounts so many parts of a volume."""
+    mounts = [{"name": "v", "mountPath": f"/{number}", "subPath": f"{number}"} for number in range(count)]
+    return halved(mounts, [{"name": "v", "emptyDir": {}}])
+
+
+@pytest.mark.parametrize("made", [partial(of_volumes, secret={"secretName": "s"}), of_parts])
+@pytest.mark.parametrize(("count", "rejected"), [(512, False), (513, True)])
+def test_more_mounts_than_a_pod_may_keep_on_the_node(
+    tmp_path: Path, cgroup: str, made: Callable[[int], Pod], count: int, rejected: bool
+) -> None:
+    """The kernel has 100,000 for all pods: eight of a megabyte each took them, and no other pod got one."""
+    failure, _ = refused(tmp_path, cgroup, made(count), [])
+    assert (failure.reason == "TooManyVolumeMounts") == rejected
+    if rejected:
+        message = "the volumes of the pod keep 513 mounts on the node; a pod on this node has at most 512"
+        assert isinstance(failure, PodRejected)
+        assert failure.detail == message
+        assert not (tmp_path / "kubelet").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "kept"),
+    [
+        ({"emptyDir": {}}, 0),
+        ({"hostPath": {"path": "/"}}, 0),
+        ({"configMap": {"name": "m"}}, 0),
+        ({"image": {"reference": "i"}}, 0),
+        ({"emptyDir": {"medium": "Memory"}}, 1),
+        ({"secret": {"secretName": "s"}}, 1),
+        ({"projected": {"sources": []}}, 1),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, 1),
+    ],
+)
+def test_which_volumes_keep_mounts_on_the_node(source: dict[str, Any], kept: int) -> None:
+    pod = of_volumes(3, **source)
+    assert kept_mounts(pod) == 3 * kept
+    unused = msgspec.structs.replace(pod.spec, containers=pod.spec.containers[:1])
+    assert kept_mounts(msgspec.structs.replace(pod, spec=unused)) == kept
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ from podkeep.agent.user_namespaces.choice import BoundSource, Choice, Outcome
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes import claims
 from podkeep.agent.volumes.container_files import OWN_MOUNTS
+from podkeep.agent.volumes.pod_volumes import kept_mounts
 from podkeep.api.containers import Container
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
@@ -50,6 +51,9 @@ log = logging.getLogger(__name__)
 FAILED_SANDBOX = "FailedCreatePodSandBox"
 TOO_MANY_MOUNTS = "TooManyVolumeMounts"
 FEWER_MOUNTS = "mount directories, in place of each of their files"
+MAX_KEPT_MOUNTS = 512
+"""Mounts that a pod has on the node for as long as it is there. The kernel bounds those of all pods together
+(fs.mount-max: 100,000), and each container that starts has all of them copied."""
 _PREFIX = "Failed to create pod sandbox: "
 _GATE_IS_OFF = f'the feature gate "{USER_NAMESPACES.name}" is disabled: can\'t set spec.HostUsers'
 _SHARES_NODES = "HostUserNamespace"
@@ -220,10 +224,22 @@ def _require_node(pod: Pod, node: Node) -> None:
 
 
 def _require_mounts(pod: Pod) -> None:
-    """Raise if a container has more mounts or devices than the runtime takes: it would be tried again for ever."""
+    """Raise if a container has more mounts or devices than the runtime takes, or the pod more than may stay: it would
+    be tried again for ever.
+    """
     for container in (*pod.spec.init_containers, *pod.spec.containers):
         if problem := too_many_mounts(container):
             raise PodRejected(problem, reason=TOO_MANY_MOUNTS, hint=FEWER_MOUNTS)
+    if problem := too_many_kept_mounts(pod):
+        raise PodRejected(problem, reason=TOO_MANY_MOUNTS, hint=FEWER_MOUNTS)
+
+
+def too_many_kept_mounts(pod: Pod) -> str:
+    """Return that the volumes of a pod have more than :data:`MAX_KEPT_MOUNTS`; empty if they have not."""
+    count = kept_mounts(pod)
+    if count <= MAX_KEPT_MOUNTS:
+        return ""
+    return f"the volumes of the pod keep {count} mounts on the node; a pod on this node has at most {MAX_KEPT_MOUNTS}"
 
 
 def too_many_mounts(container: Container) -> str:

@@ -45,6 +45,7 @@ from podkeep.agent.pod.admission import (
     TOO_MANY_MOUNTS,
     Admitted,
     require_user_namespaces,
+    too_many_kept_mounts,
     too_many_mounts,
 )
 from podkeep.agent.pod.termination_messages import log_of
@@ -198,7 +199,8 @@ class Starter:
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
         # Ephemeral containers come after the pod was admitted; the runtime would refuse them as often as it is asked.
-        if problem := too_many_mounts(container):
+        late = action.kind == "ephemeral container"
+        if problem := too_many_mounts(container) or (late and too_many_kept_mounts(self._pod)):
             raise _failed(container, TOO_MANY_MOUNTS, problem, FEWER_MOUNTS)
         await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)

@@ -170,9 +170,35 @@ def wanted(pod: Pod, *, images: bool = True) -> list[Volume]:
 
     :param images: whether volumes may be images; if not, they are volumes that nobody can make.
     """
-    spec = pod.spec
-    containers: tuple[Container | EphemeralContainer, ...]
-    containers = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
+    spec, containers = pod.spec, _containers(pod)
     used = {mount.name for container in containers for mount in container.volume_mounts}
     used |= {device.name for container in containers for device in container.volume_devices}
     return [volume for volume in spec.volumes if volume.name in used and (volume.image is None or not images)]
+
+
+def kept_mounts(pod: Pod) -> int:
+    """Return how many mounts the volumes of a pod have on the node for as long as it is there; pure.
+
+    Volumes in memory have one, and each part of a volume (subPath) that a container mounts.
+    """
+    volumes = {volume.name: volume for volume in wanted(pod)}
+    pinned = (
+        # One that passes mounts on is in a file system of its own (sub_path).
+        2 if mount.mount_propagation == "Bidirectional" else 1
+        for container in _containers(pod)
+        for mount in container.volume_mounts
+        if (volume := volumes.get(mount.name)) is not None
+        and (mount.sub_path or mount.sub_path_expr or volume.persistent_volume_claim or volume.ephemeral)
+    )
+    return sum(map(_is_in_memory, volumes.values())) + sum(pinned)
+
+
+def _is_in_memory(volume: Volume) -> bool:
+    if volume.empty_dir is not None:
+        return volume.empty_dir.medium != ""
+    return payload.holds_files(volume) and volume.config_map is None
+
+
+def _containers(pod: Pod) -> Sequence[Container | EphemeralContainer]:
+    spec = pod.spec
+    return (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)

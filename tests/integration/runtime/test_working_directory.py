@@ -171,24 +171,29 @@ def test_no_container_is_made_beside_a_command_that_has_not_started(pods: Pods, 
             request = api.ExecSyncRequest(container_id=target, cmd=["true"])
             running = asyncio.ensure_future(pods._client.runtime.ExecSync(request))
             await asyncio.to_thread(wait_for, partial(is_over, running), "a command is stopped, or ends unseen")
-            if stopped.exists() and not running.done():
+            if not running.done():
                 return running
-            await asyncio.gather(running, return_exceptions=True)
-            if stopped.exists():
-                await next_turn()
+            await at_its_end(running)
 
-    async def next_turn() -> None:
-        (volume / "go").touch()
-        await asyncio.to_thread(wait_for, lambda: not (volume / "go").exists(), "the next turn")
+    async def at_its_end(running: asyncio.Future[api.ExecSyncResponse]) -> api.ExecSyncResponse | BaseException:
+        """Let go on what stands still until the command is over: what was stopped may have been of the one before."""
+        while stopped.exists() or not running.done():
+            if stopped.exists():
+                (volume / "go").touch()
+                await asyncio.to_thread(wait_for, lambda: not (volume / "go").exists(), "the next turn")
+            await asyncio.to_thread(wait_for, partial(is_over, running), "the end of the command, or the next stop")
+        (ended,) = await asyncio.gather(running, return_exceptions=True)
+        return ended
 
     async def made_beside_a_stopped_command(attempt: int) -> BaseException | None:
         running = await stopped_command()
         beside = pods.create_request(sandbox, name="beside", attempt=attempt, options=options)
         (made,) = await asyncio.gather(pods._client.runtime.CreateContainer(beside), return_exceptions=True)
-        await next_turn()
-        (ended,) = await asyncio.gather(running, return_exceptions=True)
+        ended = await at_its_end(running)
+        if not isinstance(made, BaseException):
+            return None
         assert isinstance(ended, BaseException) or ended.exit_code != 0  # it was killed
-        return made if isinstance(made, BaseException) else None
+        return made
 
     # Now and then it is stopped too late, when its program has started.
     found = filter(None, (pods.wait(made_beside_a_stopped_command(attempt)) for attempt in range(ATTEMPTS)))

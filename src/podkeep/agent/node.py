@@ -20,7 +20,7 @@ from podkeep.agent.images.puller import Images, PullLimits, ShowPull
 from podkeep.agent.kubelets import KnownKubelets
 from podkeep.agent.logs.node_logs import NodeLogs
 from podkeep.agent.metrics import AgentMetrics
-from podkeep.agent.network.dns import ResolvConf
+from podkeep.agent.network.dns import NO_LOOKUPS, ResolvConf
 from podkeep.agent.network.dns import parse as parse_resolv_conf
 from podkeep.agent.objects.runtime_classes import RuntimeClasses
 from podkeep.agent.poddirs import PodDirs
@@ -35,6 +35,7 @@ from podkeep.agent.user_namespaces.blocks import IdRange, Records, default_range
 from podkeep.api import feature_gates
 from podkeep.api.feature_gates import ONE_USER_MAPPING, FeatureGates
 from podkeep.base.config import Config
+from podkeep.base.errors import FailedPrecondition
 from podkeep.base.frozen import FrozenStruct
 from podkeep.cri.client import CriClient
 from podkeep.kernel.namespace.idmap import IdMap
@@ -115,12 +116,19 @@ class Node(FrozenStruct, kw_only=True):
         return self.addresses.ips
 
     def resolv_conf(self) -> ResolvConf:
-        """Return the name servers that the node has by now: a network may bring others. Blocks."""
-        return parse_resolv_conf(_read(self.config.agent.resolv_conf))
+        """Return the name servers that the node has by now: a network may bring others. Blocks.
+
+        :raises FailedPrecondition: if the file cannot be read.
+        """
+        path = self.config.agent.resolv_conf
+        return parse_resolv_conf(_read("agent.resolv_conf", path)) if path else NO_LOOKUPS
 
     def hosts_file(self) -> str:
-        """Return the text of the node's /etc/hosts as it is by now. Blocks."""
-        return _read("/etc/hosts")
+        """Return the text of the node's /etc/hosts as it is by now. Blocks.
+
+        :raises FailedPrecondition: if it cannot be read.
+        """
+        return _read("the node's hosts file", "/etc/hosts")
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -223,8 +231,10 @@ def host_ips() -> tuple[str, ...]:
         return (str(probe.getsockname()[0]),)
 
 
-def _read(path: str) -> str:
+def _read(what: str, path: str) -> str:
     try:
         return Path(path).read_text(errors="replace")
     except FileNotFoundError:
         return ""
+    except OSError as error:
+        raise FailedPrecondition(f"{what}: {path} cannot be read: {error.strerror}") from error

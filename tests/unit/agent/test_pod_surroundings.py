@@ -17,7 +17,7 @@ from podkeep.agent.convert.security import ImageUser, SeccompPolicy
 from podkeep.agent.environment import env_files, service_links
 from podkeep.agent.environment.variables import PodFacts, environment
 from podkeep.agent.network.addresses import by_family
-from podkeep.agent.network.dns import ClusterDns, ResolvConf, pod_dns
+from podkeep.agent.network.dns import NO_LOOKUPS, ClusterDns, ResolvConf, pod_dns
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.resources.qos import linux_resources
 from podkeep.agent.user_namespaces.blocks import Block
@@ -109,6 +109,13 @@ OF_CLUSTER = ResolvConf(servers=("10.96.0.10",), searches=INSIDE, options=("ndot
 def test_dns_of_a_pod(spec: dict[str, Any], cluster: ClusterDns, expected: ResolvConf) -> None:
     found = pod_dns(make(**spec), NODE, cluster)
     assert (found.conf, found.problems) == (expected, ())
+
+
+def test_dns_of_a_pod_on_a_node_without_name_servers() -> None:
+    """A cluster's names are looked up in the cluster's domains only."""
+    assert pod_dns(make(dnsPolicy="Default"), NO_LOOKUPS, CLUSTER).conf == NO_LOOKUPS
+    conf = pod_dns(make(), NO_LOOKUPS, CLUSTER).conf
+    assert (conf.servers, conf.searches) == (CLUSTER.servers, INSIDE[:3])
 
 
 def test_what_resolvers_do_not_take_is_left_out_and_said() -> None:

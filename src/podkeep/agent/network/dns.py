@@ -18,6 +18,10 @@ class ResolvConf(FrozenStruct, kw_only=True):
     options: tuple[str, ...] = ()
 
 
+NO_LOOKUPS = ResolvConf(servers=("127.0.0.1",), searches=(".",))
+"""What pods get that would have the node's, if it has none on purpose (kubelet: ``resolvConf: ""``)."""
+
+
 def parse(text: str) -> ResolvConf:
     """Return what the text of a resolv.conf says; the last ``search`` wins, unknown keywords are skipped."""
     servers: list[str] = []
@@ -68,7 +72,7 @@ def _base(pod: Pod, node: ResolvConf, cluster: ClusterDns) -> ResolvConf:
     is_cluster = policy == "ClusterFirstWithHostNet" or (policy == "ClusterFirst" and not host_network)
     if not is_cluster or not cluster.servers:
         return node
-    searches = node.searches
+    searches = () if node == NO_LOOKUPS else node.searches
     if cluster.domain:
         inside = f"svc.{cluster.domain}"
         searches = (f"{pod.metadata.namespace}.{inside}", inside, cluster.domain, *searches)

@@ -141,8 +141,10 @@ class Starter:
         # Anew for each sandbox, and kept for its containers: the node may have other name servers than at its start.
         try:
             self._dns = await asyncio.to_thread(self._read_dns)
-        except OSError as error:
-            raise StepFailed(f"Failed to create pod sandbox: {error}", reason=FAILED_SANDBOX) from error
+        except PodkeepError as error:
+            raise StepFailed(
+                f"Failed to create pod sandbox: {error.message}", reason=FAILED_SANDBOX, hint=error.hint
+            ) from error
         for problem in self._dns.problems:
             self._listener.event(Event(type="Warning", reason="DNSConfigForming", message=problem))
         try:

@@ -144,23 +144,18 @@ def serve(
     :param ignored: fields of a KubeletConfiguration that mean nothing here.
     :param mount_namespace: file on which the mount namespace to be in is pinned; by itself it is the runtime's.
     :param namespace_of: ID of a process in the mount namespace to be in.
-    :raises InvalidConfiguration: if the node's mapping of users cannot be, or a feature gate is not known.
+    :raises InvalidConfiguration: naming the first value that it could not work with.
     :raises FailedPrecondition: if another agent uses the directory, a kubelet runs on it, or the process cannot be
         where the runtime is.
     """
-    from podkeep.agent.user_namespaces import mapping
-    from podkeep.api import feature_gates
+    from podkeep.agent.daemon import settings as agent_settings
     from podkeep.base import log as logs
     from podkeep.mountns import membership
 
     config = invocation.config
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep agent` needs root", hint="run it as root")
-    try:  # said at once, whatever else is missing
-        mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
-    except InvalidArgument as error:
-        raise InvalidConfiguration.of(error) from error
-    feature_gates.read(config.agent.feature_gates, "agent")
+    agent_settings.check(config)  # said at once, whatever else is missing
     logs.configure(config.log.level, sys.stderr, style=config.log.format)
     if ignored:
         log.warning("fields of the KubeletConfiguration that mean nothing here: %s", ", ".join(ignored))

@@ -81,6 +81,18 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
         ('[metrics]\naddress = "localhost"', "metrics.address: 'localhost' is neither"),
         ('[streaming]\naddress = "localhost"', "streaming.address: 'localhost' does not appear"),
         ("[streaming]\nport = 70000", "streaming.port: 70000 is no port"),
+        ('[agent]\nnode_name = "Node_1"', "agent.node_name: 'Node_1' is no name of a Node"),
+        ('[agent.node_labels]\n"a b" = "c"', "agent.node_labels: 'a b' is no key of a label"),
+        ('[agent.node_labels]\na = "b c"', "agent.node_labels.a: 'b c' is no value of a label"),
+        ('[agent]\nregister_with_taints = ["a=b:Never"]', "agent.register_with_taints: 'a=b:Never' is not"),
+        ('[agent]\nregister_with_taints = ["a b:NoSchedule"]', "agent.register_with_taints: 'a b:NoSchedule': "),
+        ('[agent]\ncluster_dns = ["dns.example"]', "agent.cluster_dns: 'dns.example' does not appear"),
+        ("[agent]\nmax_pods = 100000", "100000 blocks of 65536 IDs from 65536 on do not fit"),
+        ("[agent.crash_loop_back_off]\nmax_container_restart_period = 0.5", "agent.crash_loop_back_off.max_"),
+        ('[agent.eviction_hard]\n"memory.free" = "1Gi"', "agent.eviction_hard: unsupported eviction signal"),
+        ('[agent.eviction_soft]\n"memory.available" = "1Gi"', "agent.eviction_soft_grace_period: grace period must"),
+        ('[agent.kube_reserved]\ncpu = "100000"', "invalid Node Allocatable configuration. "),
+        ('[api.admission.pod_security.defaults]\nenforce = "all"', "api.admission.pod_security: "),
     ],
 )
 def test_a_value_that_cannot_work(tmp_path: Path, text: str, words: str) -> None:

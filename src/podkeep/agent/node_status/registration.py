@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from podkeep.api import names
 from podkeep.base.errors import InvalidArgument
 
 ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -36,9 +37,35 @@ def taint(text: str) -> dict[str, str]:
     key, _, value = head.partition("=")
     if not key or effect not in _EFFECTS:
         raise InvalidArgument(
-            f"taint {text!r} is not KEY[=VALUE]:EFFECT", hint=f"the effect is one of {', '.join(_EFFECTS)}"
+            f"agent.register_with_taints: {text!r} is not KEY[=VALUE]:EFFECT",
+            hint=f"the effect is one of {', '.join(_EFFECTS)}",
         )
+    if why := names.label_key(key) or names.label_value(value):
+        raise InvalidArgument(f"agent.register_with_taints: {text!r}: {why}")
     return {"key": key, "effect": effect} | ({"value": value} if value else {})
+
+
+def require_name(name: str) -> None:
+    """Check that a Node can have this name.
+
+    :raises InvalidArgument: if it cannot: no API would ever register it.
+    """
+    if why := names.dns_subdomain(name):
+        raise InvalidArgument(
+            f"agent.node_name: {name!r} is no name of a Node: {why}",
+            hint="set agent.node_name; without it the machine's host name is taken",
+        )
+
+
+def require_label(key: str, value: str) -> None:
+    """Check that a Node can have this label.
+
+    :raises InvalidArgument: if it cannot: no API would ever register a Node with it.
+    """
+    if why := names.label_key(key):
+        raise InvalidArgument(f"agent.node_labels: {key!r} is no key of a label: {why}")
+    if why := names.label_value(value):
+        raise InvalidArgument(f"agent.node_labels.{key}: {value!r} is no value of a label: {why}")
 
 
 def default_labels(labels: Mapping[str, str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,7 @@ def check(invocation: Invocation, file: Path | None) -> None:
     """Say whether FILE (default: the file in force) is understood and can work, and what it names is there.
 
     Every problem is told, with the file or the setting that it comes from, its key and what to do. Ends with status 1
-    if the runtime would not serve with it.
+    if the runtime, the agent or the API would not serve with it.
     """
     if file is not None:
         invocation = Invocation(config_path=file, debug=invocation.debug, settings=invocation.settings)
@@ -68,22 +68,18 @@ def check(invocation: Invocation, file: Path | None) -> None:
 
 def _found(config: Config) -> list[InvalidArgument]:
     """Return what the daemons could not work with."""
-    from podkeep.agent.user_namespaces import mapping
+    from podkeep.agent.daemon import settings as agent_settings
     from podkeep.api import feature_gates
+    from podkeep.apiserver.admission.pod_security import plugin as pod_security
+    from podkeep.base.config import problems_of
     from podkeep.runtime.daemon import settings
 
-    found = list(settings.problems(config))
-    checks: tuple[Callable[[], object], ...] = (
-        lambda: feature_gates.read(config.agent.feature_gates, "agent"),
-        lambda: feature_gates.read(config.api.feature_gates, "api"),
-        lambda: mapping.read(config.agent.uid_mapping, config.agent.gid_mapping),
-    )
-    for check_one in checks:
-        try:
-            check_one()
-        except InvalidArgument as error:
-            found.append(error)
-    return found
+    return [
+        *settings.problems(config),
+        *agent_settings.problems(config),
+        *problems_of(lambda: feature_gates.read(config.api.feature_gates, "api")),
+        *problems_of(lambda: pod_security.configuration(config.api.admission.pod_security)),
+    ]
 
 
 def _key(problem: InvalidArgument) -> str:

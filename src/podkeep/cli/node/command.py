@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from podkeep.base import lockfile
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, InvalidConfiguration, PodkeepError
+from podkeep.base.errors import FailedPrecondition, InvalidConfiguration, PodkeepError
 from podkeep.cli.core import background, garbage
 from podkeep.cli.core import output as forms
 from podkeep.cli.core.invocation import Invocation, pass_invocation
@@ -244,17 +244,13 @@ def _check(invocation: Invocation) -> None:
 
     :raises InvalidConfiguration: naming the first of them.
     """
-    from podkeep.agent.user_namespaces import mapping
+    from podkeep.agent.daemon import settings
     from podkeep.api import feature_gates
 
     config = invocation.config
-    feature_gates.read(config.agent.feature_gates, "agent")
+    settings.check(config)
     if config.node.api:
         feature_gates.read(config.api.feature_gates, "api")
-    try:
-        mapping.read(config.agent.uid_mapping, config.agent.gid_mapping)
-    except InvalidArgument as error:
-        raise InvalidConfiguration.of(error) from error
     if not config.node.api and not config.agent.kubeconfig:
         raise InvalidConfiguration(
             "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"

@@ -13,6 +13,7 @@ import pytest
 from podkeep.kernel.namespace.namespaces import NamespaceHelper, NamespaceKind, NamespaceRequest, run_in_netns
 from podkeep.kernel.network import nfnetlink
 
+NETLINK_NETFILTER = 12
 RULES = """
 table ip t {
   chain output { type nat hook output priority -100 ; udp dport 53 dnat to 127.0.0.1:PORT ; }
@@ -73,5 +74,48 @@ def test_a_removed_table_is_noticed(inside: Callable[[Callable[[], None]], None]
             assert not watch.was_removed((nfnetlink.INET, "mine")), "told once"
         finally:
             watch.close()
+
+    inside(body)
+
+
+def test_a_table_that_is_made_anew_at_once_was_not_removed(inside: Callable[[Callable[[], None]], None]) -> None:
+    """As the runtime does itself, in one transaction."""
+
+    def body() -> None:
+        nft("add table inet mine\n")
+        watch = nfnetlink.TableWatch()
+        try:
+            nft("delete table inet mine\nadd table inet mine\n")
+            assert select.select([watch], [], [], 5)[0] == [watch]
+            assert not watch.was_removed((nfnetlink.INET, "mine"))
+        finally:
+            watch.close()
+
+    inside(body)
+
+
+def test_news_without_an_end_are_read_in_turns(inside: Callable[[Callable[[], None]], None]) -> None:
+    """Who sends them as fast as they are read must not have the event loop for ever."""
+
+    def body() -> None:
+        nft("add table inet mine\n")
+        watch = nfnetlink.TableWatch()
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_NETFILTER) as other:
+            try:
+                port = os.dup(watch.fileno())
+                with socket.socket(fileno=port) as same:
+                    address = same.getsockname()
+                    for _ in range(200):
+                        other.sendto(bytes(16), address)
+                nft("delete table inet mine\n")
+                assert not watch.was_removed((nfnetlink.INET, "mine"))
+                turns = 1
+                while select.select([watch], [], [], 0)[0]:
+                    turns += 1
+                    if watch.was_removed((nfnetlink.INET, "mine")):
+                        break
+                assert 1 < turns < 200
+            finally:
+                watch.close()
 
     inside(body)

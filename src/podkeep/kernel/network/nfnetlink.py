@@ -21,12 +21,12 @@ BRIDGE = 7
 """NFPROTO_BRIDGE: the family of tables for what comes in at ports of bridges."""
 
 _NETLINK_NETFILTER = 12
-_NETLINK_ADD_MEMBERSHIP = 1
 _NFNLGRP_NFTABLES = 7
 _GENERIC = struct.Struct("=BBH")
 _SUBSYS_NFTABLES = 10
 _NFNL_MSG_BATCH_BEGIN, _NFNL_MSG_BATCH_END = 0x10, 0x11
-_NFT_MSG_DELTABLE, _NFT_MSG_NEWSETELEM, _NFT_MSG_DELSETELEM = (_SUBSYS_NFTABLES << 8 | kind for kind in (2, 12, 14))
+_NFT_MSG_NEWTABLE, _NFT_MSG_DELTABLE = (_SUBSYS_NFTABLES << 8 | kind for kind in (0, 2))
+_NFT_MSG_NEWSETELEM, _NFT_MSG_DELSETELEM = (_SUBSYS_NFTABLES << 8 | kind for kind in (12, 14))
 _NFTA_TABLE_NAME = 1
 _NFTA_SET_ELEM_LIST_TABLE, _NFTA_SET_ELEM_LIST_SET, _NFTA_SET_ELEM_LIST_ELEMENTS = 1, 2, 3
 _NFTA_LIST_ELEM, _NFTA_SET_ELEM_KEY, _NFTA_DATA_VALUE = 1, 1, 1
@@ -158,47 +158,34 @@ class TableWatch:
 
     def __init__(self) -> None:
         """:raises KernelCallError: if the kernel refuses."""
-        self._socket = _socket()
-        self._socket.setblocking(False)
-        try:
-            self._socket.bind((0, 0))
-            self._socket.setsockopt(nlmsg.SOL_NETLINK, _NETLINK_ADD_MEMBERSHIP, _NFNLGRP_NFTABLES)
-        except OSError as error:
-            self._socket.close()
-            raise KernelCallError("setsockopt(NETLINK_ADD_MEMBERSHIP, NFNLGRP_NFTABLES)", error.errno or 0) from error
+        self._news = nlmsg.News(_NETLINK_NETFILTER, _NFNLGRP_NFTABLES)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when there are news."""
-        return self._socket.fileno()
+        return self._news.fileno()
 
     def close(self) -> None:
-        self._socket.close()
+        self._news.close()
 
     def was_removed(self, *tables: tuple[int, str]) -> bool:
-        """Read the news and return whether one of the tables was among the removed; also when news were lost.
+        """Read news and return whether one of the tables was removed, and not made anew; also when news were lost.
+
+        What is left of many makes :meth:`fileno` readable again.
 
         :param tables: family and name of each.
+        :raises KernelCallError: if they cannot be read.
         """
-        found = False
-        while True:
-            try:
-                messages = nlmsg.receive(self._socket)
-            except BlockingIOError:
-                return found
-            except OSError as error:
-                # The kernel dropped news for want of buffer: whatever they said, the rules have to be looked at.
-                if error.errno != errno.ENOBUFS:
-                    raise KernelCallError("recv(nfnetlink)", error.errno or 0) from error
-                found = True
-                continue
-            found = found or not _removed(messages).isdisjoint(tables)
+        messages = self._news.read()
+        # Whatever was lost said: the rules have to be looked at.
+        return messages is None or not _removed(messages).isdisjoint(tables)
 
 
 def _removed(messages: Iterable[nlmsg.Message]) -> set[tuple[int, str]]:
-    found = set()
+    found: set[tuple[int, str]] = set()
     for message in messages:
-        if message.kind == _NFT_MSG_DELTABLE and len(message.payload) >= _GENERIC.size:
+        if message.kind in (_NFT_MSG_NEWTABLE, _NFT_MSG_DELTABLE) and len(message.payload) >= _GENERIC.size:
             family, _, _ = _GENERIC.unpack_from(message.payload)
             name = nlmsg.attributes(message.payload[_GENERIC.size :]).get(_NFTA_TABLE_NAME, b"")
-            found.add((family, nlmsg.string(name)))
+            change = found.add if message.kind == _NFT_MSG_DELTABLE else found.discard
+            change((family, nlmsg.string(name)))
     return found

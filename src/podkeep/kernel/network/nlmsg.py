@@ -10,6 +10,7 @@ import errno
 import socket
 import struct
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 from podkeep.base.errors import Internal, KernelCallError
 from podkeep.base.frozen import FrozenStruct
@@ -31,6 +32,9 @@ _NESTED, _KIND_MASK = 0x8000, 0x3FFF
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _NUMBER = struct.Struct("=i")
+_ADD_MEMBERSHIP = 1
+_PACKETS_AT_ONCE = 64
+"""News that are read before others have their turn: whoever changes links or rules all the time has no end of them."""
 _RECEIVE_BYTES = 64 * 1024
 """More than the kernel puts into one packet: 32 KiB, whatever the reader's buffer holds."""
 
@@ -99,6 +103,49 @@ def receive_acknowledgement(channel: socket.socket, sequence: int) -> Message:
         for answer in receive(channel):
             if (answer.kind, answer.sequence) == (ERROR, sequence):
                 return answer
+
+
+class News:
+    """What the kernel tells a multicast group of one netlink family, in the network namespace in which it was made."""
+
+    def __init__(self, protocol: int, group: int) -> None:
+        """:raises KernelCallError: if the kernel refuses."""
+        self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+        with ExitStack() as undo:
+            undo.callback(self._socket.close)
+            self._socket.setblocking(False)
+            try:
+                self._socket.bind((0, 0))
+                self._socket.setsockopt(SOL_NETLINK, _ADD_MEMBERSHIP, group)
+            except OSError as error:
+                raise KernelCallError(f"setsockopt(NETLINK_ADD_MEMBERSHIP, {group})", error.errno or 0) from error
+            undo.pop_all()
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there are news, also after :meth:`read` if it left some."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def read(self) -> list[Message] | None:
+        """Return the news, or the first of many; None: some were lost.
+
+        :raises KernelCallError: if they cannot be read.
+        """
+        found: list[Message] = []
+        lost = False
+        for _ in range(_PACKETS_AT_ONCE):
+            try:
+                found += receive(self._socket)
+            except BlockingIOError:
+                break
+            except OSError as error:
+                # The kernel dropped some for want of buffer.
+                if error.errno != errno.ENOBUFS:
+                    raise KernelCallError("recv(netlink)", error.errno or 0) from error
+                lost = True
+        return None if lost else found
 
 
 def decode(data: bytes) -> Iterator[Message]:

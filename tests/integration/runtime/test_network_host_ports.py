@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -202,12 +204,8 @@ def test_a_host_port_of_one_address(dual: Pods, place: Place, neighbour: int) ->
         ask(None, "127.0.0.1", 12081)
 
 
-@pytest.mark.usefixtures("bridge_filter")
-def test_a_pod_does_not_reach_the_machines_loopback(dual: Pods, place: Place) -> None:
-    """CVE-2020-8558: the setting that makes loopback host ports work must not let pods in."""
-    sandbox = dual.run(pod("server", port_mappings=[mapping(12080)]))
-    netns = place.serve(sandbox)
-    gateway = gateway_of(netns, 4)
+def lead_to_loopback(netns: int, gateway: str) -> None:
+    """Have a pod send to the machine what it sends to 127.0.0.0/8, as its root can with frames of its own making."""
 
     def route_there() -> None:
         for path in ("all", "eth0"):
@@ -217,13 +215,106 @@ def test_a_pod_does_not_reach_the_machines_loopback(dual: Pods, place: Place) ->
         subprocess.run(["ip", "route", "add", "127.0.0.0/8", "via", gateway, "dev", "eth0"], check=True)
 
     run_in_netns(netns, route_there)
-    with socket.create_server(("127.0.0.1", 12099)) as listening:
-        listening.settimeout(0.3)
-        with pytest.raises(TimeoutError):
-            ask(netns, "127.0.0.1", 12099, timeout=0.3)
-        with pytest.raises(TimeoutError):
-            listening.accept()
+
+
+def reaches_loopback(netns: int) -> bool:
+    """Say whether a pod gets at a server of the machine that listens on 127.0.0.1 alone.
+
+    With a datagram: the pod's kernel would not take an answer, which a pod can read from its interface all the same.
+    """
+
+    def send() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.sendto(b"hello", ("127.0.0.1", 12099))
+
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.bind(("127.0.0.1", 12099))
+        server.settimeout(0.5)
+        run_in_netns(netns, send)
+        try:
+            return server.recv(16) == b"hello"
+        except TimeoutError:
+            return False
+
+
+@pytest.mark.usefixtures("bridge_filter")
+def test_a_pod_does_not_reach_the_machines_loopback(dual: Pods, place: Place) -> None:
+    """CVE-2020-8558: the setting that makes loopback host ports work must not let pods in."""
+    sandbox = dual.run(pod("server", port_mappings=[mapping(12080)]))
+    netns = place.serve(sandbox)
+    gateway = gateway_of(netns, 4)
+
+    lead_to_loopback(netns, gateway)
+    assert not reaches_loopback(netns)
     assert ask(None, "127.0.0.1", 12080) == gateway
+
+
+def test_a_pod_does_not_reach_it_while_flushed_rules_are_put_back(own_daemon: Daemon) -> None:
+    """However long that takes: here nft waits for a lock."""
+    held, programs = own_daemon.base / "nft.lock", own_daemon.base / "bin"
+    programs.mkdir()
+    (programs / "nft").write_text(f'#!/bin/sh\nexec flock {held} {shutil.which("nft")} "$@"\n')
+    (programs / "nft").chmod(0o755)
+    own_daemon.environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    with own_daemon, Pods(own_daemon.socket, "") as client, ExitStack() as stack:
+        place = Place(own_daemon, stack)
+        netns = place.serve(client.run(pod("server", port_mappings=[mapping(12080)])))
+        gateway = gateway_of(netns, 4)
+        lead_to_loopback(netns, gateway)
+        setting = Path(f"/proc/sys/net/ipv4/conf/pkt{own_daemon.token}/route_localnet")
+        with held.open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            subprocess.run(["nft", "flush", "ruleset"], check=True)
+            wait_for(lambda: setting.read_text() == "0\n", "the setting that lets answers in is off")
+            assert not reaches_loopback(netns)
+        wait_for(lambda: setting.read_text() == "1\n", "it is on again, with the rules")
+        assert not reaches_loopback(netns)
+        assert ask(None, "127.0.0.1", 12080) == gateway
+
+
+def reaches(address: str) -> bool:
+    """Say whether the machine gets an answer from a server, which must have been made."""
+    try:
+        return bool(ask(None, address, 80, timeout=0.3))
+    except OSError:
+        return False
+
+
+def remove_bridge(daemon: Daemon) -> None:
+    subprocess.run(["ip", "link", "delete", f"pkt{daemon.token}"], check=True)
+
+
+def test_a_bridge_that_somebody_removed_comes_back_with_its_pods(
+    dual: Pods, dual_daemon: Daemon, place: Place, neighbour: int
+) -> None:
+    """As a manager of networks does that does not know it."""
+    server, other = dual.run(pod("server", port_mappings=[mapping(12080)])), dual.run(pod("other"))
+    place.serve(server)
+    netns = place.serve(server, version=6)
+    gateway, addresses = gateway_of(netns, 4), both_addresses(dual, server)
+    for _ in range(2):
+        remove_bridge(dual_daemon)
+        for address in addresses:
+            wait_for(lambda address=address: reaches(address), "the pod is reached")
+    assert ask(neighbour, MACHINE, 12080) == "192.0.2.2"
+    assert ask(None, "127.0.0.1", 12080) == gateway
+    assert ask(place.netns(other), addresses[0], 80) == both_addresses(dual, other)[0]
+    assert ask(netns, MACHINE, 12080) == gateway, "by the port that the packet came from"
+    assert dual.run(pod("next"))
+
+
+def test_a_daemon_that_starts_without_its_bridge_connects_its_pods_again(mortal: Mortal) -> None:
+    client = mortal.start()
+    server = client.run(pod("server"))
+    address = client.pod_status(server).status.network.ip
+    with ExitStack() as stack:
+        Place(mortal.daemon, stack).serve(server)
+        assert reaches(address)
+        mortal.daemon.kill()
+        remove_bridge(mortal.daemon)
+        assert not reaches(address)
+        mortal.start()
+        assert reaches(address)
 
 
 @pytest.mark.parametrize("kind", ["tcp", "udp"])

@@ -15,7 +15,7 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
 from pathlib import Path
@@ -31,6 +31,7 @@ MAX_NAME_BYTES = 15
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _RTM_NEWADDR, _RTM_DELADDR, _RTM_NEWROUTE = 20, 21, 24
+_RTNLGRP_LINK = 1
 _IFA_F_NODAD = 0x02
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 1, 3, 10, 18, 20, 28
 _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
@@ -215,6 +216,40 @@ def links(prefix: str = "") -> list[str]:
     return sorted(name for _, name in socket.if_nameindex() if name.startswith(prefix))
 
 
+class LinkWatch:
+    """News of links that were removed, in the network namespace in which it was made."""
+
+    def __init__(self) -> None:
+        """:raises KernelCallError: if the kernel refuses."""
+        self._news = nlmsg.News(socket.NETLINK_ROUTE, _RTNLGRP_LINK)
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there are news."""
+        return self._news.fileno()
+
+    def close(self) -> None:
+        self._news.close()
+
+    def was_removed(self, name: str) -> bool:
+        """Read news and return whether a link of this name was removed; also when news were lost.
+
+        What is left of many makes :meth:`fileno` readable again.
+
+        :raises KernelCallError: if they cannot be read.
+        """
+        messages = self._news.read()
+        return messages is None or any(_is_removal(message, name) for message in messages)
+
+
+def _is_removal(message: nlmsg.Message, name: str) -> bool:
+    if message.kind != _RTM_DELLINK or len(message.payload) < _LINK.size:
+        return False
+    # A port that leaves a bridge is told of with the bridge's family.
+    family, *_ = _LINK.unpack_from(message.payload)
+    found = nlmsg.attributes(message.payload[_LINK.size :]).get(_IFLA_IFNAME, b"")
+    return family == socket.AF_UNSPEC and nlmsg.string(found) == name
+
+
 def remove_address(name: str, address: Interface) -> None:
     """Take an address from the link ``name``; a missing one is no error.
 
@@ -274,6 +309,27 @@ def _hairpin_request(name: str) -> _Request:
     mode = nlmsg.group(_IFLA_INFO_SLAVE_DATA, nlmsg.attribute(_IFLA_BRPORT_MODE, b"\1"))
     port = nlmsg.group(_IFLA_LINKINFO, nlmsg.text(_IFLA_INFO_SLAVE_KIND, "bridge"), mode)
     return _link_request(f"set hairpin mode of {name}", nlmsg.text(_IFLA_IFNAME, name), port)
+
+
+def connect_ports(bridge: str, ports: Mapping[str, bool]) -> None:
+    """Make links ports of ``bridge``; those that are, and links that are not there, are no error.
+
+    :param ports: names of links, and whether packets may leave the bridge through the port that they came from.
+    :raises NotFound: if the bridge does not exist.
+    :raises KernelCallError: if the kernel refuses.
+    """
+    index = _index(bridge)
+    with _connected() as channel:
+        for name, hairpin in ports.items():
+            attributes = (nlmsg.text(_IFLA_IFNAME, name), nlmsg.number(_IFLA_MASTER, index))
+            requests = [_link_request(f"make {name} a port of {bridge}", *attributes)]
+            if hairpin:
+                requests.append(_hairpin_request(name))
+            try:
+                _exchange(channel, requests)
+            except KernelCallError as error:
+                if error.errno != errno.ENODEV:
+                    raise
 
 
 def configure_inside(netns_fd: int, ifname: str, endpoints: Sequence[Endpoint]) -> None:

@@ -156,11 +156,30 @@ class Bridge:
         self._make(self._subnets)
         self.ports.install(pods)
         self.rules.install(self._pods(in_use), forwards)
-        # Not before there is a host port: without this setting the kernel drops what pods send to 127.0.0.0/8 by
-        # itself.
-        if any(forwards.values()):
-            self._answer_loopback()
+        self._connect()
+        self.open_loopback()
         self._started = True
+
+    def _connect(self) -> None:
+        """Connect the pods that are there, after the rules: somebody may have removed the bridge that they were on."""
+        forwarded = self.rules.ports()
+        netlink.connect_ports(self.name, {veth_name(item): item in forwarded for item in self.ports.pods()})
+
+    def restore(self) -> bool:
+        """Put the bridge back if somebody removed it, and return whether that was so; see also :meth:`open_loopback`.
+
+        :raises FailedPrecondition: if the machine uses one of the subnets by now.
+        :raises KernelCallError: if the kernel refuses.
+        """
+        with self._lock:
+            if not self._started or self.name in netlink.links():
+                return False
+            self._make(self._subnets)
+            # Pods that were there before the subnets were changed have other routers.
+            kept = (*self._subnets, *self._former)
+            netlink.ensure_bridge(self.name, [subnets.router(item) for item in kept], self.owner)
+            self._connect()
+            return True
 
     def _pods(self, in_use: Sequence[str]) -> list[Subnet]:
         """Return where pods' addresses are: in the subnets, and those of before that somebody still has."""
@@ -192,11 +211,13 @@ class Bridge:
 
     def stop(self) -> None:
         """Remove the bridge and its rules if this runtime made them; missing ones are no error."""
-        # Not started, but there: the bridge that a killed runtime left.
-        there = self._started or self.name in netlink.links()
-        if there and netlink.delete_bridge(self.name, self.owner):
-            self.rules.drop()
-            self.ports.drop()
+        with self._lock:
+            # Not started, but there: the bridge that a killed runtime left.
+            there = self._started or self.name in netlink.links()
+            self._started = False
+            if there and netlink.delete_bridge(self.name, self.owner):
+                self.rules.drop()
+                self.ports.drop()
 
     def close(self) -> None:
         """Give back what the daemon holds; the network stays."""
@@ -233,7 +254,7 @@ class Bridge:
         netlink.configure_inside(netns, INNER_NAME, endpoints)
         if host_ports:
             self.rules.add(sandbox, forwards)
-            self._answer_loopback()
+            self.open_loopback()
             failpoints.reach("network.ports")
 
     def _endpoint(self, text: str) -> Endpoint:
@@ -253,9 +274,25 @@ class Bridge:
             netlink.delete_link(veth_name(sandbox))
             self.ports.remove(sandbox)
 
-    def _answer_loopback(self) -> None:
-        """Let answers to packets from 127.0.0.1 come in over the bridge; the rules are in place (``rules.py``)."""
-        _set(_SYSCTL / "ipv4/conf" / self.name / "route_localnet", "1")
+    def open_loopback(self) -> None:
+        """Let answers to packets from 127.0.0.1 come in over the bridge; the rules are in place (``rules.py``).
+
+        Not before there is a host port: without this setting the kernel drops what pods send to 127.0.0.0/8 by itself.
+        """
+        if self.rules.ports():
+            _set(self._route_localnet, "1")
+
+    def close_loopback(self) -> None:
+        """Let nothing in over the bridge that is for 127.0.0.0/8: the rules that drop what pods send there are gone.
+
+        Takes two system calls.
+        """
+        if self._route_localnet.exists():
+            _set(self._route_localnet, "0")
+
+    @property
+    def _route_localnet(self) -> Path:
+        return _SYSCTL / "ipv4/conf" / self.name / "route_localnet"
 
 
 def _forward(family: int) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
@@ -24,7 +24,7 @@ from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import SandboxID
 from podkeep.kernel.namespace import namespaces
 from podkeep.kernel.namespace.namespaces import NamespaceKind
-from podkeep.kernel.network import nfnetlink
+from podkeep.kernel.network import netlink, nfnetlink
 from podkeep.runtime.model.layout import Layout, sandbox_cgroup
 from podkeep.runtime.model.records import (
     NamespaceMode,
@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 
 NOT_READY = "NetworkPluginNotReady"
 """The reason that the kubelet and people know."""
+_PAUSE_S = 0.1
+"""After what somebody removed was put back: who removes it again and again is not followed as fast as that goes."""
 
 
 class Condition(FrozenStruct, kw_only=True):
@@ -63,8 +65,10 @@ class Networks:
         self._mode = config.mode
         self._configured = f"{config.subnet},{config.subnet6}"
         self._layout = layout
-        self._watch: nfnetlink.TableWatch | None = None
-        self._tasks = Tasks("restoring network rules")
+        self._watches: list[nfnetlink.TableWatch | netlink.LinkWatch] = []
+        self._tasks = Tasks("restoring the network")
+        self._removed = self._restoring = False
+        """Something was removed that is not looked at yet; a task looks."""
         self._state = state
         self.bridge = Bridge.from_config(config, layout.run)
         self._own_subnets = self.bridge.subnets
@@ -98,33 +102,62 @@ class Networks:
             self.cni.collect_garbage(self._attached())
 
     def watch(self) -> None:
-        """Put the bridge's rules back when somebody removes them; called once on the event loop.
+        """Put the bridge and its rules back when somebody removes them; called once on the event loop.
 
         :raises KernelCallError: if the kernel does not tell.
         """
-        self._watch = nfnetlink.TableWatch()
-        asyncio.get_running_loop().add_reader(self._watch.fileno(), self._rules_changed, self._watch)
+        loop = asyncio.get_running_loop()
+        tables = nfnetlink.TableWatch()
+        self._watches.append(tables)
+        loop.add_reader(tables.fileno(), self._rules_changed, tables)
+        links = netlink.LinkWatch()
+        self._watches.append(links)
+        loop.add_reader(links.fileno(), self._links_changed, links)
 
     def close(self) -> None:
-        """End the watch; networks stay."""
-        if self._watch is not None:
-            asyncio.get_running_loop().remove_reader(self._watch.fileno())
-            self._watch.close()
-            self._watch = None
+        """End the watches; networks stay."""
+        while self._watches:
+            watch = self._watches.pop()
+            asyncio.get_running_loop().remove_reader(watch.fileno())
+            watch.close()
         self.bridge.close()
 
     def _rules_changed(self, watch: nfnetlink.TableWatch) -> None:
         rules, filter_ = self.bridge.rules.table, self.bridge.ports.table
         if watch.was_removed((nfnetlink.INET, rules), (nfnetlink.BRIDGE, filter_)):
+            # At once, and here: until nft has run, nothing else keeps pods from the machine's loopback.
+            try:
+                self.bridge.close_loopback()
+            except PodkeepError as error:
+                log.warning("the bridge %s: %s", self.bridge.name, error)
+            self._restore_soon()
+
+    def _links_changed(self, watch: netlink.LinkWatch) -> None:
+        if watch.was_removed(self.bridge.name):
+            self._restore_soon()
+
+    def _restore_soon(self) -> None:
+        self._removed = True
+        if not self._restoring:
+            self._restoring = True
             self._tasks.start(self._restore())
 
     async def _restore(self) -> None:
-        for family, table in (("inet", self.bridge.rules), ("bridge", self.bridge.ports)):
-            try:
-                if await asyncio.to_thread(table.restore):
-                    log.warning("somebody removed the nftables table %s %s; it is back", family, table.table)
-            except PodkeepError as error:
-                log.warning("the nftables table %s %s is gone: %s", family, table.table, error)
+        try:
+            while self._removed:
+                self._removed = False
+                await self._restore_all()
+                await asyncio.sleep(_PAUSE_S)
+        finally:
+            self._restoring = False
+
+    async def _restore_all(self) -> None:
+        bridge = self.bridge
+        # The bridge last: pods are on it as soon as it is there.
+        has_rules = await _is_back(f"the nftables table inet {bridge.rules.table}", bridge.rules.restore)
+        await _is_back(f"the nftables table bridge {bridge.ports.table}", bridge.ports.restore)
+        if await _is_back(f"the bridge {bridge.name}", bridge.restore) and has_rules:
+            await _is_back(f"127.0.0.1 on the bridge {bridge.name}", bridge.open_loopback)
 
     async def check_all(self) -> None:
         """Let CNI plugins look at the pods that were there when the daemon started, and log what is not as it was.
@@ -275,6 +308,17 @@ class Networks:
             network = sandbox.status.network
             if network is not None and network.made_by is NetworkMaker.CNI:
                 yield sandbox.id, network.cni_list
+
+
+async def _is_back(what: str, restore: Callable[[], bool | None]) -> bool:
+    """Restore something; return whether it is there, and log what was not."""
+    try:
+        if await asyncio.to_thread(restore):
+            log.warning("somebody removed %s; it is back", what)
+    except PodkeepError as error:
+        log.warning("%s is gone: %s", what, error)
+        return False
+    return True
 
 
 def addresses(status: SandboxStatus) -> tuple[str, ...]:

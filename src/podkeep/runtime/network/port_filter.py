@@ -94,6 +94,11 @@ class PortFilter:
                     self._ports[sandbox] = mine  # for who tries again
                     raise
 
+    def pods(self) -> frozenset[SandboxID]:
+        """Return which sandboxes have a port, or are about to."""
+        with self._lock:
+            return frozenset(self._ports)
+
     def restore(self) -> bool:
         """Put the table back if somebody removed it, and return whether that was so.
 

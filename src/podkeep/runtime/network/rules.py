@@ -79,6 +79,11 @@ class Rules:
             self._change([("add", forwards), ("delete", forwards)])
             _forget_flows(forwards)
 
+    def ports(self) -> frozenset[SandboxID]:
+        """Return which sandboxes have host ports."""
+        with self._lock:
+            return frozenset(sandbox for sandbox, forwards in self._ports.items() if forwards)
+
     def restore(self) -> bool:
         """Put the table back if somebody removed it, and return whether that was so.
 

@@ -292,15 +292,18 @@ def test_a_bridge_that_somebody_removed_comes_back_with_its_pods(
     place.serve(server)
     netns = place.serve(server, version=6)
     gateway, addresses = gateway_of(netns, 4), both_addresses(dual, server)
-    for _ in range(2):
-        remove_bridge(dual_daemon)
+    name = f"pkt{dual_daemon.token}"
+    for command in (["link", "delete", name], ["address", "flush", "dev", name], ["link", "delete", name]):
+        subprocess.run(["ip", *command], check=True)
         for address in addresses:
             wait_for(lambda address=address: reaches(address), "the pod is reached")
     assert ask(neighbour, MACHINE, 12080) == "192.0.2.2"
     assert ask(None, "127.0.0.1", 12080) == gateway
     assert ask(place.netns(other), addresses[0], 80) == both_addresses(dual, other)[0]
     assert ask(netns, MACHINE, 12080) == gateway, "by the port that the packet came from"
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("0")
     assert dual.run(pod("next"))
+    assert Path("/proc/sys/net/ipv4/ip_forward").read_text() == "1\n"
 
 
 def test_a_daemon_that_starts_without_its_bridge_connects_its_pods_again(mortal: Mortal) -> None:

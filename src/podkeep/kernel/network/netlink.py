@@ -15,9 +15,9 @@ import secrets
 import socket
 import struct
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface
+from ipaddress import IPv4Address, IPv4Interface, IPv6Address, IPv6Interface, ip_address
 from pathlib import Path
 
 from podkeep.base.errors import AlreadyExists, Internal, InvalidArgument, KernelCallError, NotFound
@@ -31,7 +31,7 @@ MAX_NAME_BYTES = 15
 
 _RTM_NEWLINK, _RTM_DELLINK, _RTM_GETLINK = 16, 17, 18
 _RTM_NEWADDR, _RTM_DELADDR, _RTM_NEWROUTE = 20, 21, 24
-_RTNLGRP_LINK = 1
+_RTNLGRP_LINK, _RTNLGRP_IPV4_IFADDR, _RTNLGRP_IPV6_IFADDR = 1, 5, 9
 _IFA_F_NODAD = 0x02
 _IFLA_ADDRESS, _IFLA_IFNAME, _IFLA_MASTER, _IFLA_LINKINFO, _IFLA_IFALIAS, _IFLA_NET_NS_FD = 1, 3, 10, 18, 20, 28
 _IFLA_NUM_TX_QUEUES, _IFLA_NUM_RX_QUEUES = 31, 32
@@ -217,11 +217,12 @@ def links(prefix: str = "") -> list[str]:
 
 
 class LinkWatch:
-    """News of links that were removed, in the network namespace in which it was made."""
+    """News of links and addresses that were removed, in the network namespace in which it was made."""
 
     def __init__(self) -> None:
         """:raises KernelCallError: if the kernel refuses."""
-        self._news = nlmsg.News(socket.NETLINK_ROUTE, _RTNLGRP_LINK)
+        groups = (_RTNLGRP_LINK, _RTNLGRP_IPV4_IFADDR, _RTNLGRP_IPV6_IFADDR)
+        self._news = nlmsg.News(socket.NETLINK_ROUTE, *groups)
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when there are news."""
@@ -230,18 +231,29 @@ class LinkWatch:
     def close(self) -> None:
         self._news.close()
 
-    def was_removed(self, name: str) -> bool:
-        """Read news and return whether a link of this name was removed; also when news were lost.
+    def was_removed(self, name: str, addresses: Collection[Address]) -> bool:
+        """Read news and return whether a link of this name was removed, or one of its addresses; also when news were
+        lost.
 
         What is left of many makes :meth:`fileno` readable again.
 
         :raises KernelCallError: if they cannot be read.
         """
         messages = self._news.read()
-        return messages is None or any(_is_removal(message, name) for message in messages)
+        return messages is None or any(
+            _is_removed_link(message, name) or _removed_address(message) in addresses for message in messages
+        )
 
 
-def _is_removal(message: nlmsg.Message, name: str) -> bool:
+def _removed_address(message: nlmsg.Message) -> Address | None:
+    if message.kind != _RTM_DELADDR or len(message.payload) < _ADDRESS.size:
+        return None
+    attributes = nlmsg.attributes(message.payload[_ADDRESS.size :])
+    found = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS, b""))
+    return ip_address(found) if len(found) in (4, 16) else None
+
+
+def _is_removed_link(message: nlmsg.Message, name: str) -> bool:
     if message.kind != _RTM_DELLINK or len(message.payload) < _LINK.size:
         return False
     # A port that leaves a bridge is told of with the bridge's family.

@@ -106,9 +106,9 @@ def receive_acknowledgement(channel: socket.socket, sequence: int) -> Message:
 
 
 class News:
-    """What the kernel tells a multicast group of one netlink family, in the network namespace in which it was made."""
+    """What the kernel tells multicast groups of one netlink family, in the network namespace in which it was made."""
 
-    def __init__(self, protocol: int, group: int) -> None:
+    def __init__(self, protocol: int, *groups: int) -> None:
         """:raises KernelCallError: if the kernel refuses."""
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         with ExitStack() as undo:
@@ -116,9 +116,10 @@ class News:
             self._socket.setblocking(False)
             try:
                 self._socket.bind((0, 0))
-                self._socket.setsockopt(SOL_NETLINK, _ADD_MEMBERSHIP, group)
+                for group in groups:
+                    self._socket.setsockopt(SOL_NETLINK, _ADD_MEMBERSHIP, group)
             except OSError as error:
-                raise KernelCallError(f"setsockopt(NETLINK_ADD_MEMBERSHIP, {group})", error.errno or 0) from error
+                raise KernelCallError(f"setsockopt(NETLINK_ADD_MEMBERSHIP, {groups})", error.errno or 0) from error
             undo.pop_all()
 
     def fileno(self) -> int:

@@ -166,20 +166,26 @@ class Bridge:
         netlink.connect_ports(self.name, {veth_name(item): item in forwarded for item in self.ports.pods()})
 
     def restore(self) -> bool:
-        """Put the bridge back if somebody removed it, and return whether that was so; see also :meth:`open_loopback`.
+        """Put the bridge and its addresses back, and return whether it was removed; see also :meth:`open_loopback`.
 
         :raises FailedPrecondition: if the machine uses one of the subnets by now.
         :raises KernelCallError: if the kernel refuses.
         """
         with self._lock:
-            if not self._started or self.name in netlink.links():
+            if not self._started:
                 return False
+            was_removed = self.name not in netlink.links()
             self._make(self._subnets)
             # Pods that were there before the subnets were changed have other routers.
             kept = (*self._subnets, *self._former)
             netlink.ensure_bridge(self.name, [subnets.router(item) for item in kept], self.owner)
             self._connect()
-            return True
+            return was_removed
+
+    @property
+    def routers(self) -> frozenset[IPv4Address | IPv6Address]:
+        """The bridge's own addresses."""
+        return frozenset(subnets.router(item).ip for item in (*self._subnets, *self._former))
 
     def _pods(self, in_use: Sequence[str]) -> list[Subnet]:
         """Return where pods' addresses are: in the subnets, and those of before that somebody still has."""
@@ -239,6 +245,9 @@ class Bridge:
             if not self._started:
                 self._start({}, (), {})
         endpoints = [self._endpoint(text) for text in addresses]
+        # Somebody may have set it back, as with all settings that are not in sysctl.d.
+        for family in sorted({endpoint.address.version for endpoint in endpoints}):
+            _forward(family)
         # Before the cable: the filter has to know the port when its first frame comes.
         self.ports.add(sandbox, addresses)
         netlink.create_veth(

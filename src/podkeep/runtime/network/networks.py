@@ -133,7 +133,7 @@ class Networks:
             self._restore_soon()
 
     def _links_changed(self, watch: netlink.LinkWatch) -> None:
-        if watch.was_removed(self.bridge.name):
+        if watch.was_removed(self.bridge.name, self.bridge.routers):
             self._restore_soon()
 
     def _restore_soon(self) -> None:

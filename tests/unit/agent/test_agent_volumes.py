@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import stat
 import tracemalloc
 from pathlib import Path
@@ -20,8 +21,10 @@ from podkeep.agent.volumes import host_path, payload, projection
 from podkeep.agent.volumes.container_files import mounts as container_mounts
 from podkeep.agent.volumes.container_files import termination_log, termination_message
 from podkeep.agent.volumes.payload import File
-from podkeep.agent.volumes.setup import MountedVolume, mount_points_inside, set_up
+from podkeep.agent.volumes.setup import MountedVolume, mount_points, set_up
 from podkeep.api import manifest
+from podkeep.api.configuration import ConfigMap
+from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import HostPathVolumeSource
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
@@ -66,6 +69,18 @@ def test_a_sub_path_may_begin_with_dots(tmp_path: Path) -> None:
     image = PlannedImage(reference="i", ref="i")
     planned, *_ = container_mounts(pod.spec.containers[0], 0, PodDir(path=tmp_path), {"v": image}, {})
     assert planned.sub_path == "..data/a"
+
+
+def test_a_sub_path_is_no_longer_than_a_path_can_be(tmp_path: Path) -> None:
+    """Each of 1,000 mounts of an image named a variable of a megabyte, which took a gigabyte of memory."""
+    image = PlannedImage(reference="i", ref="i")
+    mounts = [{"name": "v", "mountPath": f"/v{number}", "subPathExpr": "$(A)"} for number in range(2)]
+    pod, _ = make([{"name": "v", "emptyDir": {}}], mounts=mounts)
+    container, directory = pod.spec.containers[0], PodDir(path=tmp_path)
+    planned, *_ = container_mounts(container, 0, directory, {"v": image}, {"A": "a" * 4095})
+    assert len(planned.sub_path) == 4095
+    with pytest.raises(InvalidArgument, match='of volume "v" has more than 4095 characters'):
+        container_mounts(container, 0, directory, {"v": image}, {"A": "a" * 4096})
 
 
 @pytest.mark.requirement("U71")
@@ -114,8 +129,27 @@ def test_which_directories_of_a_volume_others_are_mounted_on() -> None:
         mount("w", "/vector"), mount("w", "/v/file", subPath="file"),
     ]  # fmt: skip
     pod, _ = make([{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}], mounts=mounts)
-    assert mount_points_inside(pod, "v") == ["a/b", "d"]
-    assert mount_points_inside(pod, "w") == ["c"]
+    assert mount_points(pod) == {"v": ["a/b", "d"], "w": ["c"]}
+
+
+def test_mounts_of_many_volumes_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each volume all mounts of a pod were sorted, and for each mount all others looked at: it took minutes."""
+    looked = 0
+    normpath = posixpath.normpath
+
+    def counting(path: str) -> str:
+        nonlocal looked
+        looked += 1
+        return normpath(path)
+
+    monkeypatch.setattr(posixpath, "normpath", counting)
+    mounts = [{"name": f"v{number}", "mountPath": f"/v{number}"} for number in range(300)]
+    mounts += [{"name": "v0", "mountPath": f"/v1{'/' * number}"} for number in range(1, 300)]
+    mounts += [{"name": "v0", "mountPath": f"/v1/{number}"} for number in range(300)]
+    pod, _ = make([{"name": f"v{number}", "emptyDir": {}} for number in range(300)], mounts=mounts)
+    looked = 0
+    assert len(mount_points(pod)["v0"]) == 300
+    assert looked == len(mounts)
 
 
 def test_mount_points_in_a_volume_are_directories_and_never_behind_a_link(tmp_path: Path) -> None:
@@ -178,6 +212,49 @@ def test_a_field_that_many_files_have_is_made_and_held_once() -> None:
             tracemalloc.stop()
         assert {file.data for file in files.values()} == {b'a="%s"' % (b"x" * 100_000)}
         assert len(files) == len(items)
+
+
+class _Counted(dict[str, str]):
+    """What a ConfigMap has; how many values were taken of it."""
+
+    taken = 0
+
+    def items(self) -> Any:
+        _Counted.taken += len(self)
+        return super().items()
+
+    def get(self, *key: Any) -> Any:
+        _Counted.taken += 1
+        return super().get(*key)
+
+
+def test_files_of_very_many_keys_are_not_made_again_and_again() -> None:
+    """Tens of thousands of sources, or volumes, of a ConfigMap with a hundred thousand keys took hours."""
+    items = [{"configMap": {"name": "m", "items": [{"key": "k7", "path": f"f{number}"}]}} for number in range(50)]
+    pod, _ = make([{"name": "v", "projected": {"sources": items}}])
+    data = _Counted({f"k{number}": "" for number in range(2_000)})
+    sources = Sources(config_maps={("default", "m"): ConfigMap(metadata=ObjectMeta(name="m"), data=data)})
+    _Counted.taken = 0
+    assert payload.payload(pod.spec.volumes[0], pod, sources).keys() == {f"f{number}" for number in range(50)}
+    assert _Counted.taken == 50
+    whole, _ = make([{"name": "v", "projected": {"sources": [{"configMap": {"name": "m"}}] * 50}}])
+    _Counted.taken = 0
+    with pytest.raises(InvalidArgument, match="the files made of all sources have 18432000 bytes, more than 16777216"):
+        payload.payload(whole.spec.volumes[0], whole, sources)
+    assert _Counted.taken == 9 * len(data)
+    single, _ = make([{"name": "v", "configMap": {"name": "m"}}])
+    _Counted.taken = 0
+    with pytest.raises(InvalidArgument, match="the files of all volumes of the pod have more than 67108864 bytes"):
+        payload.payload(single.spec.volumes[0], single, sources, left=1_000_000)
+    assert not _Counted.taken
+
+
+def test_a_path_is_no_longer_than_the_kernel_takes() -> None:
+    """A name was made for each directory of a path: of one with half a million, a hundred gigabytes."""
+    for path, why in (("a/" * 100_000 + "a", "have 102401024 bytes"), ("b" * 4096, "more than 4095 characters")):
+        pod, sources = make([{"name": "v", "configMap": {"name": "m", "items": [{"key": "a", "path": path}]}}])
+        with pytest.raises(InvalidArgument, match=why):
+            payload.payload(pod.spec.volumes[0], pod, sources)
 
 
 @in_new_namespaces()

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from podkeep.agent.objects.sources import Claim, Sources, failure_key
 from podkeep.agent.poddirs import PodDir
@@ -343,7 +344,29 @@ def test_a_group_of_thousands_of_digits() -> None:
     volume["metadata"]["annotations"] = {"pv.beta.kubernetes.io/gid": "9" * 5000}
     pod = pod_with([LOCAL])
     with pytest.raises(InvalidArgument, match="is not a group ID"):
-        claims.bound(pod.spec.volumes[0], pod, claimed(volume=volume))
+        claims.PodClaims(pod, claimed(volume=volume)).bound(pod.spec.volumes[0])
+
+
+class _Counted(tuple[Any, ...]):
+    """What counts how often it is walked."""
+
+    walks = 0
+
+    def __iter__(self) -> Any:
+        _Counted.walks += 1
+        return super().__iter__()
+
+
+def test_very_many_volumes_of_claims_look_at_mounts_once() -> None:
+    """Each looked through all mounts of the pod: of thousands of both, for minutes."""
+    pod = pod_with([{**LOCAL, "name": f"d{number}"} for number in range(30)])
+    (container,) = pod.spec.containers
+    container = structs.replace(container, volume_mounts=_Counted(container.volume_mounts))
+    pod = structs.replace(pod, spec=structs.replace(pod.spec, containers=(container,)))
+    _Counted.walks = 0
+    found = claims.PodClaims(pod, claimed("/data"))
+    assert {found.bound(volume).local for volume in pod.spec.volumes} == {"/data"}
+    assert _Counted.walks == 1
 
 
 def test_a_claim_on_a_local_volume(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from podkeep.agent.user_namespaces import choice, mapping, model, subordinate_id
 from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.choice import BoundSource, Choice, Outcome
 from podkeep.agent.user_namespaces.model import PodUserNamespace
-from podkeep.agent.volumes import claims
+from podkeep.agent.volumes.claims import PodClaims
 from podkeep.agent.volumes.container_files import OWN_MOUNTS
 from podkeep.agent.volumes.pod_volumes import kept_mounts
 from podkeep.api.containers import Container
@@ -183,9 +183,9 @@ async def _claims(pod: Pod, objects: ObjectReader) -> dict[str, BoundSource]:
     :raises StepFailed: if a claim is not ready: which user namespace the pod gets depends on it.
     """
     try:
-        sources = await objects.read(pod)
+        claimed = PodClaims(pod, await objects.read(pod))
         return {
-            volume.name: BoundSource(kind=claims.source_kind(volume, pod, sources))
+            volume.name: BoundSource(kind=claimed.source_kind(volume))
             for volume in pod.spec.volumes
             if volume.persistent_volume_claim is not None or volume.ephemeral is not None
         }

@@ -41,7 +41,7 @@ _NO_SOURCES = frozenset(
 )
 """Fields of a PersistentVolume's specification beside its source."""
 
-Struct = TypeVar("Struct")
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,70 +128,94 @@ class MountCheckFailed(FailedPrecondition):
         self.volume = volume
 
 
-def bound(volume: Volume, pod: Pod, sources: Sources) -> BoundVolume:
-    """Return the PersistentVolume behind a volume of a pod.
+class PodClaims:
+    """The claims of a pod's volumes; what all of these have in common is looked at once, for they may be thousands."""
 
-    :raises NotProcessed: if the claim is missing, not bound, being deleted, or not this pod's, or its volume is
-        missing, bound to something else, or of another mode than how containers use it.
-    """
-    namespace, name = pod.metadata.namespace, references.claim_name(pod, volume)
-    where = f"error processing PVC {namespace}/{name}"
-    found = sources.claim(namespace, name)
-    if found.claim is None:
-        why = f'persistentvolumeclaims "{name}" not found'
-        raise NotProcessed(f"{where}: failed to fetch PVC from API server: {why}")
-    claim = _decode(found.claim, _Claim, where)
-    if why := _unusable(claim):
-        raise NotProcessed(f"{where}: {why}")
-    # The name of an ephemeral volume's claim can be foretold: somebody else may have made a claim of that name.
-    if volume.ephemeral is not None and not _is_of(claim, pod):
-        raise NotProcessed(
-            f"PVC {namespace}/{name} was not created for pod {namespace}/{pod.metadata.name} (pod is not owner)"
+    def __init__(self, pod: Pod, sources: Sources) -> None:
+        self._pod, self.sources = pod, sources
+        containers = (*pod.spec.init_containers, *pod.spec.containers)
+        self._mounted = {mount.name for container in containers for mount in container.volume_mounts}
+        self._devices = {device.name for container in containers for device in container.volume_devices}
+        self._decoded: dict[int, msgspec.Struct] = {}
+        """By the identity of what was decoded, which the sources keep."""
+
+    def bound(self, volume: Volume) -> BoundVolume:
+        """Return the PersistentVolume behind a volume of a pod.
+
+        :raises NotProcessed: if the claim is missing, not bound, being deleted, or not this pod's, or its volume is
+            missing, bound to something else, or of another mode than how containers use it.
+        """
+        pod, namespace, name = self._pod, self._pod.metadata.namespace, references.claim_name(self._pod, volume)
+        where = f"error processing PVC {namespace}/{name}"
+        found = self.sources.claim(namespace, name)
+        if found.claim is None:
+            why = f'persistentvolumeclaims "{name}" not found'
+            raise NotProcessed(f"{where}: failed to fetch PVC from API server: {why}")
+        claim = self._read(found.claim, _Claim, where)
+        if why := _unusable(claim):
+            raise NotProcessed(f"{where}: {why}")
+        # The name of an ephemeral volume's claim can be foretold: somebody else may have made a claim of that name.
+        if volume.ephemeral is not None and not _is_of(claim, pod):
+            raise NotProcessed(
+                f"PVC {namespace}/{name} was not created for pod {namespace}/{pod.metadata.name} (pod is not owner)"
+            )
+        if found.volume is None:
+            why = f'persistentvolumes "{claim.spec.volume_name}" not found'
+            raise NotProcessed(f"{where}: failed to fetch PV {claim.spec.volume_name} from API server: {why}")
+        persistent = self._read(found.volume, _Volume, where)
+        if why := _not_of(persistent, claim):
+            raise NotProcessed(f"{where}: {why}")
+        self._require_use(volume, persistent.spec.volume_mode)
+        source = volume.persistent_volume_claim
+        spec = persistent.spec
+        return BoundVolume(
+            name=persistent.metadata.name,
+            host_path=spec.host_path,
+            local="" if spec.local is None else spec.local.path,
+            read_only=source is not None and source.read_only,
+            block=spec.volume_mode == "Block",
+            exclusive=spec.access_modes == [_ONE_POD],
+            group=_group(persistent.metadata.annotations),
         )
-    if found.volume is None:
-        why = f'persistentvolumes "{claim.spec.volume_name}" not found'
-        raise NotProcessed(f"{where}: failed to fetch PV {claim.spec.volume_name} from API server: {why}")
-    persistent = _decode(found.volume, _Volume, where)
-    if why := _not_of(persistent, claim):
-        raise NotProcessed(f"{where}: {why}")
-    _require_use(volume, pod, persistent.spec.volume_mode)
-    source = volume.persistent_volume_claim
-    spec = persistent.spec
-    return BoundVolume(
-        name=persistent.metadata.name,
-        host_path=spec.host_path,
-        local="" if spec.local is None else spec.local.path,
-        read_only=source is not None and source.read_only,
-        block=spec.volume_mode == "Block",
-        exclusive=spec.access_modes == [_ONE_POD],
-        group=_group(persistent.metadata.annotations),
-    )
 
+    def source_kind(self, volume: Volume) -> str:
+        """Return what the PersistentVolume behind a volume is, by the field that says it (``local``, ``nfs``).
 
-def source_kind(volume: Volume, pod: Pod, sources: Sources) -> str:
-    """Return what the PersistentVolume behind a volume is, by the field that says it (``local``, ``nfs``).
+        :raises NotProcessed: as :meth:`bound`.
+        """
+        self.bound(volume)
+        raw = self._raw_volume(volume)
+        return next((field for field, value in raw["spec"].items() if value and field not in _NO_SOURCES), "nothing")
 
-    :raises NotProcessed: as :func:`bound`.
-    """
-    bound(volume, pod, sources)
-    raw = sources.claim(pod.metadata.namespace, references.claim_name(pod, volume)).volume or {}
-    return next((field for field, value in raw["spec"].items() if value and field not in _NO_SOURCES), "nothing")
+    def require_here(self, volume: Volume, labels: Mapping[str, str], node_name: str) -> None:
+        """Raise if what is behind ``volume``, which :meth:`bound` knows, is for another node or cannot be mounted so.
 
+        :raises MountCheckFailed: naming the check.
+        """
+        persistent = self._read(self._raw_volume(volume), _Volume, "")
+        name, spec = persistent.metadata.name, persistent.spec
+        required = None if spec.node_affinity is None else spec.node_affinity.required
+        if required is not None and not node_selection.matches(required, node_name, labels):
+            raise MountCheckFailed("no matching NodeSelectorTerms", step="NodeAffinity check", volume=name)
+        if spec.mount_options and spec.host_path is not None:
+            text = "mount options are not supported for this volume type"
+            raise MountCheckFailed(text, step="MountOptionSupport check", volume=name)
 
-def require_here(volume: Volume, pod: Pod, sources: Sources, labels: Mapping[str, str], node_name: str) -> None:
-    """Raise if the volume behind ``volume``, which :func:`bound` knows, is for another node or cannot be mounted so.
+    def _raw_volume(self, volume: Volume) -> Mapping[str, Any]:
+        name = references.claim_name(self._pod, volume)
+        return self.sources.claim(self._pod.metadata.namespace, name).volume or {}
 
-    :raises MountCheckFailed: naming the check.
-    """
-    raw = sources.claim(pod.metadata.namespace, references.claim_name(pod, volume)).volume
-    persistent = _decode(raw or {}, _Volume, "")
-    name, spec = persistent.metadata.name, persistent.spec
-    required = None if spec.node_affinity is None else spec.node_affinity.required
-    if required is not None and not node_selection.matches(required, node_name, labels):
-        raise MountCheckFailed("no matching NodeSelectorTerms", step="NodeAffinity check", volume=name)
-    if spec.mount_options and spec.host_path is not None:
-        text = "mount options are not supported for this volume type"
-        raise MountCheckFailed(text, step="MountOptionSupport check", volume=name)
+    def _read(self, raw: Mapping[str, Any], kind: type[Struct], where: str) -> Struct:
+        found = self._decoded.get(id(raw))
+        if not isinstance(found, kind):
+            self._decoded[id(raw)] = found = _decode(raw, kind, where)
+        return found
+
+    def _require_use(self, volume: Volume, mode: str) -> None:
+        mounted, device = volume.name in self._mounted, volume.name in self._devices
+        for used, wanted, field in ((mounted, "Filesystem", "volumeMounts"), (device, "Block", "volumeDevices")):
+            if used and mode != wanted:
+                raise NotProcessed(f"volume {volume.name} has volumeMode {mode}, but is specified in {field}")
 
 
 def _decode(raw: Mapping[str, Any], kind: type[Struct], where: str) -> Struct:
@@ -224,15 +248,6 @@ def _not_of(volume: _Volume, claim: _Claim) -> str:
             f"{claim.metadata.uid}"
         )
     return ""
-
-
-def _require_use(volume: Volume, pod: Pod, mode: str) -> None:
-    containers = (*pod.spec.init_containers, *pod.spec.containers)
-    mounted = any(mount.name == volume.name for container in containers for mount in container.volume_mounts)
-    devices = any(device.name == volume.name for container in containers for device in container.volume_devices)
-    for used, wanted, field in ((mounted, "Filesystem", "volumeMounts"), (devices, "Block", "volumeDevices")):
-        if used and mode != wanted:
-            raise NotProcessed(f"volume {volume.name} has volumeMode {mode}, but is specified in {field}")
 
 
 def _group(annotations: Mapping[str, str]) -> int | None:

@@ -34,6 +34,9 @@ _MAX_LOG_BYTES = 2048
 _MAX_LOG_LINES = 80
 _MAX_LOG_READ = 64 * 1024
 """Bytes of a log of which its last 2048 are taken: each piece of a line, up to 16 kB, has a head of its own."""
+_MAX_SUB_PATH = 4095
+"""Characters, as of a path that the kernel takes. That of an image is the runtime's to look at, and each of a thousand
+mounts may name a variable of a megabyte."""
 
 
 def write_hosts(directory: PodDir, text: str, owner: tuple[int, int] = (0, 0)) -> None:
@@ -136,6 +139,9 @@ def _volume_mount(
 ) -> PlannedMount:
     volume = volumes[mount.name]
     inner = mount.sub_path or expand_known(mount.sub_path_expr, environment)
+    if len(inner) > _MAX_SUB_PATH:
+        why = f"has more than {_MAX_SUB_PATH} characters"
+        raise InvalidArgument(f'subPath "{inner[:64]}…" of volume "{mount.name}" {why}')
     if inner and (why := descending_path(inner)):
         raise InvalidArgument(f'subPath "{inner}" of volume "{mount.name}" {why}')
     if isinstance(volume, PlannedImage):

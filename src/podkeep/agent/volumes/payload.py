@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -45,6 +46,11 @@ Payload = Mapping[str, File]
 
 MAX_BYTES = 16 << 20
 """Of the files of a volume. What an API server takes has 1 MiB, and each path may name the same key of it."""
+ENTRY_BYTES = 1 << 10
+"""For which each file and each directory of its path counts at least: a ConfigMap can have a hundred thousand empty
+keys, and a path half a million directories."""
+_MAX_PATH = 4095
+"""Characters of a path, as the kernel has it: the names of all directories of one of a megabyte are 100 gigabytes."""
 
 
 MAX_POD_BYTES = 64 << 20
@@ -52,30 +58,40 @@ MAX_POD_BYTES = 64 << 20
 may have thousands of volumes of the same Secret."""
 
 
-def payload(volume: Volume, pod: Pod, sources: Sources, allocatable: Mapping[str, str] | None = None) -> Payload:
+def payload(
+    volume: Volume,
+    pod: Pod,
+    sources: Sources,
+    allocatable: Mapping[str, str] | None = None,
+    left: int = MAX_POD_BYTES,
+) -> Payload:
     """Return the files of a configMap, secret, downwardAPI or projected volume.
 
     :param allocatable: what the node has for pods, for limits that a container does not have.
+    :param left: bytes that they may have (:func:`size_of`), for the pod's other volumes have the rest.
     :raises NotFound: if the ConfigMap, the Secret or a key that ``items`` names is missing and not optional.
     :raises FailedPrecondition: if something could not be read, with all that could not.
-    :raises InvalidArgument: if the volume is of another kind, or its files have more than :data:`MAX_BYTES`.
+    :raises InvalidArgument: if the volume is of another kind, or its files have more than :data:`MAX_BYTES` or than is
+        left, or a path that is too long. What is too much is not made before.
     """
-    node = _Node(pod=pod, sources=sources, allocatable=allocatable or {})
+    node = _Node(pod=pod, sources=sources, allocatable=allocatable or {}, left=left)
     if volume.config_map is not None:
         source = volume.config_map
         config_map = node.config_map(source.name, source.items, source.default_mode, optional=bool(source.optional))
-        return _bounded(f'configmap "{source.name}"', _owned(config_map, source.items, source.default_user))
+        return node.bounded(f'configmap "{source.name}"', _owned(config_map, source.items, source.default_user))
     if volume.secret is not None:
         given = volume.secret
         secret = node.secret(given.secret_name, given.items, given.default_mode, optional=bool(given.optional))
-        return _bounded(f'secret "{given.secret_name}"', _owned(secret, given.items, given.default_user))
+        return node.bounded(f'secret "{given.secret_name}"', _owned(secret, given.items, given.default_user))
     if volume.downward_api is not None:
         items = volume.downward_api
-        return _bounded("the downward API", node.downward(items.items, items.default_mode, items.default_user))
+        return node.bounded("the downward API", node.downward(items.items, items.default_mode, items.default_user))
     if volume.projected is not None:
         projected = volume.projected
+        if any(source.service_account_token is not None for source in projected.sources):
+            node = msgspec.structs.replace(node, owner=token_user(pod))  # once: sources and containers may be thousands
         files = node.projected(projected.sources, projected.default_mode, projected.default_user)
-        return _bounded("all sources", files)
+        return node.bounded("all sources", files)
     raise InvalidArgument(f"volume {volume.name} holds no files that the node writes")
 
 
@@ -115,16 +131,28 @@ class _Node(FrozenStruct, kw_only=True):
     pod: Pod
     sources: Sources
     allocatable: Mapping[str, str]
+    left: int
+    owner: int | None = None
+    """The user whom tokens belong to that have no other."""
     fields: dict[str, bytes] = msgspec.field(default_factory=dict)
     """Contents of fields of the pod that were made, by their paths: each of thousands of files may have the same."""
 
     def config_map(self, name: str, items: Sequence[KeyToPath], mode: int | None, *, optional: bool) -> dict[str, File]:
-        data = self.sources.config_map(self.pod.metadata.namespace, name, optional=optional)
-        return _project(f'configmap "{name}"', data, items, mode, optional=optional)
+        namespace, what = self.pod.metadata.namespace, f'configmap "{name}"'
+        if items:
+            # One by one: each of thousands of volumes may want one key of a ConfigMap that has a hundred thousand.
+            value = partial(self.sources.config_map_value, namespace, name, optional=optional)
+            return _project(what, value, items, mode, optional=optional)
+        found = self.sources.config_maps.get((namespace, name))
+        self.require_few(what, 0 if found is None else len(found.data) + len(found.binary_data))
+        return _all(self.sources.config_map(namespace, name, optional=optional), mode)
 
     def secret(self, name: str, items: Sequence[KeyToPath], mode: int | None, *, optional: bool) -> dict[str, File]:
-        data = self.sources.secret(self.pod.metadata.namespace, name, optional=optional)
-        return _project(f'secret "{name}"', data, items, mode, optional=optional)
+        data, what = self.sources.secret(self.pod.metadata.namespace, name, optional=optional), f'secret "{name}"'
+        if items:
+            return _project(what, data.get, items, mode, optional=optional)
+        self.require_few(what, len(data))
+        return _all(data, mode)
 
     def downward(self, items: Sequence[DownwardAPIVolumeFile], mode: int | None, user: int | None) -> dict[str, File]:
         files = {}
@@ -153,11 +181,17 @@ class _Node(FrozenStruct, kw_only=True):
         """Return the files of all sources; of two with one path the later one's."""
         files: dict[str, File] = {}
         failed: list[PodkeepError] = []
+        size = 0
         for projection in projections:
             try:
-                files |= self._source(projection, mode, user)
+                found = self._source(projection, mode, user)
             except PodkeepError as error:
                 failed.append(error)
+                continue
+            # What a later source replaces counts, too: it was made.
+            size += size_of(found)
+            self._require("all sources", size)
+            files |= found
         _raise_all(failed)
         return files
 
@@ -180,38 +214,61 @@ class _Node(FrozenStruct, kw_only=True):
             hint="put the certificates into a ConfigMap or a Secret and project that",
         )
 
+    def require_few(self, what: str, files: int) -> None:
+        """Check a number of files before they are made.
+
+        :raises InvalidArgument: if they are too many.
+        """
+        self._require(what, files * ENTRY_BYTES)
+
+    def bounded(self, what: str, files: Payload) -> Payload:
+        """Return ``files``.
+
+        :raises InvalidArgument: if they have too many bytes, or a path that is too long.
+        """
+        self._require(what, size_of(files))
+        for path in files:
+            if len(path) > _MAX_PATH:
+                raise InvalidArgument(f"the path {path[:64]!r}… of a file has more than {_MAX_PATH} characters")
+        return files
+
+    def _require(self, what: str, size: int) -> None:
+        if size > MAX_BYTES:
+            raise InvalidArgument(f"the files made of {what} have {size} bytes, more than {MAX_BYTES}")
+        if size > self.left:
+            raise InvalidArgument(f"the files of all volumes of the pod have more than {MAX_POD_BYTES} bytes")
+
     def _token(self, source: ServiceAccountTokenProjection, mode: int | None, user: int | None) -> Payload:
         token = self.sources.token(source.audience, token_expiration(source.expiration_seconds))
         security = self.pod.spec.security_context
         # A token is readable by its user alone; without one that all containers share, the mode of the volume counts
         # (kubelet).
-        owner = token_user(self.pod) if source.user is None and user is None else _first(source.user, user)
+        owner = _first(source.user, user, self.owner)
         grouped = security is not None and security.fs_group is not None
         bits = _TOKEN_MODE if owner is not None or grouped else _mode(None, mode)
         return {source.path: File(data=token.encode(), mode=bits, uid=owner)}
 
 
 def size_of(files: Payload) -> int:
-    """Return the bytes of all files."""
-    return sum(len(file.data) for file in files.values())
+    """Return the bytes of all files, or what they and their directories count for if that is more."""
+    return sum(max(len(file.data), ENTRY_BYTES * (1 + path.count("/"))) for path, file in files.items())
 
 
-def _bounded(what: str, files: Payload) -> Payload:
-    size = size_of(files)
-    if size > MAX_BYTES:
-        raise InvalidArgument(f"the files made of {what} have {size} bytes, more than {MAX_BYTES}")
-    return files
+def _all(data: Mapping[str, bytes], mode: int | None) -> dict[str, File]:
+    return {key: File(data=content, mode=_mode(None, mode)) for key, content in data.items()}
 
 
 def _project(
-    what: str, data: Mapping[str, bytes], items: Sequence[KeyToPath], mode: int | None, *, optional: bool
+    what: str, value: Callable[[str], bytes | None], items: Sequence[KeyToPath], mode: int | None, *, optional: bool
 ) -> dict[str, File]:
-    if not items:
-        return {key: File(data=content, mode=_mode(None, mode)) for key, content in data.items()}
+    known: dict[str, bytes | None] = {}
     files = {}
     for item in items:
-        if item.key in data:
-            files[item.path] = File(data=data[item.key], mode=_mode(item.mode, mode))
+        if item.key not in known:
+            known[item.key] = value(item.key)
+        data = known[item.key]
+        if data is not None:
+            files[item.path] = File(data=data, mode=_mode(item.mode, mode))
         elif not optional:
             raise NotFound(f"{what} references non-existent key: {item.key}")
     return files

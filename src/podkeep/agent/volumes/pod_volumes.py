@@ -17,7 +17,7 @@ from podkeep.agent.events import Event, StepFailed
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import payload, setup
-from podkeep.agent.volumes.claims import NotProcessed
+from podkeep.agent.volumes.claims import NotProcessed, PodClaims
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings
 from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
@@ -95,12 +95,12 @@ class PodVolumes:
         with self._lock:
             ready: dict[str, MountedVolume] = {}
 
-            left = payload.MAX_POD_BYTES
+            left, inside, claimed = payload.MAX_POD_BYTES, setup.mount_points(pod), PodClaims(pod, sources)
 
             def one(volume: Volume) -> None:
                 nonlocal left
                 files = setup.files(pod, volume, sources, node, left)
-                ready[volume.name] = setup.set_up_one(pod, volume, self._directory, sources, node)
+                ready[volume.name] = setup.set_up_one(pod, volume, self._directory, node, inside, claimed)
                 if files is not None:
                     left -= payload.size_of(files)
                     self._written[volume.name] = payload.digest(files)
@@ -120,7 +120,7 @@ class PodVolumes:
         with self._lock:
             changed: list[str] = []
 
-            left = payload.MAX_POD_BYTES
+            left, inside, claimed = payload.MAX_POD_BYTES, setup.mount_points(pod), PodClaims(pod, sources)
 
             def one(volume: Volume) -> None:
                 nonlocal left
@@ -131,7 +131,7 @@ class PodVolumes:
                 digest = payload.digest(files)
                 if self._written.get(volume.name) == digest:
                     return
-                setup.set_up_one(pod, volume, self._directory, sources, node)
+                setup.set_up_one(pod, volume, self._directory, node, inside, claimed)
                 self._written[volume.name] = digest
                 changed.append(volume.name)
 

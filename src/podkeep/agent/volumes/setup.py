@@ -13,7 +13,8 @@ import os
 import posixpath
 import stat
 import threading
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,13 +22,14 @@ import msgspec
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.user_namespaces.model import PodUserNamespace
-from podkeep.agent.volumes import claims, empty_dir, host_path, ownership, projection
-from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed
+from podkeep.agent.volumes import empty_dir, host_path, ownership, projection
+from podkeep.agent.volumes.claims import BoundVolume, MountCheckFailed, NotProcessed, PodClaims
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
-from podkeep.agent.volumes.payload import MAX_BYTES, MAX_POD_BYTES, Payload, holds_files, payload, size_of
+from podkeep.agent.volumes.payload import MAX_BYTES, MAX_POD_BYTES, Payload, holds_files, payload
+from podkeep.api.containers import VolumeMount
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
-from podkeep.base.errors import FailedPrecondition, InvalidArgument, PodkeepError, words_of
+from podkeep.base.errors import FailedPrecondition, PodkeepError, words_of
 from podkeep.base.frozen import FrozenStruct
 from podkeep.kernel.files import openat
 
@@ -90,25 +92,33 @@ def set_up(
 
     :raises FailedPrecondition: naming the first volume that failed and what is wrong with it.
     """
-    around = node or Surroundings()
+    around, inside, claimed = node or Surroundings(), mount_points(pod), PodClaims(pod, sources)
     volumes = [volume for volume in pod.spec.volumes if volume.image is None or not around.images]
-    return {volume.name: set_up_one(pod, volume, directory, sources, around) for volume in volumes}
+    return {volume.name: set_up_one(pod, volume, directory, around, inside, claimed) for volume in volumes}
 
 
-def set_up_one(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node: Surroundings) -> MountedVolume:
+def set_up_one(
+    pod: Pod,
+    volume: Volume,
+    directory: PodDir,
+    node: Surroundings,
+    inside: Mapping[str, Sequence[str]],
+    claimed: PodClaims,
+) -> MountedVolume:
     """Make one volume, or bring its files up to date.
 
+    :param inside: the directories in each volume on which others are mounted (:func:`mount_points`).
     :raises NotProcessed: if it is not known yet what to mount, or this node has nothing for volumes of this kind.
     :raises FailedPrecondition: with a kubelet's text, naming the volume and what is wrong with it.
     """
     named = volume.name
     try:
         if volume.persistent_volume_claim is not None or volume.ephemeral is not None:
-            persistent = claims.bound(volume, pod, sources)
+            persistent = claimed.bound(volume)
             named = persistent.name
-            claims.require_here(volume, pod, sources, node.labels, node.node_name)
+            claimed.require_here(volume, node.labels, node.node_name)
             return _persistent(pod, volume, persistent, directory, owners_of(pod, node))
-        return _set_up(pod, volume, directory, sources, node)
+        return _set_up(pod, volume, directory, claimed.sources, node, inside.get(volume.name, ()))
     except NotProcessed:
         raise
     except MountCheckFailed as error:
@@ -131,10 +141,7 @@ def files(pod: Pod, volume: Volume, sources: Sources, node: Surroundings, left: 
     if not holds_files(volume):
         return None
     try:
-        content = payload(volume, pod, sources, node.allocatable)
-        if size_of(content) > left:
-            raise InvalidArgument(f"the files of all volumes of the pod have more than {MAX_POD_BYTES} bytes")
-        return content
+        return payload(volume, pod, sources, node.allocatable, left)
     except PodkeepError as error:
         raise _failed(_SETUP, volume.name, error.message, error.hint) from error
 
@@ -152,14 +159,16 @@ def owners_of(pod: Pod, node: Surroundings) -> Owners:
     )
 
 
-def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node: Surroundings) -> MountedVolume:
+def _set_up(
+    pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node: Surroundings, inside: Sequence[str]
+) -> MountedVolume:
     if volume.host_path is not None:
         return MountedVolume(name=volume.name, path=host_path.check(volume.host_path))
     owners = owners_of(pod, node)
     if volume.empty_dir is not None:
         path = directory.volume(_EMPTY_DIR, volume.name)
         empty_dir.make(pod, volume.empty_dir, path, node.allocatable, owners)
-        projection.make_mount_points(path, mount_points_inside(pod, volume.name), owners)
+        projection.make_mount_points(path, inside, owners)
         return MountedVolume(name=volume.name, path=path, owners=owners)
     if not holds_files(volume):
         raise NotProcessed(
@@ -179,7 +188,7 @@ def _set_up(pod: Pod, volume: Volume, directory: PodDir, sources: Sources, node:
         root = "" if owners.id_map is None else empty_dir.options_for(Owners(id_map=owners.id_map))
         empty_dir.mount_tmpfs(path, f"mode=0755{root},size={_TMPFS_BYTES}")
     projection.write(path, content, owners)
-    projection.make_mount_points(path, mount_points_inside(pod, volume.name), owners)
+    projection.make_mount_points(path, inside, owners)
     return MountedVolume(name=volume.name, path=path, read_only=True, owners=owners)
 
 
@@ -256,27 +265,41 @@ def _give_local(pod: Pod, path: Path, owners: Owners, given: Path) -> None:
     given.touch(mode=0o640)
 
 
-def mount_points_inside(pod: Pod, volume: str) -> list[str]:
-    """Return the directories in a volume on which a container of the pod has another volume mounted; pure.
+def mount_points(pod: Pod) -> dict[str, list[str]]:
+    """Return, by the names of volumes, the directories in each on which a container of the pod has another one mounted.
 
     Not those that are inside of such a directory (kubelet, nested volumes), nor those of a subPath, which may be a file
-    (``container_files.py``).
+    (``container_files.py``). Of several mounts at one place the last one counts, which is above the others. Pure; for
+    all volumes at once, since a pod may have as many volumes as mounts.
     """
-    found = set()
+    found: dict[str, set[str]] = {}
     for container in (*pod.spec.init_containers, *pod.spec.containers):
-        mounted = [
-            (posixpath.join("/", posixpath.normpath(mount.mount_path)), mount) for mount in container.volume_mounts
-        ]
-        places = sorted(mounted, key=lambda item: item[0])
-        for top, outer in places:
-            if outer.name != volume or outer.sub_path or outer.sub_path_expr:
+        mounts: dict[str, VolumeMount] = {}
+        for mount in container.volume_mounts:
+            mounts[posixpath.join("/", posixpath.normpath(mount.mount_path))] = mount
+        # With NUL for the slash, what is inside of a directory comes right after it, whatever other names begin alike.
+        places = sorted(mounts, key=_in_tree)
+        keys = [_in_tree(place) for place in places]
+        for top, outer in mounts.items():
+            if _is_part(outer):
                 continue
-            inside = [(place[len(top) :], mount) for place, mount in places if place.startswith(f"{top}/")]
-            covered: list[str] = []
-            for place, mount in inside:
-                if any(place.startswith(f"{other}/") for other in covered):
-                    continue
-                covered.append(place)
-                if not mount.sub_path and not mount.sub_path_expr:
-                    found.add(place.strip("/"))
-    return sorted(found)
+            for index in _outermost(keys, f"{_in_tree(top)}\0"):
+                if not _is_part(mounts[places[index]]):
+                    found.setdefault(outer.name, set()).add(places[index][len(top) + 1 :])
+    return {volume: sorted(paths) for volume, paths in found.items()}
+
+
+def _in_tree(path: str) -> str:
+    return path.replace("/", "\0")
+
+
+def _is_part(mount: VolumeMount) -> bool:
+    return bool(mount.sub_path or mount.sub_path_expr)
+
+
+def _outermost(keys: Sequence[str], prefix: str) -> Iterator[int]:
+    """Yield where in ``keys``, which are sorted, those are that begin with a prefix and are not inside of another."""
+    index = bisect_left(keys, prefix)
+    while index < len(keys) and keys[index].startswith(prefix):
+        yield index
+        index = bisect_left(keys, f"{keys[index]}\1", index)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec import structs
 
 from podkeep.agent.convert.container import ContainerPlan, PlannedImage, PlannedMount, container_config
 from podkeep.agent.convert.sandbox import SandboxPlan, sandbox_config
@@ -288,6 +289,39 @@ def volume_pod(*volumes: tuple[str, str, str], mounted: str) -> Pod:
         },
         {"volumeMounts": [{"name": name, "mountPath": f"/{name}"} for name in mounted]},
     )
+
+
+def test_annotations_of_the_pod_do_not_multiply_by_its_images() -> None:
+    """Each mount of an image has them: with 1,000 mounts and 256 KiB the message had 256 MiB before it was refused."""
+    pod = make()
+    annotations = {"a": "x" * 100_000}
+    pod = structs.replace(pod, metadata=structs.replace(pod.metadata, annotations=annotations))
+    image = PlannedImage(reference="i", ref="i")
+    mounts = [PlannedMount(image=image, container_path=f"/{number}") for number in range(84)]
+    assert container(pod, mounts=mounts[:83]).mounts[82].image.annotations == annotations
+    with pytest.raises(InvalidArgument, match="have 8400084 characters in all of the container's 84 mounts of images"):
+        container(pod, mounts=mounts)
+
+
+class _Walked(tuple[Any, ...]):
+    """What may be walked, and not looked through for one item after the other."""
+
+    def __contains__(self, item: object) -> bool:
+        raise AssertionError("all are looked through for one")
+
+
+def test_ports_of_very_many_containers() -> None:
+    ports = [{"containerPort": 80}]
+    pod = make({"initContainers": [{"name": name, "image": "i", "ports": ports} for name in "ab"]}, {"ports": ports})
+    spec = structs.replace(
+        pod.spec,
+        init_containers=(
+            pod.spec.init_containers[0],
+            structs.replace(pod.spec.init_containers[1], restart_policy="Always"),
+        ),
+        containers=_Walked(pod.spec.containers),
+    )
+    assert [port.container_port for port in sandbox(structs.replace(pod, spec=spec)).port_mappings] == [80, 80]
 
 
 @pytest.mark.requirement("V21", "V26")

@@ -504,3 +504,30 @@ def test_only_containers_that_are_started_again_are_in_back_off() -> None:
     assert (decision.action, decision.backing_off) == (Wait(until=NOW + 10), ("b",))
     held = decide(pod, observed, now=NOW, since=NOW, delay=lambda _: 0.0, held={"b": NOW + 5})
     assert (held.action, held.backing_off) == (Wait(until=NOW + 5), ())
+
+
+class _Statuses(tuple[ContainerStatus, ...]):
+    """Statuses that count how often they are walked."""
+
+    walks = 0
+
+    def __iter__(self) -> Any:
+        _Statuses.walks += 1
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("was", ["terminated", "waiting"])
+def test_what_was_reported_is_walked_once_for_all_containers(was: str) -> None:
+    """With 10,000 containers that the runtime has not, or no more, a decision took the agent's loop half a minute."""
+    names = [f"c{number}" for number in range(40)]
+    gone = ContainerState(terminated=ContainerStateTerminated(exit_code=1)) if was == "terminated" else ContainerState()
+    reported = _Statuses(
+        ContainerStatus(name=name, state=gone, ready=False, restart_count=3, image="i", image_id="") for name in names
+    )
+    state = WorkerState(previous=PodStatus(container_statuses=reported))
+    _Statuses.walks = 0
+    inits = [{"name": f"i{number}", "restartPolicy": "Always"} for number in range(40)]
+    pod = make("Never", *({"name": name} for name in names), inits=inits)
+    decide(pod, seen(*runs("i0")), now=NOW, since=NOW, delay=lambda _: 0.0)
+    decide(pod, seen(), state=state, now=NOW, since=NOW, delay=lambda _: 0.0)
+    assert _Statuses.walks <= 2

@@ -17,6 +17,7 @@ from podkeep.agent.resources.qos import LinuxResources
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.api.containers import Container
 from podkeep.api.pod import Pod
+from podkeep.base.errors import InvalidArgument
 from podkeep.base.frozen import FrozenStruct
 from podkeep.cri import id_mappings
 from podkeep.cri.v1 import api_pb2
@@ -27,6 +28,11 @@ _PROPAGATION = {
     "HostToContainer": api_pb2.PROPAGATION_HOST_TO_CONTAINER,
     "Bidirectional": api_pb2.PROPAGATION_BIDIRECTIONAL,
 }
+
+
+_MAX_IMAGE_ANNOTATIONS = 8 << 20
+"""Characters of annotations that all images in a container's mounts have together. Each has those of the pod: 1,000
+mounts and 256 KiB of annotations are a message of 256 MiB, of which CRI takes 16."""
 
 
 class PlannedImage(FrozenStruct, kw_only=True):
@@ -90,6 +96,7 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
 
     :raises InvalidArgument: if the container must not run as root and would, or asks for what cannot be had.
     """
+    _require_short(pod.metadata.annotations, sum(mount.image is not None for mount in plan.mounts))
     namespaces = namespace_options(pod.spec, plan.user_namespace, plan.target_id)
     resources = plan.resources
     return api_pb2.ContainerConfig(
@@ -137,6 +144,15 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
             security_context=container_security(pod, container, namespaces, plan.image_user, plan.seccomp, plan.groups),
         ),
     )
+
+
+def _require_short(annotations: Mapping[str, str], images: int) -> None:
+    size = images * sum(len(key) + len(value) for key, value in annotations.items())
+    if size > _MAX_IMAGE_ANNOTATIONS:
+        raise InvalidArgument(
+            f"the annotations of the pod have {size} characters in all of the container's {images} mounts of images, "
+            f"more than {_MAX_IMAGE_ANNOTATIONS}"
+        )
 
 
 def _handler(pod: Pod, plan: ContainerPlan) -> str:

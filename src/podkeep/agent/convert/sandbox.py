@@ -76,8 +76,7 @@ def _port_mappings(pod: Pod) -> list[api_pb2.PortMapping]:
             host_port=port.host_port,
             host_ip=port.host_ip,
         )
-        for container in (*pod.spec.init_containers, *pod.spec.containers)
-        if container in pod.spec.containers or is_sidecar(container)
+        for container in (*filter(is_sidecar, pod.spec.init_containers), *pod.spec.containers)
         for port in container.ports
     ]
 

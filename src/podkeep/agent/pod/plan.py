@@ -9,6 +9,7 @@ that takes long and noting it in :attr:`WorkerState.killed` meanwhile.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cached_property
 
 from podkeep.agent.backoff import HEALTHY_AFTER
 from podkeep.agent.convert.container import container_hash
@@ -65,7 +66,8 @@ def decide(
     :param since: when the pod became active, in the same unit; its deadline counts from there.
     :param held: containers whose start failed, and before which time, in the same unit, they are not tried again.
     """
-    done = _done(pod, observed, state)
+    before = _Before(pod, observed, state)
+    done = _done(pod, before)
     if done is not None:
         return done
     spec = pod.spec
@@ -81,16 +83,11 @@ def decide(
     sandbox = _sandbox(pod, observed)
     if sandbox is not None:
         return sandbox
-    return _Containers(pod, observed, state, _Clock(now=now, deadline=overdue, delay=delay, held=held)).decide()
+    return _Containers(pod, before, _Clock(now=now, deadline=overdue, delay=delay, held=held)).decide()
 
 
 def reported(status: PodStatus) -> tuple[ContainerStatus, ...]:
     return (*status.init_container_statuses, *status.container_statuses, *status.ephemeral_container_statuses)
-
-
-def last_reported(state: WorkerState, name: str) -> ContainerStatus | None:
-    statuses = () if state.previous is None else reported(state.previous)
-    return next((item for item in statuses if item.name == name), None)
 
 
 def restarting_all(pod: Pod, observed: Observed, previous: PodStatus) -> bool:
@@ -109,18 +106,36 @@ def restarting_all(pod: Pod, observed: Observed, previous: PodStatus) -> bool:
     return False
 
 
-def next_attempt(latest: ContainerView | None, state: WorkerState, name: str) -> int:
-    """Return the number of the next attempt of a container, which is its restart count.
+class _Before:
+    """What the runtime says of a pod, and what was last reported: by name, for it may have 10,000 containers."""
 
-    Of a container that the runtime has forgotten, what was last reported counts. One that waits has been counted on
-    already then.
-    """
-    if latest is not None:
-        return latest.attempt + 1
-    before = last_reported(state, name)
-    if before is None:
-        return 0
-    return before.restart_count + (1 if before.state.running or before.state.terminated else 0)
+    def __init__(self, pod: Pod, observed: Observed, state: WorkerState) -> None:
+        self.observed = observed
+        self.state = state
+        self._pod = pod
+        self._previous = PodStatus() if state.previous is None else state.previous
+        self._reported = {status.name: status for status in reversed(reported(self._previous))}
+
+    def reported(self, name: str) -> ContainerStatus | None:
+        return self._reported.get(name)
+
+    @cached_property
+    def restarts_all(self) -> bool:
+        return restarting_all(self._pod, self.observed, self._previous)
+
+    def next_attempt(self, name: str) -> int:
+        """Return the number of the next attempt of a container, which is its restart count.
+
+        Of a container that the runtime has forgotten, what was last reported counts. One that waits has been counted on
+        already then.
+        """
+        latest = self.observed.latest(name)
+        if latest is not None:
+            return latest.attempt + 1
+        before = self.reported(name)
+        if before is None:
+            return 0
+        return before.restart_count + (1 if before.state.running or before.state.terminated else 0)
 
 
 def as_container(ephemeral: EphemeralContainer) -> Container:
@@ -140,24 +155,24 @@ class _Clock(FrozenStruct, kw_only=True):
         return Wait(until=min(moments) if moments else None)
 
 
-def _ended(pod: Pod, container: Container, observed: Observed, state: WorkerState) -> int | None:
+def _ended(pod: Pod, container: Container, before: _Before) -> int | None:
     """Return the exit code of a container that ended and does not run again; ``None`` of any other."""
-    latest = observed.latest(container.name)
+    latest = before.observed.latest(container.name)
     if latest is None:
-        code = _code_before(pod, container, observed, state)
-    elif latest.state is State.EXITED and not _is_replaced(latest, state):
+        code = _code_before(container, before)
+    elif latest.state is State.EXITED and not _is_replaced(latest, before.state):
         code = latest.exit_code
     else:
         code = None
     return None if code is None or restarts_after(container, pod.spec, code) else code
 
 
-def _code_before(pod: Pod, container: Container, observed: Observed, state: WorkerState) -> int | None:
+def _code_before(container: Container, before: _Before) -> int | None:
     """Return how a container ended that the runtime has forgotten; one that was removed to start again has not."""
-    before = last_reported(state, container.name)
-    if before is None or before.state.terminated is None or state.previous is None:
+    status = before.reported(container.name)
+    if status is None or status.state.terminated is None:
         return None
-    return None if restarting_all(pod, observed, state.previous) else before.state.terminated.exit_code
+    return None if before.restarts_all else status.state.terminated.exit_code
 
 
 def _is_replaced(view: ContainerView, state: WorkerState) -> bool:
@@ -165,12 +180,12 @@ def _is_replaced(view: ContainerView, state: WorkerState) -> bool:
     return killed is not None and killed.replace
 
 
-def _done(pod: Pod, observed: Observed, state: WorkerState) -> Decision | None:
+def _done(pod: Pod, before: _Before) -> Decision | None:
     """Return how the pod ended, or ``None`` if something of it runs or will run."""
     for container in pod.spec.init_containers:
-        if not is_sidecar(container) and _ended(pod, container, observed, state):
+        if not is_sidecar(container) and _ended(pod, container, before):
             return Decision(actions=(Finish(failed=True),), why=f"init container {container.name} failed")
-    codes = {container.name: _ended(pod, container, observed, state) for container in pod.spec.containers}
+    codes = {container.name: _ended(pod, container, before) for container in pod.spec.containers}
     if any(code is None for code in codes.values()):
         return None
     failures = [name for name, code in codes.items() if code]
@@ -236,10 +251,11 @@ def _lives(observed: Observed, sandbox: SandboxView) -> bool:
 class _Containers:
     """The decision about the containers of a pod whose sandbox is ready."""
 
-    def __init__(self, pod: Pod, observed: Observed, state: WorkerState, clock: _Clock) -> None:
+    def __init__(self, pod: Pod, before: _Before, clock: _Clock) -> None:
         self._pod = pod
-        self._observed = observed
-        self._state = state
+        self._before = before
+        self._observed = before.observed
+        self._state = before.state
         self._clock = clock
         self._kills: list[KillContainer] = []
         self._starts: list[StartContainer] = []
@@ -279,7 +295,7 @@ class _Containers:
         ]
 
     def _ran_before(self, name: str) -> bool:
-        before = last_reported(self._state, name)
+        before = self._before.reported(name)
         return before is not None and (before.state.running is not None or before.state.terminated is not None)
 
     def _here(self, name: str) -> ContainerView | None:
@@ -361,7 +377,7 @@ class _Containers:
         if view is None:
             # The runtime has forgotten it, but what was last reported counts: what has ended for good is not started
             # once more.
-            if _ended(self._pod, container, self._observed, self._state) is None:
+            if _ended(self._pod, container, self._before) is None:
                 self._starts.append(self._start(container, "container"))
         elif view.state is State.UNKNOWN:
             if self._kill_unknown(container, view, "Container"):
@@ -429,8 +445,7 @@ class _Containers:
         )
 
     def _start(self, container: Container, kind: ContainerKind) -> StartContainer:
-        latest = self._observed.latest(container.name)
-        attempt = next_attempt(latest, self._state, container.name)
+        attempt, latest = self._before.next_attempt(container.name), self._observed.latest(container.name)
         return StartContainer(container=container, attempt=attempt, kind=kind, previous=latest)
 
     def _note_resize(self, container: Container, view: ContainerView) -> None:

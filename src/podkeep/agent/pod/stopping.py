@@ -131,7 +131,9 @@ class Stopper:
             self._say(target, f"Stopping container {target.container.name}")
             await self._pre_stop(target, grace)
             for other in before:
-                await _either(other.wait(), grace.over())
+                # Most have ended when the first that was waited for has: each of many would be two tasks.
+                if not other.is_set():
+                    await _either(other.wait(), grace.over())
             await self._stop(target, grace)
         finally:
             # Also when it failed: sidecars wait for this, and must not do so for the whole grace period.

@@ -132,7 +132,7 @@ def oom_score_adj(pod: Pod, container: Container, memory_capacity: int) -> int:
     if kind == "BestEffort":
         return _BEST_EFFORT_OOM_SCORE
     request = _memory_request(container)
-    if container in pod.spec.init_containers and is_sidecar(container):
+    if is_sidecar(container) and container in pod.spec.init_containers:
         # A sidecar is not killed before those that it serves.
         request = max(request, min(_memory_request(item) for item in pod.spec.containers))
     score = 1000 - 1000 * (request + _share_of_pod(pod)) // max(memory_capacity, 1)

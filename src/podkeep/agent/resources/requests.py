@@ -93,14 +93,13 @@ def aggregate(pod: Pod, kind: Kind) -> dict[str, int]:
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in pod.spec.init_containers:
-        needed = dict(_of(container, kind))
+        needed = _of(container, kind)
         if is_sidecar(container):
             _merge(total, needed, _add)
             _merge(sidecars, needed, _add)
-            needed = dict(sidecars)
         else:
-            _merge(needed, sidecars, _add)
-        _merge(peak, needed, max)
+            # What only sidecars need is part of the total; thousands of both are looked at once.
+            _merge(peak, {name: value + sidecars.get(name, 0) for name, value in needed.items()}, max)
     _merge(total, peak, max)
     return total
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from podkeep.agent.objects import api_objects
 from podkeep.agent.objects.api_objects import ROOT_CA, ApiObjects
@@ -107,6 +108,48 @@ def claims_of(token: str) -> dict[str, Any]:
     part = token.split(".")[1]
     found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
     return found
+
+
+def test_no_pod_and_no_namespace_takes_all_that_a_node_may_watch(
+    api: ApiDaemon, node: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One pod that referred to 2,048 ConfigMaps kept its node from learning of pods, and of their deletion."""
+    for name, most in (("OF_POD", 4), ("OF_NAMESPACE", 6), ("OF_ALL", 8)):
+        monkeypatch.setattr(api_objects, f"MOST_{name}", most)
+    monkeypatch.setattr(api_objects, "FEW_OF_NAMESPACE", 1)
+
+    def volumes(first: int, count: int) -> list[dict[str, Any]]:
+        numbers = range(first, first + count)
+        return [{"name": f"v{n}", "configMap": {"name": f"cm{n}", "optional": True}} for n in numbers]
+
+    async def body(root: Client, objects: ApiObjects, woken: Woken) -> None:
+        async def read(name: str, namespace: str, volumes: list[dict[str, Any]]) -> str:
+            pod = await bound(root, name, volumes=volumes, automountServiceAccountToken=False)
+            pod = structs.replace(pod, metadata=structs.replace(pod.metadata, namespace=namespace))
+            try:
+                await objects.read(pod)
+            except FailedPrecondition as error:
+                return error.message
+            return ""
+
+        too_many = "the pod refers to {} {}; at most 4 are possible"
+        assert await read("many-1", "default", volumes(0, 5)) == too_many.format(5, "ConfigMaps and Secrets")
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        claims = [{"name": f"v{n}", "ephemeral": {"volumeClaimTemplate": {"spec": claim}}} for n in range(5)]
+        assert await read("many-2", "default", claims) == too_many.format(5, "claims")
+        tokens = [{"serviceAccountToken": {"path": f"t{n}", "audience": f"a{n}"}} for n in range(5)]
+        projected = [{"name": "v", "projected": {"sources": tokens}}]
+        assert await read("many-3", "default", projected) == too_many.format(5, "tokens")
+        assert not await read("many-4", "default", volumes(0, 4))
+        assert not await read("many-5", "default", volumes(2, 4))
+        why = await read("many-6", "default", volumes(6, 1))
+        assert "namespace default on this node refer to 7 ConfigMaps and Secrets" in why
+        why = await read("many-7", "another", volumes(0, 3))
+        assert "the pods of this node refer to 9 ConfigMaps and Secrets" in why
+        assert not await read("many-8", "another", volumes(0, 2))
+        assert not await read("many-9", "a-third", volumes(0, 1))
+
+    run(api, node, body)
 
 
 def test_config_maps_and_secrets_are_followed_for_as_long_as_a_pod_refers_to_them(

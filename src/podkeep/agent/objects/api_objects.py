@@ -17,7 +17,7 @@ import binascii
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -31,7 +31,7 @@ from podkeep.api.configuration import ConfigMap, Secret
 from podkeep.api.meta import ObjectMeta
 from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import Tasks
-from podkeep.base.errors import PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
 from podkeep.client.client import Client
@@ -70,6 +70,15 @@ ROOT_CA = "kube-root-ca.crt"
 """The ConfigMap that each pod of a namespace refers to."""
 LINGER_S = 10.0
 """For which that is followed after the last pod: the next one needs no list and no connection for a watch."""
+MOST_OF_POD = 256
+"""ConfigMaps and Secrets, claims, or tokens that a pod refers to. Each is a request, of which the agent has 16 at a
+time for all pods, and one of the first a connection for as long as the pod is there."""
+MOST_OF_NAMESPACE = 512
+MOST_OF_ALL = 1536
+"""ConfigMaps and Secrets that are followed. The API lets a node have 2,048 watches: without one of its pods it would
+learn of none."""
+FEW_OF_NAMESPACE = 32
+"""Which a namespace has when there are as many of all: others must not keep its pods from starting."""
 _WATCH_S = 1800.0
 """Least time of a watch of one object; others begin anew each five minutes (kubelet, as above)."""
 
@@ -222,8 +231,11 @@ class ApiObjects:
         """Return a snapshot of what ``pod`` refers to. What cannot be read now is in its ``failures``, with the reason.
 
         It takes a second at most for ConfigMaps and Secrets, and a request's deadline for tokens and claims.
+
+        :raises FailedPrecondition: if the pod refers to too many objects, or those of its namespace do.
         """
         wanted = references.of(pod)
+        _require_few(wanted)
         user = self._pods.setdefault(pod.metadata.uid, _PodObjects())
         self._refer(pod, user, wanted)
         failures: dict[str, str] = {}
@@ -263,11 +275,33 @@ class ApiObjects:
             [(CONFIG_MAPS.name, namespace, name) for name in wanted.config_maps]
             + [(SECRETS.name, namespace, name) for name in wanted.secrets]
         )
+        self._require_room(refs, namespace)
         for ref in refs - user.refs:
             self._watch(ref).users.add(uid)
         for ref in user.refs - refs:
             self._drop(ref, uid)
         user.refs = refs
+
+    def _require_room(self, refs: Set[Ref], namespace: str) -> None:
+        """Check that what is followed anew is not too much.
+
+        :raises FailedPrecondition: if it is.
+        """
+        new = len(refs - self._watched.keys())
+        if not new:
+            return
+        followed = [ref for ref, known in self._watched.items() if not known.one.settled.is_set()]
+        of_namespace = new + sum(ref[1] == namespace for ref in followed)
+        if of_namespace > MOST_OF_NAMESPACE:
+            raise FailedPrecondition(
+                f"the pods of namespace {namespace} on this node refer to {of_namespace} ConfigMaps and Secrets that"
+                f" are not immutable; at most {MOST_OF_NAMESPACE} are possible"
+            )
+        if len(followed) + new > MOST_OF_ALL and of_namespace > FEW_OF_NAMESPACE:
+            raise FailedPrecondition(
+                f"the pods of this node refer to {len(followed) + new} ConfigMaps and Secrets that are not immutable;"
+                f" at most {MOST_OF_ALL} are possible"
+            )
 
     def _watch(self, ref: Ref) -> _WatchedObject[Any]:
         known = self._watched.get(ref)
@@ -449,6 +483,20 @@ class ApiObjects:
             if known is not None and known.one.value is not None:
                 found[namespace, name] = known.one.value
         return found
+
+
+def _require_few(wanted: References) -> None:
+    """Check that a pod does not refer to more than can be read for it.
+
+    :raises FailedPrecondition: if it does.
+    """
+    for what, count in (
+        ("ConfigMaps and Secrets", len(wanted.config_maps) + len(wanted.secrets)),
+        ("claims", len(wanted.claims)),
+        ("tokens", len(wanted.tokens)),
+    ):
+        if count > MOST_OF_POD:
+            raise FailedPrecondition(f"the pod refers to {count} {what}; at most {MOST_OF_POD} are possible")
 
 
 _SOURCE = "kubernetes.io/config.source"

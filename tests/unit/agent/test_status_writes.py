@@ -114,3 +114,45 @@ def test_statuses_that_cannot_be_written_leave_writers_for_the_others(
 
     assert asyncio.run(main()) == ["Running"]
     assert "status of pod default/web-0 failed unexpectedly; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("code", [413, 422])
+def test_a_status_that_is_never_taken_keeps_no_pod_from_being_deleted(tmp_path: Path, code: int) -> None:
+    """As that of hundreds of containers: the pod, and so its namespace, could not be deleted."""
+    asked: list[str] = []
+    deleted = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                await reader.readexactly(int(head.lower().partition("content-length:")[2].partition("\r\n")[0]))
+                method = head.partition(" ")[0]
+                asked.append(method)
+                if method == "DELETE":
+                    deleted.set()
+                answer = "200 OK" if method == "DELETE" else f"{code} No"
+                writer.write(f"HTTP/1.1 {answer}\r\ncontent-length: 2\r\n\r\n{{}}".encode())
+        except (OSError, asyncio.IncompleteReadError):
+            writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_unix_server(serve, tmp_path / "s")
+        client = Client(Settings(server=f"unix://{tmp_path}/s"))
+        statuses = StatusManager(client, AgentMetrics())
+        pod = manifest.parse(MANIFEST, source="f").pods[0]
+        statuses.known(pod, {})
+        running = asyncio.create_task(statuses.run())
+        try:
+            async with asyncio.timeout(60):
+                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Failed"))
+                statuses.finish(pod)
+                await deleted.wait()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+            server.close()
+
+    asyncio.run(main())
+    assert asked == ["PATCH", "DELETE"]

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -32,6 +33,10 @@ log = logging.getLogger(__name__)
 
 WRITERS = 8
 """Requests at a time."""
+
+_NEVER_TAKEN = frozenset({HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY})
+"""What the API answers to a status that it does not take. A pod of thousands of containers has one that is larger than
+an object may be; that keeps no pod that is gone from being deleted."""
 
 _Static = tuple[str, str, str]
 """UID, namespace and name of a static pod. Whoever may create pods can give one the annotation of a mirror, with any
@@ -183,20 +188,26 @@ class StatusManager:
         # Before the request: a change that comes while it is under way is not in this patch, and is measured by itself.
         entry.since = 0.0
         if patch:
-            answer = await self._client.patch(
-                PODS,
-                entry.name,
-                {"metadata": {"uid": entry.uid}, "status": patch},
-                entry.namespace,
-                subresource="status",
-            )
-            status = answer.get("status")
-            entry.there = status if isinstance(status, dict) else {}
-            if since:
-                self._metrics.observe(POD_STATUS_SYNC_DURATION, time.monotonic() - since)
+            try:
+                await self._send(entry, patch)
+            except ApiError as error:
+                if not entry.gone or error.code not in _NEVER_TAKEN:
+                    raise
+                log.warning(
+                    "the last status of pod %s/%s is lost, which is deleted: %s", entry.namespace, entry.name, error
+                )
+            else:
+                if since:
+                    self._metrics.observe(POD_STATUS_SYNC_DURATION, time.monotonic() - since)
         if entry.gone and not entry.deleted.is_set():
             await self._client.delete(PODS, entry.name, entry.namespace, grace=0, uid=entry.uid)
             entry.deleted.set()
+
+    async def _send(self, entry: _Entry, patch: Mapping[str, Any]) -> None:
+        body = {"metadata": {"uid": entry.uid}, "status": patch}
+        answer = await self._client.patch(PODS, entry.name, body, entry.namespace, subresource="status")
+        status = answer.get("status")
+        entry.there = status if isinstance(status, dict) else {}
 
     def _patch(self, entry: _Entry) -> dict[str, Any]:
         if entry.status is None:

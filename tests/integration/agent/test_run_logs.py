@@ -105,7 +105,10 @@ def test_logs_goes_on_in_the_next_file(runner: Runner, image: str, tmp_path: Pat
     shown = tmp_path / "shown"
     with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            log = until(lambda: current_log(runner), "a log", process)
+            # Its log is there before it has started, and until then there is nothing to show.
+            log = until(
+                lambda: (log := current_log(runner)) is not None and log.stat().st_size and log, "a line", process
+            )
             with shown.open("wb") as file, forked.Popen(runner.daemon.command("logs", "-f", "web"), stdout=file):
                 until(lambda: shown.stat().st_size, "the first lines")
                 seen = {file.stem for file in rotated(log)}

@@ -23,6 +23,7 @@ from support.images import Layout, busybox_layout
 from support.registry import Registry
 
 OpenStore = Callable[..., ImageStore]
+_BLOCK_BYTES = 4096
 
 
 def children() -> set[int]:
@@ -157,6 +158,16 @@ def du(root: Path) -> tuple[int, int]:
     asked = (["du", "-s", "--block-size=1"], ["du", "-s", "--inodes"])
     said = [subprocess.run([*command, root], check=True, capture_output=True, text=True).stdout for command in asked]
     return int(said[0].split()[0]), int(said[1].split()[0])
+
+
+def require_du(store: ImageStore, root: Path) -> None:
+    """Check that the store says of itself what ``du`` says.
+
+    A layer is measured before the kernel has written it: then ext4 may take a block more, or less, for where a file is.
+    """
+    usage, (used, inodes) = store.usage(), du(root)
+    assert usage.inodes_used == inodes
+    assert abs(usage.used_bytes - used) <= _BLOCK_BYTES
 
 
 def layers_bytes(store: ImageStore) -> int:

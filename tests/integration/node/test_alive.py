@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 from pathlib import Path
 
@@ -23,3 +24,16 @@ def test_a_daemon_says_again_and_again_that_it_is_alive(own_node: RunningNode, t
             # More than wait for the manager at once (net.unix.max_dgram_qlen), which it did not take until now.
             said = [manager.recv(4096) for _ in range(30)]
     assert said.count(b"WATCHDOG=1") >= 20
+
+
+def test_the_daemons_may_have_as_many_descriptors_as_they_are_allowed(own_node: RunningNode) -> None:
+    """Each takes connections of strangers, more than the 1024 descriptors that a usual shell allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+    try:
+        with own_node as node:
+            assert node.agent is not None
+            for process in (node.daemon.pid, node.api.pid, node.agent.pid):
+                assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

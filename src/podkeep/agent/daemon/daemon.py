@@ -53,7 +53,7 @@ from podkeep.agent.user_namespaces import blocks, mapping, subordinate_ids
 from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
-from podkeep.base import service
+from podkeep.base import descriptors, service
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
@@ -99,6 +99,7 @@ def serve(
     :raises DataLoss: if the record of a pod's user namespace cannot be read.
     :raises FailedPrecondition: if the runtime is in another mount namespace, or the server's address is taken.
     """
+    descriptors.raise_limit()
     bound = _BoundedEnd()
     try:
         asyncio.run(_serve(config, settings, mount_namespace, bound, on_ready, certify))

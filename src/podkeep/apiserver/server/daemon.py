@@ -42,7 +42,7 @@ from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
 from podkeep.apiserver.server.sockets import SERVICE_ADDRESS, Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
-from podkeep.base import service
+from podkeep.base import descriptors, service
 from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
@@ -73,6 +73,7 @@ def serve(config: Config, on_ready: Callable[[str], None] = lambda _: None) -> N
     """
     # The start makes many objects and hardly any garbage.
     gc.disable()
+    descriptors.raise_limit()
     files = Files(Path(config.api.root))
     # They are made in another process, which must be started while this one has no thread.
     renewal = make_certificates(config.api, files)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import resource
 import signal
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
@@ -17,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base import in_force, service
+from podkeep.base import descriptors, in_force, service
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
@@ -89,8 +88,6 @@ THREADS = 512
 THREADS_OF_ONE = 16
 """Threads among them for one pod, one registry, one kind of other requests, or all that has no owner: steps that hang
 keep out no others."""
-MAX_DESCRIPTORS = 1 << 20
-"""File descriptors that the daemon allows itself at most; some machines' limit is a thousand times that."""
 STOP_TIMEOUT_S = 5.0
 """How long requests that are being served may take to finish when the daemon stops."""
 
@@ -120,7 +117,7 @@ def serve(config: Config, options: Options) -> bool:
     """
     settings.check(config)
     layout = Layout(root=Path(config.runtime.root), run=Path(config.runtime.run))
-    _raise_descriptor_limit()
+    descriptors.raise_limit()
     hangups: list[int] = []
     # SIGHUP would end a process that has no handler yet. One that is ignored would be so in containers, too.
     signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
@@ -452,14 +449,6 @@ class _Daemon:
             pod_cgroups.remove_parent(self._cgroups, self._cgroup_parent)
         except PodkeepError as error:
             log.warning("could not clean up: %s", error)
-
-
-def _raise_descriptor_limit() -> None:
-    """Use the hard limit of file descriptors: containers and streams soon need more than the 1024 of a usual shell."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _favor_dynmods(stack: ExitStack) -> None:

@@ -24,6 +24,8 @@ _MAX_OUTPUT = 10 * 1024
 """Bytes of a command's output that are shown (k8s.io/kubernetes/pkg/probe/exec)."""
 _EXEC_PLACES = 16
 """How many commands of probes begin at a time: each is a process on the node before it is one in its container."""
+_EXEC_PLACES_OF_POD = 4
+"""Of them those of one pod, which may have hundreds of containers that are all probed each second."""
 
 
 class Checks:
@@ -31,7 +33,7 @@ class Checks:
 
     def __init__(self, client: CriClient) -> None:
         self._client = client
-        self._places = Places(_EXEC_PLACES)
+        self._places = Places(_EXEC_PLACES, share=_EXEC_PLACES_OF_POD)
 
     async def run(self, probe: Probe, target: Target) -> Outcome:
         """Run ``probe`` once. Nothing is raised: what cannot be carried out is UNKNOWN, with the reason as text."""
@@ -56,7 +58,7 @@ class Checks:
     async def _exec(self, action: ExecAction, target: Target, timeout: int) -> Outcome:
         command = static_command(action.command, target.container)
         # The timeout counts from the request on: a probe that waits for a place is late, but does not fail for it.
-        async with self._places.one():
+        async with self._places.one(target.pod):
             request = api_pb2.ExecSyncRequest(container_id=target.id, cmd=command, timeout=timeout)
             try:
                 answer = await self._client.runtime.ExecSync(request)

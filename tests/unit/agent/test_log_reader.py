@@ -41,6 +41,22 @@ def test_streams_are_kept_apart_and_partial_records_joined(tmp_path: Path) -> No
     reader.close()
 
 
+def test_a_log_that_somebody_cut_is_read_from_its_start_again(tmp_path: Path) -> None:
+    """As logrotate does with ``copytruncate``; conmon goes on at the end of the file, wherever that is."""
+    path = tmp_path / "0.log"
+    path.write_bytes(line(b"one") + line(b"two") + line(b"thr", tag=b"P")[:-3])
+    reader = log_reader.LogReader(path)
+    assert printed(list(reader.read()))[0] == b"one\ntwo\n"
+    os.truncate(path, 0)
+    assert list(reader.read()) == []
+    with path.open("ab") as log:
+        log.write(line(b"new"))
+    assert printed(list(reader.read()))[0] == b"new\n"
+    assert len(reader.left_out()) == 1
+    assert reader.left_out() == []
+    reader.close()
+
+
 def test_what_is_not_a_log_is_refused() -> None:
     with pytest.raises(DataLoss, match="CRI logging format"):
         log_reader.parse(b"just some text\n")

@@ -114,7 +114,8 @@ class LogReader:
 
     A log is rotated by renaming it to ``<name>.<time>`` and having the runtime open a new one under the old name (CRI:
     ReopenContainerLog); later the renamed one may be compressed to ``<name>.<time>.gz``. Files that were rotated
-    between two reads are read in their order. What was removed before it was read sets :attr:`gap`.
+    between two reads are read in their order. What was removed before it was read sets :attr:`gap`, and so does a log
+    that was cut, which is read from its start again.
 
     Lines that are none of a log, as a full disk leaves them, are left out, and so is what a damaged file does not
     yield: neither keeps a container from being shown.
@@ -164,6 +165,7 @@ class LogReader:
         self.behind = False
         while True:
             rotated = self._is_rotated()  # asked first: what is written before the rename is in the file then
+            self._follow_cut()
             while block := self._block(min(_BLOCK, limit)):
                 limit -= len(block)
                 yield from self._records(block)
@@ -203,6 +205,14 @@ class LogReader:
         except DataLoss:
             self._damaged = True
             return []
+
+    def _follow_cut(self) -> None:
+        """Begin anew in a file that somebody has cut (logrotate: ``copytruncate``); its writer goes on at its end."""
+        if isinstance(self._file, gzip.GzipFile) or os.fstat(self._file.fileno()).st_size >= self._file.tell():
+            return
+        self._file.seek(0)
+        # What was written since the last read was cut off as well.
+        self._rest, self.gap = b"", True
 
     def _is_rotated(self) -> bool:
         now = log_files.status(self._path)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -75,3 +77,37 @@ def test_a_step_that_is_cancelled_while_it_waits_does_not_run() -> None:
         third.result(TIMEOUT_S)
     assert first.done()
     assert ran == [3]
+
+
+@contextmanager
+def no_more_threads() -> Iterator[None]:
+    """Have no thread start, as where no process ID is left: its stack would be more than there are addresses."""
+    before = threading.stack_size(1 << 47)
+    try:
+        yield
+    finally:
+        threading.stack_size(before)
+
+
+def test_a_step_for_which_no_thread_can_start_runs_on_one_that_is_there() -> None:
+    release, done = threading.Event(), []
+    with SharedThreads(4, share=2, name="test") as pool:
+        busy = pool.submit(release.wait, TIMEOUT_S)
+        with no_more_threads():
+            later = [pool.submit(done.append, number) for number in range(3)]
+        release.set()
+        for future in (busy, *later):
+            future.result(TIMEOUT_S)
+        assert sorted(done) == [0, 1, 2]
+    # What it counts of its owner's share was given back once.
+    assert not pool._busy
+
+
+def test_a_step_that_failed_because_there_is_no_thread_does_not_run_later() -> None:
+    done: list[str] = []
+    with SharedThreads(4, share=2, name="test") as pool:
+        with no_more_threads(), pytest.raises(RuntimeError, match="can't start new thread"):
+            pool.submit(done.append, "told as failed")
+        pool.submit(done.append, "next").result(TIMEOUT_S)
+        assert done == ["next"]
+    assert not pool._busy

@@ -58,17 +58,19 @@ class SharedThreads(ThreadPoolExecutor):
                 self._queues[owner].append(step)
                 return future
             self._busy[owner] += 1
-        self._begin(owner, step)
-        return future
-
-    def _begin(self, owner: Hashable, step: Callable[[], None]) -> None:
         try:
             super().submit(self._work, owner, step)
         except RuntimeError:
-            # The pool was shut down.
-            with self._changing:
-                self._release(owner)
-            raise
+            if self._shutdown:
+                with self._changing:
+                    self._release(owner)
+                raise
+            # No thread could be started, as the machine has no more processes. The step is in the pool's queue by now:
+            # a thread that is there takes it, or the next one, which must not run what was told as failed.
+            if not self._threads:
+                future.cancel()
+                raise
+        return future
 
     def _work(self, owner: Hashable, step: Callable[[], None] | None) -> None:
         # The thread goes on with its owner's next step, so that a share is never counted twice.

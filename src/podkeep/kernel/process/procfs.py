@@ -32,6 +32,10 @@ _MAX_PASSES = 100
 _EXECUTING_S = 1.0
 """How long a program that is executed may take to have its arguments."""
 _EXECUTING_PAUSE_S = 0.001
+_MOST_EXECUTED = 5
+"""How often a process without arguments is looked at again that has executed its program: it may execute the next one
+by then. One that has none at all (prctl(2), PR_SET_MM_MAP) is known by that.
+"""
 _STATE, _PARENT, _SESSION, _THREADS, _START_TIME, _ENVIRONMENT_END = 0, 1, 3, 17, 19, 48
 """Positions in /proc/<pid>/stat after the command name: fields 3, 4, 6, 20, 22 and 51 of proc_pid_stat(5)."""
 
@@ -185,14 +189,16 @@ def _arguments(directory: Path) -> list[bytes]:
     :raises OSError: if it is gone.
     :raises NotFound: if it is gone.
     """
-    deadline = time.monotonic() + _EXECUTING_S
+    deadline, executed = time.monotonic() + _EXECUTING_S, 0
     while not (line := command_line(directory)) and time.monotonic() < deadline:
         fields = _stat(int(directory.name))
         # One that has ended has no environment either.
-        if fields[_ENVIRONMENT_END] != "0" or _has_ended(int(directory.name), fields):
-            line = command_line(directory)
+        if _has_ended(int(directory.name), fields) or executed == _MOST_EXECUTED:
             break
-        time.sleep(_EXECUTING_PAUSE_S)
+        if fields[_ENVIRONMENT_END] != "0":
+            executed += 1
+        else:
+            time.sleep(_EXECUTING_PAUSE_S)
     return line.split(b"\0")
 
 

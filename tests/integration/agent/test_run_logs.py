@@ -26,6 +26,15 @@ def current_log(runner: Runner) -> Path | None:
     return next((found / "0.log" for found in (runner.daemon.base / "logs").glob("*/main")), None)
 
 
+def log_with_a_line(runner: Runner) -> Path | None:
+    """Return that log once there is something in it: the file is there before the container has started."""
+    log = current_log(runner)
+    try:
+        return log if log is not None and log.stat().st_size else None
+    except FileNotFoundError:
+        return None
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_a_pod_that_writes_fast(runner: Runner, image: str, number: signal.Signals) -> None:
     command = runner.daemon.command("run", str(runner.file(pod(shell(image, FAST)))))
@@ -105,10 +114,7 @@ def test_logs_goes_on_in_the_next_file(runner: Runner, image: str, tmp_path: Pat
     shown = tmp_path / "shown"
     with forked.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
-            # Its log is there before it has started, and until then there is nothing to show.
-            log = until(
-                lambda: (log := current_log(runner)) is not None and log.stat().st_size and log, "a line", process
-            )
+            log = until(lambda: log_with_a_line(runner), "a line", process)
             with shown.open("wb") as file, forked.Popen(runner.daemon.command("logs", "-f", "web"), stdout=file):
                 until(lambda: shown.stat().st_size, "the first lines")
                 seen = {file.stem for file in rotated(log)}

@@ -114,9 +114,7 @@ def test_pods_are_in_slices_with_their_limits_and_follow_a_resize(node: NestedNo
     assert used.keys() == {"guaranteed", "burstable", "besteffort"}
     assert all(0 < each < 16 << 20 for each in used.values()), used
 
-    node.delete_all_pods()
-    node.until(lambda: not node.pod_directories(), "no pod on the node")
-    assert node.holding() == before
+    assert node.emptied() == before
 
 
 def test_memory_that_runs_out_restarts_a_container(node: NestedNode) -> None:
@@ -127,9 +125,7 @@ def test_memory_that_runs_out_restarts_a_container(node: NestedNode) -> None:
     found = node.pod("eater", lambda found: container(found)["restartCount"] == 1, "restarted")
     last = container(found)["lastState"]["terminated"]
     assert (last["reason"], last["exitCode"]) == ("OOMKilled", 137)
-    node.delete_all_pods()
-    node.until(lambda: not node.pod_directories(), "no pod on the node")
-    assert node.holding() == before
+    assert node.emptied() == before
 
 
 def test_a_shutdown_of_the_machine_waits_for_pods(node: NestedNode) -> None:
@@ -151,6 +147,4 @@ def test_a_shutdown_of_the_machine_waits_for_pods(node: NestedNode) -> None:
     assert container(found)["state"]["terminated"]["exitCode"] == 3
     node.apply(pod("next", FOREVER))
     node.running("next")
-    node.delete_all_pods()
-    node.until(lambda: not node.pod_directories(), "no pod on the node")
-    assert node.holding() == before
+    assert node.emptied() == before

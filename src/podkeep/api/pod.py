@@ -141,6 +141,11 @@ class PodSpec(ApiStruct, frozen=True, kw_only=True):
     scheduling_group: PodSchedulingGroup | None = None
     eviction_responders: tuple[EvictionResponder, ...] = ()
 
+    @property
+    def all_containers(self) -> tuple[Container | EphemeralContainer, ...]:
+        """Init, regular and ephemeral containers."""
+        return (*self.init_containers, *self.containers, *self.ephemeral_containers)
+
 
 class Pod(ApiStruct, frozen=True, kw_only=True):
     api_version: str = ""

@@ -13,12 +13,13 @@ from conftest import OpenStore, children, leftovers, workers
 
 from podkeep.base.config import ImagesConfig, RegistryConfig
 from podkeep.base.errors import Internal
+from podkeep.images.formats.image import Image
 from podkeep.images.store.store import ImageStore
 from podkeep.images.worker.layers import LOCK, TURN
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.forkserver import CHANNEL
 from support.images import Layout
-from support.registry import held
+from support.registry import HostileRegistry, held
 from support.waiting import TIMEOUT_S, wait_for
 
 
@@ -37,6 +38,14 @@ def _sockets(pid: int) -> set[int]:
     return {number for number, target in targets.items() if target.startswith("socket:")}
 
 
+async def _held_pull(store: ImageStore, registry: HostileRegistry, before: set[int]) -> asyncio.Future[Image]:
+    """Return a pull whose worker and unpack process wait for the rest of a layer."""
+    pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
+    assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
+    wait_for(lambda: len(children() - before) == 2, "both processes")
+    return pull
+
+
 @pytest.mark.requirement("V61")
 def test_an_unpack_process_has_nothing_of_those_that_it_is_a_copy_of(
     root: Path, open_store: OpenStore, busybox: Layout
@@ -47,9 +56,7 @@ def test_an_unpack_process_has_nothing_of_those_that_it_is_a_copy_of(
         store, before = open_store(registry.host), children()
 
         async def look() -> None:
-            pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
-            assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
-            wait_for(lambda: len(children() - before) == 2, "both processes")
+            pull = await _held_pull(store, registry, before)
             (worker,) = workers(before)
             (unpack,) = children() - before - {worker}
             # What it has opened since may have any other number.
@@ -72,9 +79,7 @@ def test_where_memory_runs_out_a_pull_ends_before_pods(open_store: OpenStore, bu
         store, before = open_store(registry.host), children()
 
         async def look() -> None:
-            pull = asyncio.ensure_future(store.pull(f"{registry.host}/app:v1"))
-            assert await asyncio.to_thread(registry.paused.wait, TIMEOUT_S)
-            wait_for(lambda: len(children() - before) == 2, "both processes")
+            pull = await _held_pull(store, registry, before)
             assert {procfs.oom_score_adj(pid) for pid in children() - before} == {1000}
             gate.set()
             await pull

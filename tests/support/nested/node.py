@@ -110,6 +110,12 @@ class NestedNode(NodeClient):
         cgroups = self.machine.run("cat /proc/[0-9]*/cgroup 2>/dev/null").stdout
         return resources.pods_with_processes(cgroups, CGROUP_PARENT)
 
+    def emptied(self) -> Holding:
+        """Delete all pods, and return what is on the machine once none has a directory."""
+        self.delete_all_pods()
+        self.until(lambda: not self.pod_directories(), "no pod on the node")
+        return self.holding()
+
     def holding(self) -> Holding:
         """Return what is on the machine now."""
         program = "PYTHONPATH=tests:src .venv/bin/python -m support.resources"

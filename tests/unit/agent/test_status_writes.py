@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
@@ -53,32 +55,41 @@ class Server:
             writer.close()
 
 
+@asynccontextmanager
+async def writing(
+    directory: Path, serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+) -> AsyncIterator[StatusManager]:
+    """Write statuses to an API that ``serve`` answers for, for a minute at most."""
+    server = await asyncio.start_unix_server(serve, directory / "s")
+    client = Client(Settings(server=f"unix://{directory}/s"))
+    statuses = StatusManager(client, AgentMetrics())
+    running = asyncio.create_task(statuses.run())
+    try:
+        async with asyncio.timeout(60):
+            yield statuses
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+        await client.close()
+        server.close()
+
+
 def test_a_status_is_not_overtaken_by_a_newer_one(tmp_path: Path) -> None:
     """The API would take the older one for the present: that a container runs which has ended."""
 
     async def main() -> tuple[list[str], list[str]]:
         answering = Server()
-        server = await asyncio.start_unix_server(answering.serve, tmp_path / "s")
-        client = Client(Settings(server=f"unix://{tmp_path}/s"))
-        statuses = StatusManager(client, AgentMetrics())
-        pod = manifest.parse(MANIFEST, source="f").pods[0]
-        statuses.known(pod, {})
-        running = asyncio.create_task(statuses.run())
-        try:
-            async with asyncio.timeout(60):
-                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Running"))
-                await answering.asked.wait()
-                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Succeeded"))
-                for _ in range(LOOPS):
-                    await asyncio.sleep(0)
-                early = list(answering.phases)
-                answering.go.set()
-                await answering.both.wait()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await client.close()
-            server.close()
+        async with writing(tmp_path, answering.serve) as statuses:
+            pod = manifest.parse(MANIFEST, source="f").pods[0]
+            statuses.known(pod, {})
+            statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Running"))
+            await answering.asked.wait()
+            statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Succeeded"))
+            for _ in range(LOOPS):
+                await asyncio.sleep(0)
+            early = list(answering.phases)
+            answering.go.set()
+            await answering.both.wait()
         return early, answering.phases
 
     assert asyncio.run(main()) == (["Running"], ["Running", "Succeeded"])
@@ -91,25 +102,15 @@ def test_statuses_that_cannot_be_written_leave_writers_for_the_others(
 
     async def main() -> list[str]:
         answering = Server()
-        server = await asyncio.start_unix_server(answering.serve, tmp_path / "s")
-        client = Client(Settings(server=f"unix://{tmp_path}/s"))
-        statuses = StatusManager(client, AgentMetrics())
-        running = asyncio.create_task(statuses.run())
-        try:
-            async with asyncio.timeout(60):
-                for number in range(WRITERS + 1):
-                    text = MANIFEST.replace("web", f"web-{number}").replace("u1", f"u{number}")
-                    pod = manifest.parse(text, source="f").pods[0]
-                    statuses.known(pod, {})
-                    phase = "Running" if number == WRITERS else object()
-                    statuses.set(pod, msgspec.structs.replace(PodStatus(), phase=phase))
-                await answering.asked.wait()
-                answering.go.set()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await client.close()
-            server.close()
+        async with writing(tmp_path, answering.serve) as statuses:
+            for number in range(WRITERS + 1):
+                text = MANIFEST.replace("web", f"web-{number}").replace("u1", f"u{number}")
+                pod = manifest.parse(text, source="f").pods[0]
+                statuses.known(pod, {})
+                phase = "Running" if number == WRITERS else object()
+                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase=phase))
+            await answering.asked.wait()
+            answering.go.set()
         return answering.phases
 
     assert asyncio.run(main()) == ["Running"]
@@ -137,22 +138,12 @@ def test_a_status_that_is_never_taken_keeps_no_pod_from_being_deleted(tmp_path: 
             writer.close()
 
     async def main() -> None:
-        server = await asyncio.start_unix_server(serve, tmp_path / "s")
-        client = Client(Settings(server=f"unix://{tmp_path}/s"))
-        statuses = StatusManager(client, AgentMetrics())
-        pod = manifest.parse(MANIFEST, source="f").pods[0]
-        statuses.known(pod, {})
-        running = asyncio.create_task(statuses.run())
-        try:
-            async with asyncio.timeout(60):
-                statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Failed"))
-                statuses.finish(pod)
-                await deleted.wait()
-        finally:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-            await client.close()
-            server.close()
+        async with writing(tmp_path, serve) as statuses:
+            pod = manifest.parse(MANIFEST, source="f").pods[0]
+            statuses.known(pod, {})
+            statuses.set(pod, msgspec.structs.replace(PodStatus(), phase="Failed"))
+            statuses.finish(pod)
+            await deleted.wait()
 
     asyncio.run(main())
     assert asked == ["PATCH", "DELETE"]

@@ -64,10 +64,7 @@ def sandbox_security(pod: Pod, namespaces: api_pb2.NamespaceOption) -> api_pb2.L
         supplemental_groups_policy=_GROUPS_POLICIES[security.supplemental_groups_policy],
         privileged=any(
             inner is not None and bool(inner.privileged)
-            for inner in (
-                *(container.security_context for container in (*pod.spec.init_containers, *pod.spec.containers)),
-                *(container.security_context for container in pod.spec.ephemeral_containers),
-            )
+            for inner in (container.security_context for container in pod.spec.all_containers)
         ),
         # Whatever the containers ask for: the sandbox itself needs no more (kubelet).
         seccomp=api_pb2.SecurityProfile(profile_type=api_pb2.SecurityProfile.RuntimeDefault),

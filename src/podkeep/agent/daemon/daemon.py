@@ -53,7 +53,7 @@ from podkeep.agent.user_namespaces import blocks, mapping, subordinate_ids
 from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.api.feature_gates import IMAGE_VOLUME, USER_NAMESPACES
 from podkeep.api.pod import Pod
-from podkeep.base import descriptors, service
+from podkeep.base import service
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
@@ -67,7 +67,7 @@ from podkeep.client.settings import Settings
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
 from podkeep.http.health import Check
-from podkeep.kernel.process import allocator, lsm
+from podkeep.kernel.process import allocator, descriptors, lsm
 
 log = logging.getLogger(__name__)
 

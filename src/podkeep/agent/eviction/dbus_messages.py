@@ -16,7 +16,8 @@ HEAD_BYTES = 16
 """Of a message, from which on its length is known."""
 _MAX_BYTES = 1 << 27
 """Of a message (D-Bus Specification, "Message Format")."""
-_FIXED = struct.Struct("<cBBBIII")
+_FIXED = "cBBBIII"
+"""What every message begins with, without the order of bytes."""
 _ORDERS = {b"l": "<", b"B": ">"}
 _PATH, _INTERFACE, _MEMBER, _ERROR_NAME, _REPLY, _DESTINATION, _SENDER, _SIGNATURE, _FDS = range(1, 10)
 _TYPES = {_PATH: "o", _INTERFACE: "s", _MEMBER: "s", _ERROR_NAME: "s", _REPLY: "u", _DESTINATION: "s", _SENDER: "s"}
@@ -66,7 +67,7 @@ def call(serial: int, destination: str, path: str, interface: str, member: str, 
             fields += bytes((len(value),)) + value.encode() + b"\0"
         else:
             _text(fields, value)
-    head = bytearray(_FIXED.pack(b"l", CALL, 0, 1, len(body), serial, len(fields)) + fields)
+    head = bytearray(struct.pack(f"<{_FIXED}", b"l", CALL, 0, 1, len(body), serial, len(fields)) + fields)
     _pad(head, 8)
     return bytes(head + body)
 
@@ -76,7 +77,7 @@ def size(head: bytes) -> int:
 
     :raises Internal: if it is not one.
     """
-    _, _, _, version, body, _, fields = struct.unpack(f"{_order(head)}cBBBIII", head)
+    _, _, _, version, body, _, fields = struct.unpack(f"{_order(head)}{_FIXED}", head)
     # The head is padded to eight bytes before the body begins, and that is not counted in its length.
     whole = -(-(HEAD_BYTES + fields) // 8) * 8 + body
     if version != 1 or whole > _MAX_BYTES:
@@ -146,7 +147,7 @@ def _no_message() -> Internal:
 
 def _parse(data: bytes) -> Message:
     order = _order(data)
-    _, kind, _, _, length, serial, fields = struct.unpack_from(f"{order}cBBBIII", data)
+    _, kind, _, _, length, serial, fields = struct.unpack_from(f"{order}{_FIXED}", data)
     found: dict[int, str | int] = {}
     position, end = HEAD_BYTES, HEAD_BYTES + fields
     while position < end:
@@ -154,7 +155,7 @@ def _parse(data: bytes) -> Message:
         position = -(-position // 8) * 8
         code, length_of_sign, sign = data[position], data[position + 1], chr(data[position + 2])
         if code not in _TYPES and (length_of_sign != 1 or sign not in _READ):
-            break  # a bus may pass on a field of any type that nobody knows; those after it are not looked for
+            break  # an unknown header field of a type that is not parsed: it and the fields after it are skipped
         position += 4
         if sign != _TYPES.get(code, sign):
             raise Internal(f"the bus sent a malformed message: field {code} has type {sign!r}")

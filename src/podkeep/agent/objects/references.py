@@ -29,9 +29,7 @@ def of(pod: Pod) -> References:
     secrets = {reference.name for reference in pod.spec.image_pull_secrets}
     tokens: set[TokenKey] = set()
     claims: set[str] = set()
-    containers: tuple[Container | EphemeralContainer, ...]
-    containers = (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
-    for container in containers:
+    for container in pod.spec.all_containers:
         for kind, name in _environment(container):
             (config_maps if kind == "configmap" else secrets).add(name)
     for volume in pod.spec.volumes:

@@ -87,9 +87,7 @@ def _triggers(pod: Pod, claims: Mapping[str, BoundSource]) -> Iterator[str]:
     for field, shared in (("hostNetwork", spec.host_network), ("hostPID", spec.host_pid), ("hostIPC", spec.host_ipc)):
         if shared:
             yield field
-    containers: tuple[Container | EphemeralContainer, ...]
-    containers = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
-    for container in containers:
+    for container in spec.all_containers:
         yield from _of_container(container)
     for volume in spec.volumes:
         yield from _of_volume(volume, claims)

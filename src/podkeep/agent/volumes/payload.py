@@ -15,7 +15,6 @@ import msgspec
 from podkeep.agent.objects.references import token_expiration
 from podkeep.agent.objects.sources import Sources
 from podkeep.agent.volumes import downward
-from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.defaults import FILE_MODE
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import (
@@ -117,9 +116,7 @@ def token_user(pod: Pod) -> int | None:
     security = pod.spec.security_context
     default = None if security is None else security.run_as_user
     users = set()
-    containers: tuple[Container | EphemeralContainer, ...]
-    containers = (*pod.spec.init_containers, *pod.spec.containers, *pod.spec.ephemeral_containers)
-    for container in containers:
+    for container in pod.spec.all_containers:
         own = container.security_context
         users.add(default if own is None or own.run_as_user is None else own.run_as_user)
     return users.pop() if len(users) == 1 else None

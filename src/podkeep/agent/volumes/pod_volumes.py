@@ -19,7 +19,6 @@ from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import payload, setup
 from podkeep.agent.volumes.claims import NotProcessed, PodClaims
 from podkeep.agent.volumes.setup import MountedVolume, Surroundings
-from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod
 from podkeep.api.volumes import Volume
 from podkeep.base.errors import PodkeepError
@@ -170,7 +169,7 @@ def wanted(pod: Pod, *, images: bool = True) -> list[Volume]:
 
     :param images: whether volumes may be images; if not, they are volumes that nobody can make.
     """
-    spec, containers = pod.spec, _containers(pod)
+    spec, containers = pod.spec, pod.spec.all_containers
     used = {mount.name for container in containers for mount in container.volume_mounts}
     used |= {device.name for container in containers for device in container.volume_devices}
     return [volume for volume in spec.volumes if volume.name in used and (volume.image is None or not images)]
@@ -185,7 +184,7 @@ def kept_mounts(pod: Pod) -> int:
     pinned = (
         # One that passes mounts on is in a file system of its own (sub_path).
         2 if mount.mount_propagation == "Bidirectional" else 1
-        for container in _containers(pod)
+        for container in pod.spec.all_containers
         for mount in container.volume_mounts
         if (volume := volumes.get(mount.name)) is not None
         and (mount.sub_path or mount.sub_path_expr or volume.persistent_volume_claim or volume.ephemeral)
@@ -197,8 +196,3 @@ def _is_in_memory(volume: Volume) -> bool:
     if volume.empty_dir is not None:
         return volume.empty_dir.medium != ""
     return payload.holds_files(volume) and volume.config_map is None
-
-
-def _containers(pod: Pod) -> Sequence[Container | EphemeralContainer]:
-    spec = pod.spec
-    return (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)

@@ -42,7 +42,7 @@ from podkeep.apiserver.server.certificates import AUTHORITY, Files
 from podkeep.apiserver.server.compaction import compact_regularly
 from podkeep.apiserver.server.sockets import SERVICE_ADDRESS, Sockets, make_certificates
 from podkeep.apiserver.storage.store import Store
-from podkeep.base import descriptors, service
+from podkeep.base import service
 from podkeep.base.concurrency.clock import TimeOfDay
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
@@ -50,6 +50,7 @@ from podkeep.base.config import Config
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.frozen import FrozenStruct
 from podkeep.http.health import Check
+from podkeep.kernel.process import descriptors
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from podkeep.base import descriptors, in_force, service
+from podkeep.base import in_force, service
 from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.concurrency.threads import SharedThreads
 from podkeep.base.config import Config
@@ -28,7 +28,7 @@ from podkeep.kernel.cgroup import cgroup_dynmods, systemd
 from podkeep.kernel.cgroup.cgroup_stats import open_reader
 from podkeep.kernel.cgroup.cgroups import Cgroups, detect
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
-from podkeep.kernel.process import allocator, procfs
+from podkeep.kernel.process import allocator, descriptors, procfs
 from podkeep.mountns import membership
 from podkeep.mountns.membership import Membership
 from podkeep.runtime.bundle import image_volumes, rootfs_variants

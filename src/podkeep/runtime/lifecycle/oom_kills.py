@@ -28,8 +28,8 @@ class OomKills(FrozenStruct, kw_only=True):
 def at_end(cgroups: Cgroups, sandbox: Sandbox, container: ContainerID, living: Iterable[ContainerID]) -> OomKills:
     """Return what belongs to a container that ended.
 
-    If its cgroup is gone, that is all that nobody else counts. Of two that ended at once, whose cgroups are both gone,
-    it is the one that is asked about first.
+    If its cgroup is gone, these are the kills of the sandbox's cgroup less those of living containers and those noted
+    before. If two containers end at once and both cgroups are gone, the first call returns the kills of both.
 
     :param sandbox: its sandbox; the record says what was found for containers that ended before.
     :param living: the other containers of the sandbox that have not ended.

@@ -80,13 +80,17 @@ def test_kill_gets_every_process_of_a_family(tree: tuple[Cgroups, str]) -> None:
 
 
 PASSING_ON = """
-import os
+import os, sys
+turns = 0
 while True:
     try:
         if os.fork():
             os._exit(0)
     except OSError:
         continue
+    turns += 1
+    if turns == 50:
+        os.mkdir(sys.argv[1])
 """
 
 
@@ -104,9 +108,9 @@ def test_kill_gets_what_is_another_process_each_time(tree: tuple[Cgroups, str], 
     groups, path = tree
     groups.create(path)
     (tmp_path / "program.py").write_text(PASSING_ON)
-    process = start(groups, path, f"{sys.executable} -I -S {tmp_path}/program.py & exec sleep 300")
-    first = wait_for(lambda: max(groups.processes(path)), "the first")
-    wait_for(lambda: max(groups.processes(path)) > first + 50, "those after it")
+    passed_on = tmp_path / "passed-on"
+    process = start(groups, path, f"{sys.executable} -I -S {tmp_path}/program.py {passed_on} & exec sleep 300")
+    wait_for(passed_on.is_dir, "those after the first")
     _BusyMachine().kill(path)
     assert process.wait(10) == -signal.SIGKILL
     assert groups.processes(path) == []

@@ -28,7 +28,7 @@ from podkeep.agent.pod.worker import PodWorker
 from podkeep.agent.poddirs import PodIdentity
 from podkeep.agent.volumes.pod_volumes import kept_mounts
 from podkeep.api import manifest
-from podkeep.api.containers import Container
+from podkeep.api.containers import Container, EphemeralContainer
 from podkeep.api.pod import Pod, PodSpec
 from podkeep.base.config import AgentConfig, Config, RuntimeConfig
 from podkeep.base.errors import AlreadyExists, FailedPrecondition
@@ -246,28 +246,26 @@ def test_which_volumes_keep_mounts_on_the_node(source: dict[str, Any], kept: int
     assert kept_mounts(msgspec.structs.replace(pod, spec=unused)) == kept
 
 
-@pytest.mark.parametrize(
-    ("field", "where", "most"), [("volumeMounts", "mountPath", 1022), ("volumeDevices", "devicePath", 256)]
-)
-def test_an_ephemeral_container_with_more_mounts_than_the_runtime_takes(
-    tmp_path: Path, cgroup: str, field: str, where: str, most: int
-) -> None:
-    """It comes when the pod runs. The runtime, which can do nothing here, is not asked for it or for its image."""
-    many = [{"name": "v", where: f"/{number}"} for number in range(most + 1)]
-    debugger = msgspec.convert({"name": "debugger", "image": "i", field: many}, Container)
-    action = StartContainer(container=debugger, attempt=0, kind="ephemeral container")
+def refused_beside(tmp_path: Path, cgroup: str, others: list[dict[str, Any]], debugger: dict[str, Any]) -> StepFailed:
+    """Return how an ephemeral container fails that comes to a running pod, beside others that have come before it.
+
+    The runtime, which can do nothing here, is not asked for it or for its image.
+    """
+    pod = make()
+    ephemeral = msgspec.convert([*others, debugger], tuple[EphemeralContainer, ...])
+    grown = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, ephemeral_containers=ephemeral))
+    action = StartContainer(container=msgspec.convert(debugger, Container), attempt=0, kind="ephemeral container")
     observed = Observed(sandboxes=(SandboxView(id="s", ready=True, attempt=0, created_at=1),))
 
     async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
         return api_pb2.ListPodSandboxResponse()
 
     async def run() -> StepFailed:
-        pod = make()
         rpcs = {"ListPodSandbox": no_sandboxes}
         async with serving(tmp_path / "s", runtime=rpcs, images={}), CriClient(str(tmp_path / "s")) as client:
             node = this_node(client, configuration(tmp_path, cgroup))
             admitted = await admit(pod, node)
-            starter = Starter(pod=pod, objects=StaticObjects(Sources()), node=node, listener=Heard())
+            starter = Starter(pod=grown, objects=StaticObjects(Sources()), node=node, listener=Heard())
             try:
                 with pytest.raises(StepFailed) as caught:
                     await starter.start_container(action, observed, admitted)
@@ -276,10 +274,48 @@ def test_an_ephemeral_container_with_more_mounts_than_the_runtime_takes(
                 await remove_pod_state(node.client, node.dirs, node.config, admitted.uid)
             return caught.value
 
-    failure = asyncio.run(run())
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    ("field", "where", "most"), [("volumeMounts", "mountPath", 1022), ("volumeDevices", "devicePath", 256)]
+)
+def test_an_ephemeral_container_with_more_mounts_than_the_runtime_takes(
+    tmp_path: Path, cgroup: str, field: str, where: str, most: int
+) -> None:
+    many = [{"name": "v", where: f"/{number}"} for number in range(most + 1)]
+    failure = refused_beside(tmp_path, cgroup, [], {"name": "debugger", "image": "i", field: many})
     message = f"container debugger has {most + 1} {field}; a container on this node has at most {most}"
     assert (failure.waiting, failure.detail) == ("TooManyVolumeMounts", message)
     assert failure.event() == Event(type="Warning", reason="Failed", message=f"Error: {message}", container="debugger")
+
+
+@pytest.mark.parametrize("kind", ["initContainers", "containers"])
+@pytest.mark.parametrize(("count", "rejected"), [(255, False), (256, True)])
+def test_more_containers_than_a_pod_may_have(
+    tmp_path: Path, cgroup: str, kind: str, count: int, rejected: bool
+) -> None:
+    """Each has a process on the node that is not in the pod's cgroup."""
+    many = [{"name": f"c{number}", "image": "i"} for number in range(count)]
+    (one,) = {"initContainers", "containers"} - {kind}
+    failure, events = refused(tmp_path, cgroup, make(**{kind: many, one: [{"name": "one", "image": "i"}]}), [])
+    assert (failure.reason == "TooManyContainers") == rejected
+    if rejected:
+        message = "the pod has 257 containers; a pod on this node has at most 256"
+        assert isinstance(failure, PodRejected)
+        assert events == [Event(type="Warning", reason="TooManyContainers", message=message)]
+        assert not (tmp_path / "kubelet").exists()
+
+
+def test_more_ephemeral_containers_than_a_pod_may_have(tmp_path: Path, cgroup: str) -> None:
+    """Nothing takes them away from a pod again, and each stays on the node."""
+    others = [{"name": f"d{number}", "image": "i"} for number in range(255)]
+    failure = refused_beside(tmp_path, cgroup, others, {"name": "debugger", "image": "i"})
+    message = "the pod has 257 containers; a pod on this node has at most 256"
+    assert (failure.waiting, failure.detail) == ("TooManyContainers", message)
+    many = [{"name": "v", "mountPath": f"/{number}"} for number in range(1023)]
+    failure = refused_beside(tmp_path, cgroup, others[1:], {"name": "debugger", "image": "i", "volumeMounts": many})
+    assert failure.waiting == "TooManyVolumeMounts", "the last one that may be there is refused for its mounts alone"
 
 
 @pytest.mark.requirement("U85")

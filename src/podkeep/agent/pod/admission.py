@@ -21,7 +21,7 @@ from podkeep.agent.convert import names
 from podkeep.agent.events import Event, PodRejected, StepFailed
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources, StaticObjects
-from podkeep.agent.pod import teardown
+from podkeep.agent.pod import count_limits, teardown
 from podkeep.agent.poddirs import PodDir, PodIdentity, places
 from podkeep.agent.resources import cgroup_names, class_resources, podcgroups
 from podkeep.agent.resources.node_selection import selects
@@ -31,9 +31,6 @@ from podkeep.agent.user_namespaces.blocks import Block
 from podkeep.agent.user_namespaces.choice import BoundSource, Choice, Outcome
 from podkeep.agent.user_namespaces.model import PodUserNamespace
 from podkeep.agent.volumes.claims import PodClaims
-from podkeep.agent.volumes.container_files import OWN_MOUNTS
-from podkeep.agent.volumes.pod_volumes import kept_mounts
-from podkeep.api.containers import Container
 from podkeep.api.feature_gates import USER_NAMESPACES
 from podkeep.api.pod import Pod
 from podkeep.base.concurrency.tasks import on_thread
@@ -42,18 +39,12 @@ from podkeep.base.failpoints import reach
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID, parse_pod_uid
 from podkeep.base.text import rfc3339
-from podkeep.cri.limits import MAX_DEVICES, MAX_MOUNTS
 from podkeep.cri.v1 import api_pb2
 from podkeep.kernel.namespace.idmap import IdMap
 
 log = logging.getLogger(__name__)
 
 FAILED_SANDBOX = "FailedCreatePodSandBox"
-TOO_MANY_MOUNTS = "TooManyVolumeMounts"
-FEWER_MOUNTS = "mount directories, in place of each of their files"
-MAX_KEPT_MOUNTS = 512
-"""Mounts that a pod has on the node for as long as it is there. The kernel bounds those of all pods together
-(fs.mount-max: 100,000), and each container that starts has all of them copied."""
 _PREFIX = "Failed to create pod sandbox: "
 _GATE_IS_OFF = f'the feature gate "{USER_NAMESPACES.name}" is disabled: can\'t set spec.HostUsers'
 _SHARES_NODES = "HostUserNamespace"
@@ -112,8 +103,8 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
     rollback).
 
     :raises FailedPrecondition: if a kubelet that runs would remove the pod's directory, logs, cgroup or containers.
-    :raises PodRejected: if it asks for classes that the node does not offer, or has more mounts than its runtime takes;
-        before anything else, as a kubelet admits.
+    :raises PodRejected: if it asks for classes that the node does not offer, or has more containers or mounts than a
+        pod may; before anything else, as a kubelet admits.
     :raises AlreadyExists: if a pod of this namespace and name is there.
     :raises StepFailed: with reason FailedCreatePodSandBox, if its user namespace is impossible; with FailedMount, if it
         depends on a claim that is not ready.
@@ -147,11 +138,11 @@ async def admit(pod: Pod, node: Node, *, objects: ObjectReader = _NO_OBJECTS, ad
 async def require_possible(pod: Pod, node: Node) -> None:
     """Check that the node can run ``pod`` if there is room for it.
 
-    :raises PodRejected: if it is for another node, has more mounts than its runtime takes, or asks for classes that the
-        node does not offer.
+    :raises PodRejected: if it is for another node, has more containers or mounts than a pod may, or asks for classes
+        that the node does not offer.
     """
     _require_node(pod, node)
-    _require_mounts(pod)
+    _require_counts(pod)
     await _require_classes(pod, node)
 
 
@@ -223,34 +214,10 @@ def _require_node(pod: Pod, node: Node) -> None:
         )
 
 
-def _require_mounts(pod: Pod) -> None:
-    """Raise if a container has more mounts or devices than the runtime takes, or the pod more than may stay: it would
-    be tried again for ever.
-    """
-    for container in (*pod.spec.init_containers, *pod.spec.containers):
-        if problem := too_many_mounts(container):
-            raise PodRejected(problem, reason=TOO_MANY_MOUNTS, hint=FEWER_MOUNTS)
-    if problem := too_many_kept_mounts(pod):
-        raise PodRejected(problem, reason=TOO_MANY_MOUNTS, hint=FEWER_MOUNTS)
-
-
-def too_many_kept_mounts(pod: Pod) -> str:
-    """Return that the volumes of a pod have more than :data:`MAX_KEPT_MOUNTS`; empty if they have not."""
-    count = kept_mounts(pod)
-    if count <= MAX_KEPT_MOUNTS:
-        return ""
-    return f"the volumes of the pod keep {count} mounts on the node; a pod on this node has at most {MAX_KEPT_MOUNTS}"
-
-
-def too_many_mounts(container: Container) -> str:
-    """Return that a container has more mounts or devices than the runtime takes; empty if it has not."""
-    for field, count, most in (
-        ("volumeMounts", len(container.volume_mounts), MAX_MOUNTS - OWN_MOUNTS),
-        ("volumeDevices", len(container.volume_devices), MAX_DEVICES),
-    ):
-        if count > most:
-            return f"container {container.name} has {count} {field}; a container on this node has at most {most}"
-    return ""
+def _require_counts(pod: Pod) -> None:
+    """Raise if the pod has more of something than it may: a runtime would be asked for it for ever."""
+    if (excess := count_limits.excess_of_pod(pod)) is not None:
+        raise PodRejected(excess.message, reason=excess.reason, hint=excess.hint)
 
 
 async def _adopt(pod: Pod, node: Node, identity: PodIdentity, objects: ObjectReader) -> Admitted:

@@ -38,16 +38,9 @@ from podkeep.agent.network.dns import ClusterDns, PodDns, pod_dns
 from podkeep.agent.node import Node
 from podkeep.agent.objects.sources import ObjectReader, Sources
 from podkeep.agent.observed import ContainerView, Observed, SandboxView, State
+from podkeep.agent.pod import count_limits
 from podkeep.agent.pod.actions import StartContainer
-from podkeep.agent.pod.admission import (
-    FAILED_SANDBOX,
-    FEWER_MOUNTS,
-    TOO_MANY_MOUNTS,
-    Admitted,
-    require_user_namespaces,
-    too_many_kept_mounts,
-    too_many_mounts,
-)
+from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, require_user_namespaces
 from podkeep.agent.pod.termination_messages import log_of
 from podkeep.agent.probes.hooks import HookFailed
 from podkeep.agent.probes.model import Target
@@ -202,8 +195,8 @@ class Starter:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
         # Ephemeral containers come after the pod was admitted; the runtime would refuse them as often as it is asked.
         late = action.kind == "ephemeral container"
-        if problem := too_many_mounts(container) or (late and too_many_kept_mounts(self._pod)):
-            raise _failed(container, TOO_MANY_MOUNTS, problem, FEWER_MOUNTS)
+        if late and (excess := count_limits.excess_of_ephemeral(self._pod, container)) is not None:
+            raise _failed(container, excess.reason, excess.message, excess.hint)
         await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)
         pull = await self._pull(config)

@@ -516,6 +516,9 @@ class ApiConfig(_Section, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Watches, logs that are followed and upgraded connections of one user; those of nodes and controllers do not."""
     namespace_size_limit: str = "256Mi"
     """How large the objects of a namespace get together, all of which are in memory."""
+    terminated_pod_gc_threshold: int = 1000
+    """Pods that have ended and stay in a namespace, the youngest (kube-controller-manager's flag of this name is for
+    all namespaces together); 0: all of them."""
     audit_log: str = ""
     """File for a line of JSON about each request; empty: none."""
     history: int = 300
@@ -1022,6 +1025,11 @@ def _value_problems(config: Config) -> Iterator[InvalidArgument]:
         yield InvalidArgument(
             f"api.max_user_watches: {config.api.max_user_watches} is not in the range 32 to 2048",
             hint="the API has 4096 for all; a client has one watch of each kind that it follows",
+        )
+    if config.api.terminated_pod_gc_threshold < 0:
+        yield InvalidArgument(
+            f"api.terminated_pod_gc_threshold: {config.api.terminated_pod_gc_threshold} is less than 0",
+            hint="0 keeps all pods that have ended",
         )
     yield from _server_problems(config.agent)
     if bool(config.api.tls_cert) != bool(config.api.tls_key):

@@ -11,8 +11,10 @@ import pytest
 
 from support.api_client import ApiClient
 from support.api_daemon import ApiDaemon
+from support.waiting import wait_for
 
 MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
 MIB = "x" * (1_000 << 10)
 MERGE = "application/merge-patch+json"
 ANN = {"Impersonate_User": "ann"}
@@ -23,7 +25,12 @@ INCONSISTENT = (
     "Continuing with the provided token results in an inconsistent list - objects that were created, modified, or "
     "deleted between the time the first chunk was returned and now may show up in the list."
 )
-SETTINGS = {"max_user_watches": "32", "namespace_size_limit": "16Mi", "history_size_limit": "64Mi"}
+SETTINGS = {
+    "max_user_watches": "32",
+    "namespace_size_limit": "16Mi",
+    "history_size_limit": "64Mi",
+    "terminated_pod_gc_threshold": "2",
+}
 
 
 @pytest.fixture
@@ -90,3 +97,23 @@ def test_settings_are_the_limits_and_are_named(api: ApiDaemon) -> None:
         assert refused.said.endswith(" One user has at most 32 at a time (api.max_user_watches).")
     api.stop()
     assert len([line for line in api.log if "(api.history_size_limit)" in line]) == 1
+
+
+def test_the_oldest_pods_that_have_ended_are_deleted(api: ApiDaemon) -> None:
+    """Nobody deletes them otherwise, and each is in the memory of the API and of its node's agent."""
+    with closing(ApiClient(api.socket)) as client:
+        for number in range(4):
+            pod = {"metadata": {"name": f"p{number}"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+            assert client.ask("POST", PODS, pod).status == 201
+        for number in range(4):
+            # Of the same second, the names decide.
+            failed = {"status": {"phase": "Failed"}}
+            assert client.ask("PATCH", f"{PODS}/p{number}/status", failed, media=MERGE).status == 200
+
+        def names() -> list[str]:
+            return [item["metadata"]["name"] for item in client.ask("GET", PODS).value["items"]]
+
+        wait_for(lambda: len(names()) == 2, "the others to go")
+        ended = names()
+        assert client.ask("POST", PODS, pod | {"metadata": {"name": "runs"}}).status == 201
+        assert names() == [*ended, "runs"]

@@ -95,6 +95,7 @@ def test_names_that_only_begin_alike_are_apart(tmp_path: Path) -> None:
         ("[agent]\nmax_pods = -5", "agent.max_pods: -5 is less than 1"),
         ("[api]\nmax_user_watches = 31", "api.max_user_watches: 31 is not in the range 32 to 2048"),
         ("[api]\nmax_user_watches = 2049", "api.max_user_watches: 2049 is not in the range 32 to 2048"),
+        ("[api]\nterminated_pod_gc_threshold = -1", "api.terminated_pod_gc_threshold: -1 is less than 0"),
         ('[api]\nnamespace_size_limit = "15Mi"', "api.namespace_size_limit: 15Mi is less than 16Mi"),
         ('[api]\nnamespace_size_limit = "all"', "api.namespace_size_limit: "),
         ('[api]\nhistory_size_limit = "63Mi"', "api.history_size_limit: 63Mi is less than 64Mi"),

@@ -1,10 +1,13 @@
 """Deletes pods without a kubelet: of deleted nodes, of nodes that are out of service, and those that were never bound.
+And the oldest of those that have ended, where there are many.
 
-After kube-controller-manager's pod-garbage-collector, but for pods that have ended, which stay until they are deleted.
+After kube-controller-manager's pod-garbage-collector; but its threshold for pods that have ended is for all namespaces
+together, and who fills one would have the pods of others deleted.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,6 +28,7 @@ from podkeep.apiserver.controllers.scheduling import is_terminal
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.meta.objects import has_condition
 from podkeep.apiserver.storage.records import Key
+from podkeep.base.frozen import FrozenStruct
 
 PODS, NODES = "pods", "nodes"
 QUARANTINE = timedelta(seconds=40)
@@ -39,14 +43,26 @@ _ORPHANED = {
 }
 
 
+class _Terminated(FrozenStruct):
+    """An item: the pods of a namespace that have ended are more than stay."""
+
+    namespace: str
+
+
 class PodGarbage:
-    """The controller. It remembers which pods each node has, which nodes are there, and since when others are gone."""
+    """The controller. It remembers which pods each node has, which nodes are there, and since when others are gone.
+
+    :param terminated: how many pods that have ended stay in a namespace, the youngest; 0: all of them.
+    """
 
     name = "pod-garbage-collector"
     user = service_account(name)
     resources = frozenset({PODS, NODES})
 
-    def __init__(self) -> None:
+    def __init__(self, terminated: int = 0) -> None:
+        self._threshold = terminated
+        self._terminated: defaultdict[str, dict[Key, tuple[bool, str]]] = defaultdict(dict)
+        """Of each namespace, with what orders them: those that were evicted go first, then the oldest."""
         self._bound = PodsOfNodes()
         self._there: set[str] = set()
         self._gone: dict[str, datetime] = {}
@@ -64,13 +80,32 @@ class PodGarbage:
                 if _is_out_of_service(change.value):
                     yield from self._bound.pods(key.name)
             return
+        yield from self._note_terminated(change)
         before, node = self._bound.note(change)
         # Most pods are on a node that is there: if it goes, they are looked at then.
         is_lost = node != before and node not in self._there
         if not change.is_deletion and (is_lost or change.metadata.deletion_timestamp):
             yield key
 
+    def _note_terminated(self, change: Change) -> Iterator[Item]:
+        if not self._threshold:
+            return
+        key = change.key
+        if change.is_deletion or not is_terminal(change.value):
+            if key.namespace in self._terminated:
+                self._terminated[key.namespace].pop(key, None)
+                if not self._terminated[key.namespace]:
+                    del self._terminated[key.namespace]
+            return
+        pods = self._terminated[key.namespace]
+        is_evicted = change.value["status"].get("reason") == "Evicted"
+        pods[key] = not is_evicted, change.value["metadata"].get("creationTimestamp", "")
+        if len(pods) > self._threshold:
+            yield _Terminated(key.namespace)
+
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
+        if isinstance(item, _Terminated):
+            return Plan(writes=self._beyond_threshold(item.namespace, lister))
         assert isinstance(item, Key)
         node = lister.get(NODES, "", name) if (name := self._bound.node(item)) else None
         if node is not None and not _is_out_of_service(node):
@@ -92,6 +127,13 @@ class PodGarbage:
         if left > 0:
             return Plan(after=left)
         return Plan(writes=_failed(pod, _ORPHANED, now), then=(_end(pod),))
+
+    def _beyond_threshold(self, namespace: str, lister: Lister) -> list[Delete]:
+        pods = self._terminated.get(namespace, {})
+        excess = sorted(pods, key=lambda key: (pods[key], key.name))[: max(len(pods) - self._threshold, 0)]
+        found = (lister.get(*key) for key in excess)
+        # One that is being deleted waits for its finalizers.
+        return [_end(pod) for pod in found if pod is not None and "deletionTimestamp" not in pod["metadata"]]
 
 
 def _is_out_of_service(node: Mapping[str, Any]) -> bool:

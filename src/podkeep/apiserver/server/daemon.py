@@ -115,7 +115,8 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         await bootstrap.publish_authorities(registry, lister, authority + more)
         own = bootstrap.REQUEST, SERVICE_ADDRESS, sockets.address
         await kubernetes_service.publish(registry, lister, *own)
-        make = partial(plugins.controllers, served.resources, lister, gates, authority, access.secret_tokens)
+        tokens = access.secret_tokens
+        make = partial(plugins.controllers, config, served.resources, lister, gates, authority, tokens)
         await stack.enter_async_context(Runner(store, registry, lister, served.resources, make))
         resources = Resources(store, registry)
         stored = _Stored(store=store, lister=lister, resources=resources)

@@ -78,7 +78,12 @@ def admission(config: Config, store: Store, lister: StoreLister, access: Access,
 
 
 def controllers(
-    resources: Sequence[Resource], lister: StoreLister, gates: FeatureGates, authority: str, tokens: SecretTokens
+    config: Config,
+    resources: Sequence[Resource],
+    lister: StoreLister,
+    gates: FeatureGates,
+    authority: str,
+    tokens: SecretTokens,
 ) -> list[Controller]:
     """Return new controllers.
 
@@ -92,7 +97,7 @@ def controllers(
         DisruptionBudgets(),
         EventExpiry(),
         NodeHealth(),
-        PodGarbage(),
+        PodGarbage(config.api.terminated_pod_gc_threshold),
         QuotaStatus(QuotaLedger(lister), gates),
         RoleAggregation(),
         Scheduler(gates),

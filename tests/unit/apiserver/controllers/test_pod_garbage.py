@@ -91,3 +91,48 @@ def test_pods_that_are_to_go_from_a_node_out_of_service() -> None:
     ready = ("nodes", {**node[1], "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
     assert told(controller, ready) == []
     assert list(controller.reconcile(KEY, Objects(ready, pod(deleting=True)), NOW).writes) == []
+
+
+def ended(name: str, created: int, reason: str = "", *, deleting: bool = False, namespace: str = "default") -> Any:
+    _, value = pod(phase="Failed", deleting=deleting)
+    metadata = {"name": name, "namespace": namespace, "creationTimestamp": f"2026-11-23T05:00:{created:02}Z"}
+    return "pods", {
+        **value,
+        "metadata": {**value["metadata"], **metadata},
+        "status": {"phase": "Failed"} | ({"reason": reason} if reason else {}),
+    }
+
+
+def test_of_the_pods_that_have_ended_the_oldest_go() -> None:
+    """Each namespace is counted by itself: who has pods fail does not have others' deleted."""
+    controller = PodGarbage(terminated=2)
+    others = [ended(f"theirs-{number}", number, namespace="theirs") for number in range(2)]
+    pods = [ended("old", 1), ended("new", 9), *others]
+    assert [told(controller, item) for item in (NODE, pod(), *pods)] == [[]] * 6
+    evicted = ended("evicted", 20, "Evicted")
+    (item,) = told(controller, evicted)
+    there = Objects(NODE, evicted, *pods)
+    (delete,) = controller.reconcile(item, there, NOW).writes
+    assert delete == Delete(
+        resource="pods", namespace="default", name="evicted", uid="u", propagation="", grace_period=0
+    ), "those that were evicted go first"
+    assert told(controller, evicted, EventType.DELETED) == []
+    assert list(controller.reconcile(item, there, NOW).writes) == []
+
+    (item,) = told(controller, ended("newer", 15))
+    (delete,) = controller.reconcile(item, there, NOW).writes
+    assert isinstance(delete, Delete)
+    assert delete.name == "old"
+    assert told(controller, ended("old", 1, deleting=True)) == [item, KEY._replace(name="old")]
+    going = Objects(NODE, ended("old", 1, deleting=True), ended("newer", 15))
+    assert list(controller.reconcile(item, going, NOW).writes) == [], "its finalizers are waited for"
+    assert told(controller, ended("old", 1), EventType.DELETED) == []
+    for gone in ("new", "newer"):
+        assert told(controller, ended(gone, 1), EventType.DELETED) == []
+    assert list(controller.reconcile(item, there, NOW).writes) == []
+
+
+def test_a_threshold_of_nothing_keeps_all_pods_that_have_ended() -> None:
+    controller = PodGarbage()
+    told(controller, NODE)
+    assert [told(controller, ended(f"p{number}", number)) for number in range(50)] == [[]] * 50

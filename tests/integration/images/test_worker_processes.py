@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,12 @@ def _descriptors(pid: int) -> set[int]:
 
 def _sockets(pid: int) -> set[int]:
     """Return the numbers of sockets, but for the standard ones."""
-    targets = {number: os.readlink(f"/proc/{pid}/fd/{number}") for number in _descriptors(pid) if number > 2}
-    return {number for number, target in targets.items() if target.startswith("socket:")}
+    found = set()
+    for number in _descriptors(pid) - {0, 1, 2}:
+        with suppress(FileNotFoundError):  # closed meanwhile
+            if os.readlink(f"/proc/{pid}/fd/{number}").startswith("socket:"):
+                found.add(number)
+    return found
 
 
 async def _held_pull(store: ImageStore, registry: HostileRegistry, before: set[int]) -> asyncio.Future[Image]:

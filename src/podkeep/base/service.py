@@ -24,12 +24,12 @@ PROBLEM = "X_PODKEEP_PROBLEM"
 variables that begin with ``X_``."""
 
 
-def ready(status: str, *, problem: str = "") -> None:
+def ready(status: str, problem: str = "") -> None:
     """Say that the daemon serves, and in words what."""
     _notify(f"READY=1\n{_said(status, problem)}", waits=True)
 
 
-def status(text: str, *, problem: str = "") -> None:
+def status(text: str, problem: str = "") -> None:
     """Say in words what the daemon does by now, without more."""
     _notify(_said(text, problem))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.base import service
 from support.running_node import RunningNode
 from support.waiting import TIMEOUT_S
 
@@ -37,3 +38,24 @@ def test_the_daemons_may_have_as_many_descriptors_as_they_are_allowed(own_node: 
                 assert resource.prlimit(process, resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_an_agent_that_cannot_register_its_node_says_why(own_node: RunningNode, tmp_path: Path) -> None:
+    """It is not ready for as long as that, which `podkeep status` shows with the reason."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(TIMEOUT_S)
+        own_node.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+        try:
+            own_node.daemon.start()
+            own_node.start_agent("cannot be registered")
+            told = service.parse(manager.recv(4096))
+            assert told.keys() == {"STATUS", service.PROBLEM}
+            assert told["STATUS"] == "starting"
+            assert told[service.PROBLEM].startswith("the node cannot be registered: ")
+            own_node.api.start()
+            while "READY" not in told:
+                told = service.parse(manager.recv(4096))
+            assert (told["STATUS"].startswith("node node-1 runs"), told.get(service.PROBLEM)) == (True, None)
+        finally:
+            own_node.end()

@@ -281,6 +281,7 @@ class _Agent:
         self._state = RuntimeState(node.client, node.runtime_status, config.agent.node_status_max_images)
         self._reporter: NodeReporter | None = None
         self._words = ""
+        self._unreported = ""
         self._static = StaticProblems()
         self._statuses = StatusManager(client, node.metrics)
         services = ServicesFile(Path(config.agent.root) / services_file.FILE_NAME)
@@ -359,7 +360,9 @@ class _Agent:
             if agent.server_tls_bootstrap and not agent.tls_cert_file:
                 wanted = serving_certificate(node.name, (node.name,), node.host_ips)
                 tasks.keep(partial(CertificateManager(serving_store(agent), wanted, server.look).run, client))
-        reporter = NodeReporter(client, settings_of(node, port), self._state, self._sensors(), self.recorder)
+        reporter = NodeReporter(
+            client, settings_of(node, port), self._state, self._sensors(), self.recorder, self._note_unreported
+        )
         self._reporter = reporter
         self.recorder.event(reporter.reference, "Normal", "Starting", "Starting kubelet.")
         orphans = Orphans(
@@ -409,7 +412,16 @@ class _Agent:
     def say_ready(self, words: str) -> None:
         """Tell the service manager that pods are followed, and what else there is to say."""
         self._words = words
-        service.ready(self._static.status(words), problem=self._static.summary)
+        service.ready(*self._said())
+
+    def _said(self) -> tuple[str, str]:
+        """Return what the daemon does, and what is wrong."""
+        problems = filter(None, (self._unreported, self._static.summary))
+        return self._static.status(self._words or "starting"), "; ".join(problems)
+
+    def _note_unreported(self, problem: str) -> None:
+        self._unreported = problem
+        service.status(*self._said())
 
     def _note_left_out(self, problems: Mapping[str, str]) -> None:
         self._node.metrics.set(STATIC_PODS_LEFT_OUT, len(problems))
@@ -423,8 +435,7 @@ class _Agent:
         for reason, message in found.news(self._static):
             self._reports.node("Warning", reason, message)
         self._static = found
-        if self._words:
-            service.status(found.status(self._words), problem=found.summary)
+        service.status(*self._said())
 
     async def _once_known(self, run: Callable[[], Awaitable[None]]) -> None:
         """Run what must not begin before it is known which pods the node has."""

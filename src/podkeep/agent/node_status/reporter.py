@@ -102,13 +102,20 @@ class Sensors(FrozenStruct, kw_only=True):
 class NodeReporter:
     """Of this node.
 
+    :param note: is told why the API does not have the Node as it is; empty: it has.
     :ivar node: the Node as the API has it; empty before the first answer.
     """
 
     def __init__(
-        self, client: Client, settings: NodeSettings, runtime: RuntimeState, sensors: Sensors, recorder: Recorder
+        self,
+        client: Client,
+        settings: NodeSettings,
+        runtime: RuntimeState,
+        sensors: Sensors,
+        recorder: Recorder,
+        note: Callable[[str], None],
     ) -> None:
-        self._client, self._settings = client, settings
+        self._client, self._settings, self._note = client, settings, note
         self._runtime, self._sensors, self._recorder = runtime, sensors, recorder
         self._news = asyncio.Event()
         self._sent: Mapping[str, Any] = {}
@@ -213,6 +220,7 @@ class NodeReporter:
                     log.info("registered node %s", settings.name)
                     for reason in made.conditions.events:
                         self._turned(reason)
+                    self._well()
                     return True
             await self._reconcile()
         except PodkeepError as error:
@@ -301,8 +309,10 @@ class NodeReporter:
         if error.message != self._said:
             log.warning("node %s cannot be %s: %s", self._settings.name, what, error)
             self._said = error.message
+            self._note(f"the node cannot be {what}: {error.message}")
 
     def _well(self) -> None:
         if self._said:
             log.info("node %s is reported again", self._settings.name)
             self._said = ""
+            self._note("")

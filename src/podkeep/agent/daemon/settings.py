@@ -43,7 +43,7 @@ def problems(config: Config) -> Iterator[InvalidArgument]:
         partial(_allocatable, agent),
         *([partial(registration.require_name, agent.node_name)] if agent.node_name else []),
         *(partial(registration.require_label, key, value) for key, value in agent.node_labels.items()),
-        *(partial(registration.taint, text) for text in agent.register_with_taints),
+        partial(registration.taints, agent.register_with_taints),
         *(partial(_server, text) for text in agent.cluster_dns),
     ]
     for asked in checks:
@@ -52,7 +52,10 @@ def problems(config: Config) -> Iterator[InvalidArgument]:
 
 def _blocks(agent: AgentConfig) -> None:
     if agent.max_pods >= 1 and not [*problems_of(agent.user_namespaces.length)]:  # else it is told by base.config
-        default_range(agent.max_pods, agent.user_namespaces.ids_per_pod)
+        try:
+            default_range(agent.max_pods, agent.user_namespaces.ids_per_pod)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"agent.max_pods: {error.message}", hint=error.hint) from error
 
 
 def _allocatable(agent: AgentConfig) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from podkeep.api import names
+from podkeep.api import names, node_labels
 from podkeep.base.errors import InvalidArgument
 
 ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
@@ -45,6 +45,22 @@ def taint(text: str) -> dict[str, str]:
     return {"key": key, "effect": effect} | ({"value": value} if value else {})
 
 
+def taints(texts: Iterable[str]) -> list[dict[str, str]]:
+    """Return what is registered of ``KEY[=VALUE]:EFFECT`` each.
+
+    :raises InvalidArgument: if one is not that, or two have the same key and effect.
+    """
+    found: dict[tuple[str, str], dict[str, str]] = {}
+    for text in texts:
+        new = taint(text)
+        if found.setdefault((new["key"], new["effect"]), new) is not new:
+            raise InvalidArgument(
+                f"agent.register_with_taints: {text!r} is the second one of its key and effect",
+                hint="leave one of them out",
+            )
+    return list(found.values())
+
+
 def require_name(name: str) -> None:
     """Check that a Node can have this name.
 
@@ -66,6 +82,11 @@ def require_label(key: str, value: str) -> None:
         raise InvalidArgument(f"agent.node_labels: {key!r} is no key of a label: {why}")
     if why := names.label_value(value):
         raise InvalidArgument(f"agent.node_labels.{key}: {value!r} is no value of a label: {why}")
+    if node_labels.is_forbidden(key):
+        raise InvalidArgument(
+            f"agent.node_labels: {key!r} is not a node's to say, and the API would refuse it",
+            hint=f"a node may set {node_labels.words()}; label it with others by `kubectl label node`",
+        )
 
 
 def default_labels(labels: Mapping[str, str]) -> dict[str, str]:

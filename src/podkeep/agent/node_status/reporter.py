@@ -75,7 +75,7 @@ def settings_of(node: ThisNode, port: int = 0) -> NodeSettings:
     return NodeSettings(
         name=node.name,
         labels=registration.default_labels(node.labels) | agent.node_labels,
-        taints=[registration.taint(text) for text in agent.register_with_taints],
+        taints=registration.taints(agent.register_with_taints),
         addresses=addresses,
         register=agent.register_node,
         update_s=agent.node_status_update_frequency,

@@ -32,10 +32,11 @@ def allocatable(capacity: Mapping[str, int], agent: AgentConfig) -> dict[str, in
     for name, value in kept.items():
         if value > capacity.get(name, value):
             raise InvalidArgument(
+                "agent.kube_reserved, agent.system_reserved or agent.eviction_hard: "
                 f'invalid Node Allocatable configuration. Resource "{name}" has a reservation of '
                 f"{requests.text(name, value)} but capacity of {requests.text(name, capacity[name])}. "
                 "Expected capacity >= reservation.",
-                hint="lower kube_reserved, system_reserved or eviction_hard",
+                hint="lower the one that asks for so much",
             )
     left = {name: value - kept.get(name, 0) for name, value in capacity.items() if name != machine.PID}
     huge = sum(value for name, value in left.items() if name.startswith(requests.HUGE_PAGES))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from podkeep.api import node_labels
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import name_of, refused
 from podkeep.apiserver.auth import pod_references
@@ -19,23 +20,6 @@ from podkeep.apiserver.meta.objects import Object, metadata
 from podkeep.apiserver.meta.status import not_found
 from podkeep.base.text.printable import quote
 
-RESTRICTED = "node-restriction.kubernetes.io"
-_LABELS = frozenset(
-    {
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "beta.kubernetes.io/instance-type",
-        "node.kubernetes.io/instance-type",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    }
-)
-_LABEL_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _CLAIM_STATUS = frozenset({"capacity", "conditions", "allocatedResources", "allocatedResourceStatuses"})
 
 
@@ -281,18 +265,4 @@ def _forbidden_labels(new: Mapping[str, Any], old: Mapping[str, Any]) -> list[st
     """Return the labels that a node sets, changes or removes though they are not its to say, in order."""
     after, before = metadata(new).get("labels") or {}, metadata(old).get("labels") or {}
     changed = {key for key in after.keys() | before.keys() if after.get(key) != before.get(key)}
-    return sorted(filter(_is_forbidden, changed))
-
-
-def _is_forbidden(label: str) -> bool:
-    namespace, slash, _ = label.partition("/")
-    if not slash:
-        return False
-    if _within(namespace, (RESTRICTED,)):
-        return True
-    allowed = label in _LABELS or _within(namespace, _LABEL_NAMESPACES)
-    return _within(namespace, ("kubernetes.io", "k8s.io")) and not allowed
-
-
-def _within(namespace: str, domains: tuple[str, ...]) -> bool:
-    return any(namespace == domain or namespace.endswith(f".{domain}") for domain in domains)
+    return sorted(filter(node_labels.is_forbidden, changed))

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import NotFound
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from support import processes, setuid
@@ -201,3 +202,31 @@ def test_descriptors_are_looked_at_up_to_a_number() -> None:
         assert procfs.descriptors(process.pid).count == 503
         assert procfs.descriptors(process.pid, most=10).count in {10, 503}  # Linux 6.2 tells their number
         process.communicate()
+
+
+@pytest.fixture
+def cgroup() -> Iterator[str]:
+    """A cgroup whose processes are killed."""
+    groups, path = Cgroups(), f"/podkeep-test-{uuid.uuid4().hex[:8]}"
+    groups.create(path)
+    yield path
+    groups.kill(path)
+    groups.remove(path)
+
+
+@pytest.mark.slow
+def test_a_child_that_is_being_made_while_its_family_is_killed_is_killed_with_it(cgroup: str) -> None:
+    """fork(2) that has begun goes on when the process is stopped: its child comes after that, and only then can others
+    see it. In a session of its own it is of no family any more once its parent is dead.
+    """
+    groups = Cgroups()
+    for _ in range(20):
+        with subprocess.Popen([sys.executable, PROGRAMS / "slow_fork.py"], stdout=subprocess.PIPE) as process:
+            groups.add(cgroup, process.pid)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            wait_for(lambda: len(groups.processes(cgroup)) > 2, "two children")
+            killed = procfs.kill_family({process.pid}, ())
+            assert process.pid in {found.pid for found in killed}
+            assert all(procfs.wait(found, TIMEOUT_S) for found in killed)
+        assert groups.processes(cgroup) == []

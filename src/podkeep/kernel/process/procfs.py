@@ -29,6 +29,9 @@ _OWN_NAMESPACES = ("pid", "user", "mnt")
 MAX_DESCRIPTORS = 1024
 _MAX_PASSES = 100
 """How often it is looked for processes that others start while they are stopped."""
+_STOPPING_S = 1.0
+"""How long those that are to stop may take: what waits in the kernel for something else may take any time."""
+_STOPPING_PAUSE_S = 0.001
 _EXECUTING_S = 1.0
 """How long a program that is executed may take to have its arguments."""
 _EXECUTING_PAUSE_S = 0.001
@@ -41,6 +44,7 @@ _STATE, _PARENT, _SESSION, _THREADS, _START_TIME, _ENVIRONMENT_END = 0, 1, 3, 17
 
 _ENDED = frozenset({"Z", "X"})
 """States of what does not run any more: zombies, and what is just being removed."""
+_STOPPED = _ENDED | {"T", "t"}
 
 CAPABILITIES = (
     *("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_SETGID"),
@@ -371,19 +375,41 @@ def kill_family(
     :raises KernelCallError: if the kernel refuses.
     """
     stopped: set[ProcessId] = set()
+    deadline = time.monotonic() + _STOPPING_S
     # Stopped before any is killed: the children of a dead parent are adopted, and are no descendants any more.
     for _ in range(_MAX_PASSES):
         family = find_family(roots, sessions, known)
         new = [process for process in family if process not in stopped and process.pid != spare]
         if not new:
             break
-        # With the signal pending it starts no more processes (fork(2) fails, and is repeated after SIGCONT).
         for process in new:
             kill(process, signal.SIGSTOP)
         stopped.update(new)
+        # The signal comes after a fork(2) that has begun, and the child is seen only then: look once more.
+        while not all(map(_has_stopped, new)) and time.monotonic() < deadline:
+            time.sleep(_STOPPING_PAUSE_S)
     for process in stopped:
         kill(process, signal.SIGKILL)
     return stopped
+
+
+def _has_stopped(process: ProcessId) -> bool:
+    """Tell whether no thread of a process runs."""
+    try:
+        fields = _stat(process.pid)
+        if int(fields[_START_TIME]) != process.start_time:
+            return True
+        found = threads(process.pid) if int(fields[_THREADS]) > 1 else {process.pid}
+    except NotFound:
+        return True
+    return all(map(_thread_has_stopped, found))
+
+
+def _thread_has_stopped(thread: int) -> bool:
+    try:
+        return _stat(thread)[_STATE] in _STOPPED
+    except NotFound:
+        return True
 
 
 def kill_session(leader: int) -> None:

@@ -295,6 +295,16 @@ def test_exec_says_why_there_is_nothing_to_run_it_in(node: Node, image: str) -> 
         assert node.podkeep(*verb, status=1) == f"{said}hint: `podkeep describe pod late` says more\n"
 
 
+def test_settings_that_do_not_go_together_are_refused(node: Node) -> None:
+    """Before anything is started."""
+    said = node.podkeep("--set", "agent.kubeconfig=/etc/other.conf", "node", status=78)
+    assert "agent.kubeconfig: /etc/other.conf is how another API is reached, and this node has its own" in said
+    assert "hint: add --no-api" in said
+    said = node.podkeep("node", "--no-api", status=78)
+    assert "a node without an API of its own needs one to reach" in said
+    assert not (node.run / "node.json").exists()
+
+
 def test_a_broken_static_manifest_is_told_where_people_look(node: Node, image: str) -> None:
     """In the status of the node, in an event, and in a metric; until it is right."""
     manifests = node.daemon.base / "manifests"
@@ -645,3 +655,12 @@ def test_examples_run_by_podkeep_and_by_kubectl(node: Node, image: str, path: Pa
             line.removeprefix(f"[{container[1]}] ") if container else line for line in said.splitlines()
         ]
     node.kubectl("delete", "-f", str(file))
+
+
+def test_an_address_that_the_machine_does_not_have_is_told_with_what_to_write(node: Node) -> None:
+    config = node.daemon.config.read_text()
+    node.daemon.config.write_text(config.replace("[agent]\n", '[agent]\naddress = "192.0.2.1"\n'))
+    node.start(until="agent cannot start: ")
+    (said,) = (line for line in node.log if "agent cannot start: " in line)
+    assert "cannot listen on 192.0.2.1:" in said
+    assert "(write an address of this machine, or leave agent.address out)" in said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -61,6 +62,10 @@ def reviewer(client: Client, resource: Resource) -> Review:
         return status if isinstance(status, dict) else {}
 
     return review
+
+
+_NOT_HERE = "write an address of this machine, or leave agent.address out"
+_TAKEN = "end the kubelet that has the port, or choose another one with agent.port"
 
 
 class KubeletServer:
@@ -155,7 +160,7 @@ class KubeletServer:
         except OSError as error:
             raise FailedPrecondition(
                 f"agent.address: cannot listen on {agent.address}:{agent.port}: {error.strerror or error}",
-                hint="end the kubelet that has the port, or choose another one with agent.port",
+                hint=_NOT_HERE if error.errno == errno.EADDRNOTAVAIL else _TAKEN,
             ) from error
         self._server.start([self._socket], tls)
         self._tasks.keep(self._renew)

@@ -255,6 +255,11 @@ def _check(invocation: Invocation) -> None:
         raise InvalidConfiguration(
             "a node without an API of its own needs one to reach", hint="add --kubeconfig FILE, or leave --no-api out"
         )
+    if config.node.api and config.agent.kubeconfig not in {"", str(own_kubeconfig(config.api.root))}:
+        raise InvalidConfiguration(
+            f"agent.kubeconfig: {config.agent.kubeconfig} is how another API is reached, and this node has its own",
+            hint="add --no-api (node.api = false) to be a node of that API, or leave the kubeconfig out",
+        )
     if config.node.api and not config.api.address:
         raise InvalidConfiguration(
             "api.address is empty: the agent reaches the API there", hint="set it to 127.0.0.1:6443"

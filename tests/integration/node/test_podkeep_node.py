@@ -9,8 +9,9 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -41,9 +42,12 @@ class Node:
         self.log: list[str] = []
         self.process: subprocess.Popen[str] | None = None
 
-    def start(self, *options: str, until: str = READY) -> None:
-        """Start it and wait until it says ``until``."""
-        self.process = forked.Popen(self.daemon.command("node", *options), stderr=subprocess.PIPE, text=True)
+    def start(self, *options: str, until: str = READY, program: Sequence[str] = ()) -> None:
+        """Start it and wait until it says ``until``; ``program`` in place of ``python -m podkeep``."""
+        command = self.daemon.command("node", *options)
+        if program:
+            command[: command.index("podkeep") + 1] = program
+        self.process = forked.Popen(command, stderr=subprocess.PIPE, text=True)
         stream = self.process.stderr
         assert stream is not None
         for line in stream:
@@ -147,6 +151,11 @@ def test_a_pod_runs_on_whatever_is_killed(node: Node, image: str) -> None:
 
     node.until(is_same, "the same container is ready")
     assert node.podkeep("logs", "web") == "started\n"
+
+
+def test_the_daemons_of_the_installed_program_write_lines_of_a_log_only(node: Node) -> None:
+    node.start(program=[str(Path(sys.executable).with_name("podkeep"))])
+    assert [line for line in node.log if not re.match(r"(\w+: )?\d{4}-\d\d-\d\dT\S+ [A-Z]+ ", line)] == []
 
 
 def test_a_second_node_is_refused_and_pods_outlive_the_first(node: Node, image: str) -> None:

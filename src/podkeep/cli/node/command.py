@@ -6,10 +6,10 @@ Owns: options, the lock of the node, and which daemons there are with which comm
 
 from __future__ import annotations
 
+import importlib
 import json
 import logging
 import os
-import runpy
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -226,7 +226,8 @@ def _become(verb: str, words: Sequence[str]) -> None:
 
     title.show(["podkeep", verb])
     sys.argv[1:] = words
-    runpy.run_module("podkeep", run_name="__main__")
+    # Not by runpy, which warns where the supervisor is the installed program: that has imported the module.
+    importlib.import_module("podkeep.__main__").run()
 
 
 def own_kubeconfig(root: str) -> Path:

@@ -187,6 +187,17 @@ def test_only_regular_files_of_a_bounded_size_are_read(tmp_path: Path) -> None:
     assert looked(tmp_path) == ["web-n", "other-n"]
 
 
+def test_what_editors_leave_beside_a_manifest_is_no_manifest(tmp_path: Path) -> None:
+    """What was not saved yet is not run, and who removes or renames a pod does not get it back from a backup."""
+    good = json.dumps(POD)
+    (tmp_path / "b.json").write_text(good)
+    (tmp_path / "#b.json#").write_text(good.replace('"web"', '"unsaved"'))
+    (tmp_path / "b.json~").write_text(good.replace('"web"', '"before"'))
+    (tmp_path / "b.json.~1~").write_text(good.replace('"web"', '"long-before"'))
+    (tmp_path / "#1").write_text(good.replace('"web"', '"other"'))
+    assert looked(tmp_path) == ["other-n", "web-n"]
+
+
 def test_files_beyond_the_limit_are_told_and_end_no_pod_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -163,21 +163,29 @@ def _no_place() -> str:
 
 
 def _marks(path: Path, known: Container[str]) -> tuple[dict[str, Mark], str]:
-    """Return the files that may be manifests, and the first that there is no place for: no directories, nor what begins
-    with a dot, as editors' files do.
+    """Return the files that may be manifests, no directories nor editors' files, and the first without a place.
 
     :param known: those that were taken before. They stay, whatever is added: the rest is taken in the order of names.
     """
     if not path.is_dir():
         return {str(path): _mark(path.stat())}, ""
     with os.scandir(path) as entries:
-        names = (entry.path for entry in entries if not entry.name.startswith(".") and _is_file(entry))
+        names = (entry.path for entry in entries if not _is_editors(entry.name) and _is_file(entry))
         taken = heapq.nsmallest(MAX_FILES + 1, names, key=lambda name: (name not in known, name))
     found: dict[str, Mark] = {}
     for name in taken[:MAX_FILES]:
         with suppress(OSError):  # it went meanwhile
             found[name] = _mark(os.stat(name))
     return found, taken[MAX_FILES] if len(taken) > MAX_FILES else ""
+
+
+def _is_editors(name: str) -> bool:
+    """Return whether an editor keeps a file of this name beside the one that is edited.
+
+    A kubelet leaves out only what begins with a dot. It runs a backup (``web.yaml~``) of a pod that was removed, and
+    what was not saved yet (``#web.yaml#``) in place of what was: its name is the first in order.
+    """
+    return name.startswith(".") or name.endswith("~") or (name.startswith("#") and name.endswith("#"))
 
 
 def _is_file(entry: os.DirEntry[str]) -> bool:

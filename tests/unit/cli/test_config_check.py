@@ -100,6 +100,8 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
             '[agent.kube_reserved]\ncpu = "100000"',
             "agent.kube_reserved, agent.system_reserved or agent.eviction_hard: invalid Node Allocatable",
         ),
+        ('[agent.kube_reserved]\nmemory = "256MB"', "agent.kube_reserved.memory: '256MB' is not a quantity"),
+        ('[agent.system_reserved]\ncpu = "half"', "agent.system_reserved.cpu: 'half' is not a quantity"),
         ('[api.admission.pod_security.defaults]\nenforce = "all"', "api.admission.pod_security: "),
     ],
 )

@@ -59,6 +59,10 @@ def _blocks(agent: AgentConfig) -> None:
 
 
 def _allocatable(agent: AgentConfig) -> None:
+    try:
+        allocatable.reserved(agent)
+    except ValueError:  # base.config tells which it is
+        return
     allocatable.allocatable(machine.capacity(Path(agent.root), agent.max_pods), agent)
 
 

@@ -35,7 +35,7 @@ class Kubelets:
         """Return where the kubelet of a node is.
 
         :param verified: whether it must prove that it is the kubelet.
-        :raises StatusError: 404, if there is no such node; 500, if it has no address.
+        :raises StatusError: 404, if there is no such node; 500, if it has no address, or the authority cannot be used.
         """
         found = self._lister.get("nodes", "", node)
         if found is None:
@@ -53,7 +53,11 @@ class Kubelets:
     def _context(self, verified: bool) -> ssl.SSLContext:
         if verified not in self._contexts:
             certificate, key, authority = self._files
-            context = client_context(authority if verified else None)
+            try:
+                context = client_context(authority if verified else None)
+            except OSError as error:  # of ssl, too; not looked at before, as an agent may make the file after the start
+                why = f"the kubelets' authority {authority} (api.kubelet_ca) cannot be used: {error.strerror or error}"
+                raise StatusError(500, "", why) from error
             # With a password, even an empty one, OpenSSL does not ask for that of an encrypted key on the terminal.
             context.load_cert_chain(certificate, key, password="")
             self._contexts[verified] = context

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from podkeep.apiserver.meta.status import StatusError, too_large
+from podkeep.apiserver.patch.values import count
 
 MAX_VALUES = 10_000
 """JSON values of an object but its managedFields. Validation takes some 15 to 30 µs for each of the smallest. An
@@ -17,15 +18,7 @@ MAX_MANAGED_VALUES = 20_000
 
 def has_more(value: Any, limit: int) -> bool:
     """Tell whether there are more than ``limit`` values in a JSON value, itself included; looks at no more of them."""
-    waiting, count = [value], 1
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, dict | list):
-            count += len(item)
-            if count > limit:
-                return True
-            waiting.extend(item.values() if isinstance(item, dict) else item)
-    return False
+    return count(value, limit) > limit
 
 
 def managed_fields(value: Any) -> Any:

@@ -8,12 +8,15 @@ from typing import Any
 import msgspec
 
 from podkeep.apiserver.patch.errors import PatchError, as_json
-from podkeep.apiserver.patch.values import copy, equal
+from podkeep.apiserver.patch.values import copy, count, equal
 
 MAX_OPERATIONS = 10_000
 """Operations of a patch (kube-apiserver: ``maxJSONPatchOperations``)."""
 MAX_COPIED_BYTES = 3 << 20
 """Bytes that the copies of a patch make together."""
+MAX_COPIED_VALUES = 50_000
+"""JSON values that they make, as many as a patch itself may have: 3 MiB can be more than a million, half a second in
+which nothing else is served."""
 MAX_MOVED_ITEMS = 10_000_000
 """Items of lists that the insertions and removals of a patch move together, so that a patch is linear work."""
 _MAX_POINTER = 4096
@@ -75,6 +78,7 @@ class _Document:
     def __init__(self, root: Any) -> None:
         self.root = root
         self._copied = 0
+        self._copied_values = 0
         self._moved = 0
 
     def apply(self, operation: dict[str, Any]) -> None:
@@ -151,6 +155,10 @@ class _Document:
     def _copy(self, path: list[str]) -> Any:
         value = self._get(path, "copy")
         # Copies of copies double with each operation; kube-apiserver bounds their sum too (AccumulatedCopySizeLimit).
+        # Values before bytes: those are counted no further than they may go.
+        self._copied_values += count(value, MAX_COPIED_VALUES - self._copied_values)
+        if self._copied_values > MAX_COPIED_VALUES:
+            raise PatchError(f"the json patch copies more than {MAX_COPIED_VALUES} values", code=413)
         self._copied += len(msgspec.json.encode(value))
         if self._copied > MAX_COPIED_BYTES:
             raise PatchError(

@@ -1,4 +1,4 @@
-"""JSON values: copying and comparing them as JSON does (``true`` is not ``1``)."""
+"""JSON values: copying, counting, and comparing them as JSON does (``true`` is not ``1``)."""
 
 from __future__ import annotations
 
@@ -25,6 +25,17 @@ def _walked(value: _Value) -> _Value:
     if isinstance(value, list):
         return cast(_Value, [_walked(item) for item in value])
     return value
+
+
+def count(value: Any, limit: int) -> int:
+    """Return how many values there are in one, itself included; of more than ``limit``, some number above it."""
+    waiting, found = [value], 1
+    while waiting and found <= limit:
+        item = waiting.pop()
+        if isinstance(item, dict | list):
+            found += len(item)
+            waiting.extend(item.values() if isinstance(item, dict) else item)
+    return found
 
 
 def equal(left: Any, right: Any) -> bool:

@@ -123,6 +123,21 @@ def test_what_a_patch_copies_is_bounded() -> None:
     assert caught.value.code == 413
 
 
+@pytest.mark.parametrize("item", [0, {}, [[[[]]]], {"": {}}], ids=["numbers", "objects", "nested", "members"])
+def test_copies_of_many_small_values_are_bounded(item: Any) -> None:
+    """They are few bytes: a short patch made millions of them, and nothing else was served meanwhile."""
+    patch = [{"op": "add", "path": "/a", "value": [item] * 1000}]
+    patch += [{"op": "copy", "from": "/a", "path": f"/{number}"} for number in range(60)]
+    with pytest.raises(PatchError, match="the json patch copies more than 50000 values") as caught:
+        json_patch.apply({}, patch)
+    assert caught.value.code == 413
+
+
+def test_an_object_of_as_many_values_as_there_may_be_can_be_copied() -> None:
+    value = {"a": [0] * 9_998}
+    assert json_patch.apply(value, [{"op": "copy", "from": "/a", "path": "/b"}]) == {**value, "b": value["a"]}
+
+
 @pytest.mark.parametrize(
     "patch",
     [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podkeep.base.errors import Cancelled
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.process import procfs
+from podkeep.kernel.process import families, procfs
 from support.cri import Pods, bind, namespaces, pod
 from support.daemon import Daemon
 from support.waiting import wait_for
@@ -42,7 +42,7 @@ def test_a_pod_is_stopped_whose_container_has_stopped_the_creation_of_another(
         )
         await asyncio.to_thread(wait_for, stopped.exists, "a process is stopped")
         (conmon,) = conmons(daemon) - before
-        family = procfs.find_family({conmon}, ())
+        family = families.find_family({conmon}, ())
         await pods._client.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox))
         (outcome,) = await asyncio.gather(creating, return_exceptions=True)
         return family, outcome

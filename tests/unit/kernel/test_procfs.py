@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from podkeep.base.errors import NotFound
-from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.process import procfs
 from podkeep.kernel.process.procfs import ProcessId
 from support import processes, setuid
@@ -146,40 +145,6 @@ def test_boot_id_is_a_uuid() -> None:
     assert str(uuid.UUID(procfs.boot_id())) == procfs.boot_id()
 
 
-def test_process_ids_that_are_used_again_end_in_no_circle() -> None:
-    machine = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
-    done = subprocess.run(
-        [*machine, sys.executable, PROGRAMS / "reused_ids.py"], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.stdout.splitlines() == ["[] False", "[100, 900]"], done.stderr
-
-
-class _Counted(dict[int, int]):
-    """Parents, and how often one was looked up."""
-
-    looked_up = 0
-
-    def get(self, key: int, default: int = 0) -> int:  # type: ignore[override]
-        self.looked_up += 1
-        return super().get(key, default)
-
-
-@pytest.mark.parametrize("root", [2, 1 << 30])
-def test_the_parents_of_a_line_of_processes_are_looked_at_once_each(root: int) -> None:
-    """A pod whose processes were each the child of the one before cost the square of their number."""
-    line = range(3, 2003)
-    parents = _Counted({pid: pid - 1 for pid in line} | {2: 1})
-    found = procfs.descendants(line, parents, {root})
-    assert found == (list(line) if root == 2 else [])
-    assert parents.looked_up <= len(parents)
-
-
-def test_descendants_are_told_from_neighbours_and_circles() -> None:
-    parents = {10: 1, 11: 10, 12: 11, 20: 1, 21: 20, 30: 31, 31: 30, 32: 31}
-    assert procfs.descendants([12, 11, 10, 21, 20, 30, 31, 32], parents, {10, 21}) == [12, 11, 10, 21]
-    assert procfs.descendants([32, 31, 30], parents, {30}) == [32, 31, 30]
-
-
 def test_a_command_line_of_any_size_is_read_in_part() -> None:
     """A daemon that looked for what a killed one had left read all of it, and had ten times as much in memory."""
     with subprocess.Popen(
@@ -202,31 +167,3 @@ def test_descriptors_are_looked_at_up_to_a_number() -> None:
         assert procfs.descriptors(process.pid).count == 503
         assert procfs.descriptors(process.pid, most=10).count in {10, 503}  # Linux 6.2 tells their number
         process.communicate()
-
-
-@pytest.fixture
-def cgroup() -> Iterator[str]:
-    """A cgroup whose processes are killed."""
-    groups, path = Cgroups(), f"/podkeep-test-{uuid.uuid4().hex[:8]}"
-    groups.create(path)
-    yield path
-    groups.kill(path)
-    groups.remove(path)
-
-
-@pytest.mark.slow
-def test_a_child_that_is_being_made_while_its_family_is_killed_is_killed_with_it(cgroup: str) -> None:
-    """fork(2) that has begun goes on when the process is stopped: its child comes after that, and only then can others
-    see it. In a session of its own it is of no family any more once its parent is dead.
-    """
-    groups = Cgroups()
-    for _ in range(20):
-        with subprocess.Popen([sys.executable, PROGRAMS / "slow_fork.py"], stdout=subprocess.PIPE) as process:
-            groups.add(cgroup, process.pid)
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            wait_for(lambda: len(groups.processes(cgroup)) > 2, "two children")
-            killed = procfs.kill_family({process.pid}, ())
-            assert process.pid in {found.pid for found in killed}
-            assert all(procfs.wait(found, TIMEOUT_S) for found in killed)
-        assert groups.processes(cgroup) == []

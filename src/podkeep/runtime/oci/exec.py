@@ -42,9 +42,10 @@ from typing import Any, Self
 from msgspec import structs
 
 from podkeep.base import spawn
+from podkeep.base.backoff import doubling
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, KernelCallError, NotFound, PodkeepError
 from podkeep.base.frozen import FrozenStruct
-from podkeep.kernel.process import holder, procfs
+from podkeep.kernel.process import families, holder, procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci import entering, working_directory
 from podkeep.runtime.oci.entering import Enter
@@ -56,6 +57,9 @@ START_TIMEOUT_S = 30.0
 """How long an OCI runtime may take until a command has its terminal."""
 KILL_TIMEOUT_S = 2.0
 """How long a killed command may take to be gone, and after it the OCI runtime."""
+LONGEST_KILL_S = 10.0
+"""How long a command is followed that starts more while it is killed."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.002, 0.05
 _RECEIVER = """\
 import _socket, posix, sys
 def take(channel):
@@ -562,13 +566,14 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
     left both (a daemon) stays, as after the end of a login, and so does the command of an OCI runtime that has ended
     before: its number may be somebody else's.
     """
-    deadline = time.monotonic() + KILL_TIMEOUT_S
+    begun = grown = time.monotonic()
+    killed: set[ProcessId] = set()
     command: set[int] = set()
     # Kept from look to look: its leader may be gone at the next one, and its jobs not.
     sessions: set[int] = set()
     known: set[ProcessId] = set()
-    pause = select.poll()
-    while time.monotonic() < deadline:
+    pauses = doubling(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+    while time.monotonic() - begun < LONGEST_KILL_S and time.monotonic() - grown < KILL_TIMEOUT_S:
         # Until the PID file is there, the command is found among the descendants of the OCI runtime.
         roots = {runtime.pid} if runtime.poll() is None else set()
         with suppress(OSError, ValueError, NotFound):
@@ -582,10 +587,14 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
         found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):
-            found = bool(procfs.kill_family(roots | command, sessions, known, spare=runtime.pid))
+            family = families.kill_family(roots | command, sessions, known, spare=runtime.pid)
+            found = bool(family)
+            if not family <= killed:
+                grown = time.monotonic()
+                killed |= family
         if not found and runtime.poll() is not None:
             return
-        pause.poll(2 if found else 10)
+        time.sleep(pauses.next())
     # Only now: while the OCI runtime lives, the command is reaped at once.
     with suppress(ProcessLookupError):
         os.killpg(runtime.pid, signal.SIGKILL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from podkeep.base import service
 from podkeep.kernel.mount import mounts
 from support.api_client import Answer, ApiClient
 from support.api_daemon import ApiDaemon
@@ -66,3 +68,28 @@ def test_a_full_disk_loses_nothing(api: ApiDaemon) -> None:
         api.start()
         with closing(ApiClient(api.socket)) as new:
             assert _names(new) == sorted([*kept, "later"])
+
+
+def test_a_full_disk_is_told_to_who_looks_after_the_daemon(api: ApiDaemon, tmp_path: Path) -> None:
+    """`podkeep status` shows what it tells: nothing else of a node says that nothing is written any more."""
+    with closing(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(TIMEOUT_S)
+        api.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+
+        def told(*, problem: bool) -> dict[str, str]:
+            """Return the next thing that is said of the state with a problem, or without."""
+            while True:
+                said = service.parse(manager.recv(4096))
+                if "STATUS" in said and (service.PROBLEM in said) is problem:
+                    return said
+
+        with api, closing(ApiClient(api.socket)) as client:
+            serves = told(problem=False)["STATUS"]
+            assert any(_write(client, f"c{number:02}").status != 201 for number in range(100))
+            full = f"the API's database {api.root / 'api.db'} cannot be written: its disk is full"
+            said = told(problem=True)
+            assert (said[service.PROBLEM], said["STATUS"]) == (full, f"{serves}; {full}; hint: free space there")
+            subprocess.run(["mount", "-o", "remount,size=30m", str(api.root)], check=True, timeout=TIMEOUT_S)
+            assert _write(client, "later").status == 201
+            assert told(problem=False)["STATUS"] == serves

@@ -131,6 +131,9 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
         gc.enable()
         on_ready(sockets.words)
         service.ready(sockets.words)
+        store.on_problem = partial(_tell, store, sockets.words)
+        if store.problem is not None:
+            store.on_problem()
         tasks.start(service.feed_watchdog())
         await stop.wait()
         log.info("stopping")
@@ -142,6 +145,12 @@ async def _serve(config: Config, files: Files, renewal: float, on_ready: Callabl
                 "the API's authority has been renewed, and clients that know the new one alone are not trusted",
                 hint="start it again, as `podkeep node` and systemd do: it publishes the new one then",
             )
+
+
+def _tell(store: Store, words: str) -> None:
+    """Say that it serves, and why nothing is written if so: who cannot write sees it nowhere else."""
+    problem = store.problem
+    service.status(f"{words}; {problem}" if problem else words, problem=problem.message if problem else "")
 
 
 def _kubelets(config: Config, files: Files, lister: StoreLister) -> Kubelets:

@@ -274,6 +274,10 @@ class Store:
         self._pending: dict[Key, _Write] = {}
         self._queue: list[_Write] = []
         self._writer: asyncio.Task[None] | None = None
+        self.problem: PodkeepError | None = None
+        """Why the last write failed, if it did."""
+        self.on_problem: Callable[[], None] = lambda: None
+        """Called when that is another one, or none any more."""
         self._history: deque[Event] = deque()
         self._history_bytes = 0
         self._history_start = self._revision
@@ -453,15 +457,22 @@ class Store:
                 try:
                     await self._on_thread(partial(self._database.commit, [event for event, _ in group]))
                 except PodkeepError as error:
+                    self._note(error)
                     self._fail(group, error)
                 except BaseException as error:
                     # The task ends and its owner logs why; the next write starts another.
                     self._fail(group, Internal(f"the API's database cannot be written: {error}"))
                     raise
                 else:
+                    self._note(None)
                     self._acknowledge(group)
         finally:
             self._writer = None
+
+    def _note(self, problem: PodkeepError | None) -> None:
+        before, self.problem = self.problem, problem
+        if str(before) != str(problem):
+            self.on_problem()
 
     def _fail(self, group: list[_Write], error: PodkeepError) -> None:
         # Writes that are queued may have been computed from those that failed.

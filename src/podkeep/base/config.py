@@ -6,6 +6,7 @@ may be absent.
 
 from __future__ import annotations
 
+import math
 import os
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -722,7 +723,7 @@ def read(path: Path | None, settings: Sequence[str] = ()) -> tuple[Config, list[
 
 def _understood(tables: dict[str, Any]) -> tuple[Config, list[InvalidArgument]]:
     found: list[InvalidArgument] = []
-    tables = _fitting(tables, found)
+    tables = _fitting(_usable(tables, found), found)
     config = _resolved(msgspec.convert(tables, Config), found)
     found += [*_directory_problems(config), *_value_problems(config)]
     return config, found
@@ -792,6 +793,26 @@ def _toml(text: str) -> dict[str, Any]:
         raise tomllib.TOMLDecodeError("it nests too deeply") from error
     except ValueError as error:
         raise tomllib.TOMLDecodeError("a number has too many digits") from error
+
+
+def _usable(tables: dict[str, Any], problems: list[InvalidArgument], above: str = "") -> dict[str, Any]:
+    """Return ``tables`` without values that no key can have, which are added to problems."""
+    kept: dict[str, Any] = {}
+    for name, value in tables.items():
+        key = f"{above}{name}"
+        if isinstance(value, dict):
+            kept[name] = _usable(value, problems, f"{key}.")
+        elif why := next(filter(None, map(_unusable, value if isinstance(value, list) else [value])), ""):
+            problems.append(InvalidArgument(f"{key}: {why}", hint="write another value, or leave the key out"))
+        else:
+            kept[name] = value
+    return kept
+
+
+def _unusable(value: object) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{value} is no number"
+    return "it has a NUL character" if isinstance(value, str) and "\0" in value else ""
 
 
 def _fitting(tables: dict[str, Any], problems: list[InvalidArgument]) -> dict[str, Any]:
@@ -964,7 +985,7 @@ def _pin_problems(pin: str, directories: Mapping[str, str]) -> Iterator[InvalidA
 
 
 def _image_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
-    """Check what ``[agent]`` says about images, as a kubelet checks it (kubelet: validation, image GC manager)."""
+    """Check what ``[agent]`` says about images and rates, as a kubelet does (kubelet: validation, image GC manager)."""
     if agent.max_parallel_image_pulls < 0:
         yield InvalidArgument(
             f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} is negative", hint="0 means no limit"
@@ -974,6 +995,13 @@ def _image_problems(agent: AgentConfig) -> Iterator[InvalidArgument]:
             f"agent.registry_pull_qps: {agent.registry_pull_qps} with registry_burst {agent.registry_burst}",
             hint="0 pulls per second means no limit; with a limit, burst is 1 or more",
         )
+    for key, number in (
+        ("registry_burst", agent.registry_burst),
+        ("event_record_qps", agent.event_record_qps),
+        ("event_burst", agent.event_burst),
+    ):
+        if number < 0:
+            yield InvalidArgument(f"agent.{key}: {number:g} is negative", hint="write 0 or more")
     if agent.serialize_image_pulls and agent.max_parallel_image_pulls > 1:
         yield InvalidArgument(
             f"agent.max_parallel_image_pulls: {agent.max_parallel_image_pulls} with serialize_image_pulls",

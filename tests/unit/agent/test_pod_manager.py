@@ -72,6 +72,35 @@ async def managing(
         yield manager, told
 
 
+@pytest.mark.parametrize(
+    ("own", "asked", "wanted", "source", "seconds"),
+    [
+        (None, None, True, "api", 1),
+        (600, None, True, "api", 600),
+        (600, 900, True, "api", 900),
+        (600, 0, True, "api", 30),
+        (600, None, False, "api", 30),
+        (600, 900, False, "api", 30),
+        (5, 0, False, "api", 5),
+        (5, 2, False, "api", 2),
+        (0, 0, False, "api", 1),
+        (600, None, False, "file", 600),
+    ],
+)
+def test_how_long_a_pod_has_for_its_end(
+    own: int | None, asked: int | None, wanted: bool, source: str, seconds: int
+) -> None:
+    """One that was deleted by force, or whose deletion the API did not wait for, has not all the time that it says: its
+    place is given to others. Static pods that are removed have it.
+    """
+    annotations = {"kubernetes.io/config.source": source}
+    metadata = msgspec.structs.replace(POD.metadata, deletion_grace_period_seconds=asked, annotations=annotations)
+    spec = msgspec.structs.replace(POD.spec, termination_grace_period_seconds=own)
+    pod = msgspec.structs.replace(POD, metadata=metadata, spec=spec)
+    managed = manager_module._ManagedPod(pod=pod, source=source, wanted=wanted)
+    assert managed.grace() == seconds
+
+
 @pytest.mark.slow
 def test_a_pod_that_fails_in_a_way_that_nobody_expected_is_looked_after(tmp_path: Path) -> None:
     asked: list[str] = []

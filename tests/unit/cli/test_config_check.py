@@ -47,7 +47,7 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
         ("[images]\nmax_layer_bytes = -1", "images.max_layer_bytes: -1 is less than 1"),
         ("[images]\nmax_layer_inodes = 0", "images.max_layer_inodes: 0 is less than 1"),
         ("[images]\nprogress_timeout = 0", "images.progress_timeout: 0 is no time"),
-        ("[images]\nprogress_timeout = nan", "images.progress_timeout: nan is no time"),
+        ("[images]\nprogress_timeout = nan", "images.progress_timeout: nan is no number"),
         (
             '[images]\nallowed_registries = ["https://r.example"]',
             "images.allowed_registries: 'https://r.example' is not",

@@ -129,6 +129,6 @@ def test_a_look_that_fails_is_its_own_only() -> None:
         wait_for(lambda: len(shared._changed._waiters) == 1, "it waits")  # type: ignore[attr-defined]
         for _ in range(2):
             goes_on.release()
-        with pytest.raises(OSError, match="^$"):
+        with pytest.raises(OSError, match=r"^$"):
             first.result()
         assert os.getpid() in second.result().living

@@ -51,6 +51,9 @@ log = logging.getLogger(__name__)
 TERMINAL = frozenset({"Succeeded", "Failed"})
 _FIRST_PAUSE_S, _LAST_PAUSE_S = 1.0, 30.0
 """Seconds after which a step that failed is tried again: at first, and at most."""
+FORCED_GRACE_S = 30
+"""The longest grace period of pods that the API has no more (Kubernetes: that of pods that do not say). Nobody can
+shorten it then, and nothing of such a pod counts: not its requests, not for a quota, not as a pod of the node."""
 _RETRY_S = 1.0
 """After which resizes that wait are looked at again, when something has been given back."""
 
@@ -116,10 +119,14 @@ class _ManagedPod:
         return self.wanted and (self.admitted or self.adopted) and not self.ended
 
     def grace(self) -> int:
-        """Return the seconds that its containers have for their end (kubelet, calculateEffectiveGracePeriod)."""
+        """Return the seconds that its containers have for their end (kubelet, calculateEffectiveGracePeriod).
+
+        A deletion by force asks for none: then they have their own, but no longer than :data:`FORCED_GRACE_S`.
+        """
         asked = self.pod.metadata.deletion_grace_period_seconds
-        grace = self.pod.spec.termination_grace_period_seconds if asked is None else asked
-        return max(grace or 0, 1)
+        grace = max(asked or self.pod.spec.termination_grace_period_seconds or 0, 1)
+        is_forced = asked == 0 or (not self.wanted and not critical.is_static(self.pod))
+        return min(grace, FORCED_GRACE_S) if is_forced else grace
 
 
 def _name(pod: Pod) -> tuple[str, str]:

@@ -70,11 +70,11 @@ def chain(plugins: Mapping[str, Admission], enable: Collection[str] = (), disabl
     unordered = sorted(plugins.keys() - set(ORDER))
     if unordered:
         raise ValueError(f"plugins without a place in the order: {', '.join(unordered)}")
-    for name in (*enable, *disable):
+    for key, name in (*(("enable", name) for name in enable), *(("disable", name) for name in disable)):
         if name not in plugins:
             near = similar(name, plugins)
             raise InvalidArgument(
-                f'unknown admission plugin: "{name}"',
+                f'api.{key}_admission_plugins: unknown admission plugin: "{name}"',
                 hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(plugins))}",
             )
     if both := sorted(set(enable) & set(disable)):

@@ -318,8 +318,18 @@ def test_plugins_are_asked_in_order(enable: list[str], disable: list[str], expec
 @pytest.mark.parametrize(
     ("enable", "disable", "text", "hint"),
     [
-        (["PodSecurty"], [], 'unknown admission plugin: "PodSecurty"', "did you mean PodSecurity?"),
-        ([], ["x"], 'unknown admission plugin: "x"', "known: ClassResources, PodSecurity"),
+        (
+            ["PodSecurty"],
+            [],
+            'api.enable_admission_plugins: unknown admission plugin: "PodS',
+            "did you mean PodSecurity?",
+        ),
+        (
+            [],
+            ["x"],
+            "api.disable_admission_plugins: unknown admission plug",
+            "known: ClassResources, PodSecurity",
+        ),
         (["PodSecurity"], ["PodSecurity"], "both enabled and disabled: PodSecurity", ""),
         ([], ["ClassResources"], "cannot be disabled: ClassResources", ""),
     ],

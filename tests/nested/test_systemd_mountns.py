@@ -420,6 +420,26 @@ def test_a_pod_outlives_restarts_and_the_host_sees_none_of_its_mounts(runtime: N
         assert node.pinned() == "", "nobody needs it any more"
 
 
+@pytest.mark.requirement("M12")
+def test_the_agent_runs_by_its_unit_as_it_is(runtime: Node) -> None:
+    """In the namespace of the runtime, which its unit starts as well, without a drop-in of either."""
+    node = runtime
+    node.sh(f"podkeep runtime unit >{UNITS}/podkeep.service; podkeep agent unit >{UNITS}/podkeep-agent.service")
+    try:
+        with node.installed(), node.without_pods():
+            node.sh("systemd-run --unit=podkeep-api --service-type=notify podkeep api")
+            node.sh("systemctl start podkeep-agent")
+            assert node.namespace("podkeep-agent") == node.namespace("podkeep") == node.pinned()
+            assert "podkeep-agent" not in node.sh(f"ls -d {UNITS}/*.service.d")
+            node.sh("podkeep image load /root/busybox.tar && podkeep apply -f /root/pod.yaml && cat /srv/pod/out")
+            assert "/volumes/kubernetes.io~empty-dir/m" in node.sh("nsenterCmns cat /proc/self/mountinfo")
+            assert "/volumes/kubernetes.io~empty-dir/m" not in node.sh("cat /proc/1/mountinfo")
+            node.sh("podkeep delete pod pod")
+    finally:
+        node.machine.run("systemctl stop podkeep-agent podkeep-api", timeout=TIMEOUT_S)
+        node.sh(f"rm -rf {UNITS}/podkeep-agent.service /var/lib/podkeep/api; systemctl daemon-reload")
+
+
 @pytest.mark.requirement("M16")
 def test_switched_off_the_host_sees_the_mounts(runtime: Node) -> None:
     node = runtime

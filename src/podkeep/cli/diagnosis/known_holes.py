@@ -179,8 +179,29 @@ HOLES = (
     ),
     Hole(
         program="runc",
+        cve="CVE-2023-28642",
+        what="an image whose /proc is a link takes away the confinement by AppArmor or SELinux",
+        fixed=("1.1.5",),
+    ),
+    Hole(
+        program="runc",
+        cve="CVE-2022-29162",
+        what="commands that are executed in a container get inheritable capabilities",
+        podkeep="says which capabilities a command has, inheritable ones included",
+        safe=True,
+        fixed=("1.1.2",),
+    ),
+    Hole(
+        program="runc",
         cve="CVE-2021-30465",
         what="a link that is swapped while a volume is mounted puts it outside of the container",
+        fixed=("1.0.0",),
+    ),
+    Hole(
+        program="runc",
+        cve="CVE-2019-5736",
+        what="a container replaces the machine's runc, which root runs next",
+        podkeep="pods with hostUsers: false cannot write there as the machine's root; others can",
         fixed=("1.0.0",),
     ),
     Hole(

@@ -41,3 +41,15 @@ def test_conmon_holds_no_directory_that_the_oci_runtime_would_inherit(
     # Its own are closed when it executes something.
     flags = [(Path(f"/proc/{conmon.pid}/fdinfo") / entry.name).read_text().split("flags:\t")[1] for entry in held]
     assert all(int(text.split()[0], 8) & os.O_CLOEXEC for text in flags), held
+
+
+@pytest.mark.parametrize("letter", ["é", "\N{GRINNING FACE}"], ids=["two bytes", "four bytes"])
+def test_a_long_working_directory_in_any_script_is_the_requests_fault(pods: Pods, letter: str) -> None:
+    """crun cuts its message after so many bytes, also in the middle of a letter."""
+    sandbox = pods.run()
+    for shift in range(len(letter.encode())):
+        path = "/" + "a" * shift + letter * (4080 // len(letter.encode()))
+        with pytest.raises(PodkeepError) as refused:
+            pods.create(sandbox, working_dir=path)
+        assert isinstance(refused.value, InvalidArgument), str(refused.value)
+        assert "File name too long" in str(refused.value)

@@ -547,7 +547,8 @@ class Launch:
                 break
             data += chunk
         try:
-            answer = json.loads(data)
+            # An OCI runtime cuts its words after so many bytes, also in the middle of a letter.
+            answer = json.loads(data.decode(errors="replace"))
         except ValueError as error:
             raise Internal(
                 f"OCI runtime create failed: conmon ended without an answer (it said {data!r})",

@@ -595,6 +595,8 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
         if not found and runtime.poll() is not None:
             return
         time.sleep(pauses.next())
-    # Only now: while the OCI runtime lives, the command is reaped at once.
-    with suppress(ProcessLookupError):
-        os.killpg(runtime.pid, signal.SIGKILL)
+    # Only now: while the OCI runtime lives, the command is reaped at once. The number of one that was waited for may be
+    # another's.
+    if runtime.poll() is None:
+        with suppress(ProcessLookupError):
+            os.killpg(runtime.pid, signal.SIGKILL)

@@ -141,6 +141,18 @@ def test_devices_behind_many_links_and_in_many_directories(tmp_path: Path) -> No
     remove_tree(tmp_path / "deep")
 
 
+@pytest.mark.slow
+def test_a_directory_that_is_none_of_devices_is_not_read_to_its_end(tmp_path: Path) -> None:
+    """Of / a thread reads for minutes, and its caller has gone by then."""
+    for number in range(1 << 16):
+        os.mknod(tmp_path / str(number))
+    with pytest.raises(InvalidArgument, match="has no devices in it"):
+        requested((device(tmp_path),))
+    (tmp_path / "one").touch()
+    with pytest.raises(InvalidArgument, match="more in it than one of devices has"):
+        requested((device(tmp_path),))
+
+
 @pytest.mark.parametrize(
     ("name", "why"), [("none", "does not exist"), ("file/x", "does not exist"), ("file", "is not a device node")]
 )

@@ -13,13 +13,15 @@ import stat
 from pathlib import Path
 from typing import Any
 
-from podkeep.base.errors import InvalidArgument
+from podkeep.base.errors import InvalidArgument, ResourceExhausted
 from podkeep.kernel.files import openat
 from podkeep.runtime.model.records import Device
 from podkeep.runtime.oci.mounts import normal
 
 _SKIPPED = frozenset({"pts", "shm", "fd", "mqueue", ".lxc", ".lxd-mounts", ".udev"})
 """Directories of /dev that hold no devices, or those of one mount of /dev only."""
+_MOST_ENTRIES = 1 << 16
+"""Of a directory of devices, with all below it. A /dev has some thousands; of / a thread would read for minutes."""
 
 
 def machine_devices(top: Path = Path("/dev")) -> list[dict[str, Any]]:
@@ -49,7 +51,7 @@ def _nodes(device: Device) -> list[dict[str, Any]]:
             path, status = openat.path_of(fd), os.fstat(fd)
             if stat.S_ISDIR(status.st_mode):
                 with openat.closing(openat.reopen(fd, os.O_RDONLY | os.O_DIRECTORY)) as directory:
-                    nodes = _below(directory, path, target)
+                    nodes = _below(directory, path, target, most=_MOST_ENTRIES)
             else:
                 node = _node(status, path, target)
                 if node is None:
@@ -59,15 +61,19 @@ def _nodes(device: Device) -> list[dict[str, Any]]:
         if error.errno in {errno.ENOENT, errno.ENOTDIR}:
             raise InvalidArgument(f"device {device.host_path} does not exist", hint="is its driver loaded?") from error
         raise InvalidArgument(f"device {device.host_path}: {error.strerror}") from error
+    except ResourceExhausted as error:
+        raise InvalidArgument(
+            f"device {device.host_path} is a directory with more in it than one of devices has", hint="name the devices"
+        ) from error
     if not nodes:
         raise InvalidArgument(f"directory {device.host_path} has no devices in it")
     return nodes
 
 
-def _below(directory: int, top: str, target: str) -> list[dict[str, Any]]:
+def _below(directory: int, top: str, target: str, *, most: int = openat.MAX_ENTRIES) -> list[dict[str, Any]]:
     """Return the device nodes below a directory, whose path is ``top``, as they are to be below ``target``."""
     nodes = []
-    for found in openat.walk(directory, one_mount=False, tolerant=True, passed=_SKIPPED):
+    for found in openat.walk(directory, max_entries=most, one_mount=False, tolerant=True, passed=_SKIPPED):
         node = _node(found.status, posixpath.join(top, found.path), posixpath.join(target, found.path))
         # The OCI runtime makes /dev/console itself where a container has a terminal.
         if node is not None and found.name != "console":

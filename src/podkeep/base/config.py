@@ -687,6 +687,8 @@ _SYSTEM_DIRECTORIES = frozenset(
 )
 """Directories that belong to the machine (Filesystem Hierarchy Standard): never one of ours."""
 _ALL_KEYS = "docs/configuration.md lists every key"
+_MOST_LEVELS = 64
+"""Of tables and lists in each other; a configuration has six."""
 
 
 def load(path: Path | None, settings: Sequence[str] = ()) -> Config:
@@ -786,13 +788,21 @@ def _toml(text: str) -> dict[str, Any]:
     :raises tomllib.TOMLDecodeError: if it is no TOML, or more than the reader takes, which it says in other ways.
     """
     try:
-        return tomllib.loads(text)
+        tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError:
         raise
     except RecursionError as error:
         raise tomllib.TOMLDecodeError("it nests too deeply") from error
     except ValueError as error:
         raise tomllib.TOMLDecodeError("a number has too many digits") from error
+    # The reader takes a key of any number of parts (a.a.a = 1), each of which is a table in the one before it.
+    level: list[Any] = [tables]
+    for _ in range(_MOST_LEVELS):
+        inner = (item for holder in level for item in (holder.values() if isinstance(holder, dict) else holder))
+        level = [item for item in inner if isinstance(item, dict | list)]
+    if level:
+        raise tomllib.TOMLDecodeError("it nests too deeply")
+    return tables
 
 
 def _usable(tables: dict[str, Any], problems: list[InvalidArgument], above: str = "") -> dict[str, Any]:

@@ -186,6 +186,18 @@ def test_what_no_reader_of_toml_takes_is_refused(text: str, told: str, tmp_path:
         config.load(file, [f"images.max_layer_inodes{text.removeprefix('a')}"])
 
 
+def test_a_key_of_many_parts_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    parts = "a." * 1500 + "a = 1"
+    for text in (f"agent.{parts}", f"agent.a = [{{{parts}}}]"):
+        file.write_text(text)
+        with pytest.raises(InvalidArgument, match=r"config.toml: it nests too deeply"):
+            config.load(file)
+    file.write_text("")
+    with pytest.raises(InvalidArgument, match="it nests too deeply"):
+        config.load(file, [f"agent.{parts}"])
+
+
 @pytest.mark.parametrize("setting", ["runtime.nonsense=1", "mountns.enabled=maybe", "runtime=1"])
 def test_a_wrong_setting_is_refused_like_a_wrong_file(setting: str, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")

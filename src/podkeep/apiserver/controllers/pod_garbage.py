@@ -61,8 +61,10 @@ class PodGarbage:
 
     def __init__(self, terminated: int = 0) -> None:
         self._threshold = terminated
-        self._terminated: defaultdict[str, dict[Key, tuple[bool, str]]] = defaultdict(dict)
-        """Of each namespace, with what orders them: those that were evicted go first, then the oldest."""
+        self._terminated: defaultdict[str, dict[Key, tuple[bool, str, str, str]]] = defaultdict(dict)
+        """Of each namespace, with what orders them: those that were evicted go first, then the oldest. With their UIDs,
+        and without those that are being deleted: they wait for their finalizers, and may be all that a namespace
+        holds."""
         self._bound = PodsOfNodes()
         self._there: set[str] = set()
         self._gone: dict[str, datetime] = {}
@@ -91,7 +93,7 @@ class PodGarbage:
         if not self._threshold:
             return
         key = change.key
-        if change.is_deletion or not is_terminal(change.value):
+        if change.is_deletion or change.metadata.deletion_timestamp or not is_terminal(change.value):
             if key.namespace in self._terminated:
                 self._terminated[key.namespace].pop(key, None)
                 if not self._terminated[key.namespace]:
@@ -99,13 +101,14 @@ class PodGarbage:
             return
         pods = self._terminated[key.namespace]
         is_evicted = change.value["status"].get("reason") == "Evicted"
-        pods[key] = not is_evicted, change.value["metadata"].get("creationTimestamp", "")
+        created = change.value["metadata"].get("creationTimestamp", "")
+        pods[key] = not is_evicted, created, key.name, change.metadata.uid
         if len(pods) > self._threshold:
             yield _Terminated(key.namespace)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         if isinstance(item, _Terminated):
-            return Plan(writes=self._beyond_threshold(item.namespace, lister))
+            return Plan(writes=self._beyond_threshold(item.namespace))
         assert isinstance(item, Key)
         node = lister.get(NODES, "", name) if (name := self._bound.node(item)) else None
         if node is not None and not _is_out_of_service(node):
@@ -117,23 +120,21 @@ class PodGarbage:
         name = pod.get("spec", {}).get("nodeName", "")
         if not name:
             # No kubelet will end it (gcUnscheduledTerminating).
-            return Plan(writes=[_end(pod)]) if is_deleted else NOTHING
+            return Plan(writes=[_end_of(pod)]) if is_deleted else NOTHING
         node = lister.get(NODES, "", name)
         if node is not None:
             ends = is_deleted and _is_out_of_service(node)
-            return Plan(writes=_failed(pod), then=(_end(pod),)) if ends else NOTHING
+            return Plan(writes=_failed(pod), then=(_end_of(pod),)) if ends else NOTHING
         # A node that was gone before this controller began is given the whole time, too.
         left = (self._gone.setdefault(name, now) + QUARANTINE - now).total_seconds()
         if left > 0:
             return Plan(after=left)
-        return Plan(writes=_failed(pod, _ORPHANED, now), then=(_end(pod),))
+        return Plan(writes=_failed(pod, _ORPHANED, now), then=(_end_of(pod),))
 
-    def _beyond_threshold(self, namespace: str, lister: Lister) -> list[Delete]:
+    def _beyond_threshold(self, namespace: str) -> Iterator[Delete]:
         pods = self._terminated.get(namespace, {})
-        excess = sorted(pods, key=lambda key: (pods[key], key.name))[: max(len(pods) - self._threshold, 0)]
-        found = (lister.get(*key) for key in excess)
-        # One that is being deleted waits for its finalizers.
-        return [_end(pod) for pod in found if pod is not None and "deletionTimestamp" not in pod["metadata"]]
+        for _, _, name, uid in sorted(pods.values())[: max(len(pods) - self._threshold, 0)]:
+            yield _end(namespace, name, uid)
 
 
 def _is_out_of_service(node: Mapping[str, Any]) -> bool:
@@ -167,13 +168,10 @@ def _failed(
     ]
 
 
-def _end(pod: Mapping[str, Any]) -> Delete:
+def _end_of(pod: Mapping[str, Any]) -> Delete:
     metadata = pod["metadata"]
-    return Delete(
-        resource=PODS,
-        namespace=metadata["namespace"],
-        name=metadata["name"],
-        uid=metadata["uid"],
-        propagation="",
-        grace_period=0,
-    )
+    return _end(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def _end(namespace: str, name: str, uid: str) -> Delete:
+    return Delete(resource=PODS, namespace=namespace, name=name, uid=uid, propagation="", grace_period=0)

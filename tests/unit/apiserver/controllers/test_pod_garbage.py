@@ -123,13 +123,23 @@ def test_of_the_pods_that_have_ended_the_oldest_go() -> None:
     (delete,) = controller.reconcile(item, there, NOW).writes
     assert isinstance(delete, Delete)
     assert delete.name == "old"
-    assert told(controller, ended("old", 1, deleting=True)) == [item, KEY._replace(name="old")]
-    going = Objects(NODE, ended("old", 1, deleting=True), ended("newer", 15))
-    assert list(controller.reconcile(item, going, NOW).writes) == [], "its finalizers are waited for"
+    assert told(controller, ended("old", 1, deleting=True)) == [KEY._replace(name="old")]
+    assert list(controller.reconcile(item, there, NOW).writes) == [], "its finalizers are waited for"
     assert told(controller, ended("old", 1), EventType.DELETED) == []
     for gone in ("new", "newer"):
         assert told(controller, ended(gone, 1), EventType.DELETED) == []
     assert list(controller.reconcile(item, there, NOW).writes) == []
+
+
+def test_pods_that_wait_for_their_finalizers_cost_nothing() -> None:
+    """A namespace may be full of them: with each of their changes all of them were read, on the loop of all users."""
+    controller = PodGarbage(terminated=2)
+    told(controller, NODE)
+    for number in range(20):
+        told(controller, ended(f"p{number}", number))
+    for number in range(18):
+        items = told(controller, ended(f"p{number}", number, deleting=True))
+    assert items == [KEY._replace(name="p17")]
 
 
 def test_a_threshold_of_nothing_keeps_all_pods_that_have_ended() -> None:

@@ -116,6 +116,35 @@ def test_a_deletion_that_is_refused_holds_up_no_other_mirror_and_is_tried_again(
     assert asked.count(kept) >= 2
 
 
+def test_no_mirror_is_deleted_before_the_files_have_been_read(tmp_path: Path) -> None:
+    """An agent that starts may know the API's pods first: each mirror was deleted then, and made anew."""
+    pod = decoded(MANIFEST, "new.yaml", "n", FeatureGates())
+    there = {**stored("new-n"), "metadata": {**stored("new-n")["metadata"], "annotations": {MIRROR: pod.metadata.uid}}}
+    answering = Server()
+
+    async def main() -> None:
+        server = await asyncio.start_unix_server(answering.serve, tmp_path / "s")
+        client = Client(Settings(server=f"unix://{tmp_path}/s"))
+        mirrors = Mirrors(client, "n")
+        mirrors.replaced([there, stored("old-n")])
+        running = asyncio.create_task(mirrors.run())
+        try:
+            # It has seen the news after two turns of the loop; what it began then is asked before what comes next.
+            for _ in range(10):
+                await asyncio.sleep(0)
+            mirrors.want([pod])
+            async with asyncio.timeout(TIMEOUT_S):
+                await answering.until("DELETE /api/v1/namespaces/default/pods/old-n")
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            await client.close()
+            server.close()
+
+    asyncio.run(main())
+    assert answering.asked == ["DELETE /api/v1/namespaces/default/pods/old-n"]
+
+
 class Cluster(Server):
     """Has a Node, and pods by their names; ``owners`` are the UIDs of the Nodes that mirrors were made with."""
 

@@ -407,6 +407,9 @@ class _Agent:
                 refused=self._note_left_out,
             )
             tasks.keep(files.run)
+        else:
+            # Mirrors that an agent with static pods has left are deleted.
+            self._mirrors.want(())
         return reporter.registered
 
     def say_ready(self, words: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ from podkeep.agent.manager.static_files import CONFIG_HASH, MAX_BYTES, StaticFil
 from podkeep.api import feature_gates
 from podkeep.api.pod import Pod
 from podkeep.base.errors import InvalidArgument
+from support.waiting import TIMEOUT_S
 
 GATES = feature_gates.read({}, "agent")
 POD: dict[str, Any] = {
@@ -306,3 +310,47 @@ def test_what_is_wrong_with_a_file_is_one_line(tmp_path: Path) -> None:
     assert problem.count("; document 1 (Pod default/web): ") >= 1
     assert "\n" not in problem
     assert str(file) not in problem
+
+
+class Looking(StaticFiles):
+    """Counts how often the path was looked at."""
+
+    looks: threading.Semaphore
+
+    def look(self) -> bool:
+        try:
+            return super().look()
+        finally:
+            self.looks.release()
+
+
+def test_a_path_that_cannot_be_read_at_the_start_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The static pods of the agent before run: they were ended, as if the path had been empty."""
+    monkeypatch.setattr(static_files, "LOOK_S", 0)
+    path, manifests, taken = tmp_path / "path", tmp_path / "manifests", list[list[str]]()
+    manifests.mkdir()
+    (manifests / "web.json").write_text(json.dumps(POD))
+    path.symlink_to(path)
+    came = asyncio.Event()
+
+    def take(pods: Sequence[Pod]) -> None:
+        taken.append([pod.metadata.name for pod in pods])
+        came.set()
+
+    async def main() -> None:
+        files = Looking(path=path, node_name="n", gates=GATES, take=take)
+        files.looks = threading.Semaphore(0)
+        running = asyncio.create_task(files.run())
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                for _ in range(2):  # at the second look, what the first one found was taken
+                    await asyncio.to_thread(files.looks.acquire, timeout=TIMEOUT_S)
+                (tmp_path / "new").symlink_to(manifests)
+                (tmp_path / "new").rename(path)
+                await came.wait()
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(main())
+    assert taken == [["web-n"]]

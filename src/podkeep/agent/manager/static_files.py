@@ -69,6 +69,8 @@ class StaticFiles:
     _beyond: str = ""
     """The first file that there is no place for."""
     _problem: str = ""
+    _seen: bool = False
+    """Whether it is known which files there are."""
 
     async def run(self) -> None:
         """Look each second until cancelled."""
@@ -80,9 +82,10 @@ class StaticFiles:
             if problems != told:
                 told = problems
                 self.refused(told)
-            if changed or first:
+            # Pods of an earlier agent are not ended because the path cannot be read now.
+            if self._seen and (changed or first):
                 self.take(self.pods())
-            first = False
+                first = False
             await asyncio.sleep(LOOK_S)
 
     def look(self) -> bool:
@@ -99,6 +102,7 @@ class StaticFiles:
             return False
         else:
             self._problem = ""
+        self._seen = True
         before = self._known
         self._known = {
             name: before[name] if name in before and before[name].mark == mark else self._read(name, mark)

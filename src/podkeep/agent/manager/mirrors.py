@@ -63,7 +63,7 @@ class Mirrors:
         self._told: Mapping[str, str] = {}
         self._node_name = node_name
         self._wanted: dict[Name, Pod] = {}
-        self._told_wanted = False
+        self._wanted_known = False
         self._there: dict[Name, Mapping[str, Any]] = {}
         self._listed = False
         self._failures: dict[Name, _Failure] = {}
@@ -71,7 +71,7 @@ class Mirrors:
 
     def want(self, pods: Sequence[Pod]) -> None:
         self._wanted = {(pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
-        self._told_wanted = True
+        self._wanted_known = True
         self._news.set()
 
     def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
@@ -101,7 +101,7 @@ class Mirrors:
             self._news.clear()
             # Before the API has named its pods, each mirror would be taken for missing and be created once more; before
             # static pods are known, each would be deleted, and made anew with another UID.
-            if self._listed and self._told_wanted:
+            if self._listed and self._wanted_known:
                 again = await self._reconcile()
 
     async def _reconcile(self) -> float | None:

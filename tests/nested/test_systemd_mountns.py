@@ -415,7 +415,9 @@ def test_a_pod_outlives_restarts_and_the_host_sees_none_of_its_mounts(runtime: N
         assert node.namespace("podkeep") == node.pinned()
         assert volume in node.sh(f"cat /proc/{node.pid('podkeep')}/mountinfo"), "it is the same one"
         assert ask(node) == "from the host\nfrom the agent"
-        node.sh(f"podkeep rm pod && umount /srv/pod/up && systemctl stop {SERVICE}")
+        removed = node.machine.run("podkeep rm pod", timeout=TIMEOUT_S)
+        assert removed.returncode == 0, removed.stderr + node.sh("journalctl --no-pager -u agent -u podkeep")
+        node.sh(f"umount /srv/pod/up && systemctl stop {SERVICE}")
         assert node.shows("podkeep", "ActiveState") == "inactive"
         assert node.pinned() == "", "nobody needs it any more"
 

@@ -48,8 +48,9 @@ _MERGE, _STRATEGIC = "application/merge-patch+json", "application/strategic-merg
 _CONTAINERS = ("main", "paths")
 _WORDS = {"main": ("/data", "/config", "/secret", "/projected", "/shared", "/memory"), "paths": ("/s1", "/s2", "/s3")}
 _OF_THE_MACHINE = ("/etc/passwd", "/etc/shadow", "/etc/hosts", "/etc/hostname", "/dev/null", "/dev/zero", "/dev/full")
-_OF_A_COMMAND = ("container not found", "command ")
-"""So begins what a kubelet says with code 500 of a command that could not be run, or failed."""
+_OF_A_COMMAND = re.compile(r"container not found|command |container \S+ of pod \S+ is [a-z]+, not running")
+"""So begins what a kubelet says with code 500 of a command that could not be run, or failed. A container may have ended
+since it was looked at."""
 _TERMINAL = re.compile("[\x1b\x9b]")
 
 
@@ -222,7 +223,7 @@ class Attacked:
                 answer = connection.ask(case.do, path, body, media=case.media)
             status, said = answer.status, answer.data.decode(errors="replace")
         count(f"{case.kind} {status}")
-        if status >= 500 and not said.startswith(_OF_A_COMMAND):
+        if status >= 500 and not _OF_A_COMMAND.match(said):
             yield f"{case.kind} {status}", said[:600]
         elif status >= 400 and PYTHON.search(said):
             yield f"{case.kind} {status} as Python says it", said[:600]

@@ -28,6 +28,7 @@ from podkeep.base import config
 from podkeep.base.concurrency import structs
 from podkeep.base.ids import PodUID
 from podkeep.cri.client import CriClient
+from podkeep.kernel.cgroup.cgroups import Cgroups
 from support.waiting import TIMEOUT_S
 
 POD = Pod(
@@ -52,13 +53,24 @@ class Told:
 
 
 @asynccontextmanager
+async def configured(tmp_path: Path) -> AsyncIterator[tuple[CriClient, list[str]]]:
+    """A client of a runtime that is not there, and settings of a node with directories and cgroups of its own."""
+    socket, cgroup = str(tmp_path / "none.sock"), f"/pktest-{os.urandom(4).hex()}"
+    settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"', f'runtime.cgroup_parent="{cgroup}"']
+    try:
+        async with CriClient(socket) as client:
+            yield client, settings
+    finally:
+        # Without a runtime nothing of the pods was removed.
+        Cgroups().remove(cgroup)
+
+
+@asynccontextmanager
 async def managing(
     tmp_path: Path, admit: Callable[[Pod, Sequence[Pod]], Rejection | None]
 ) -> AsyncIterator[tuple[PodManager, Told]]:
     """The manager of a node without a runtime, and what it tells; it is to be closed."""
-    socket = str(tmp_path / "none.sock")
-    settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
-    async with CriClient(socket) as client:
+    async with configured(tmp_path) as (client, settings):
         node, told = this_node(client, config.load(None, settings)), Told()
         manager = PodManager(
             node=node,
@@ -170,9 +182,7 @@ def test_what_runs_since_an_earlier_process_counts_before_another_pod_is_judged(
         return msgspec.structs.replace(POD, metadata=metadata)
 
     async def main() -> None:
-        socket = str(tmp_path / "none.sock")
-        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
-        async with CriClient(socket) as client:
+        async with configured(tmp_path) as (client, settings):
             node = this_node(client, config.load(None, settings))
             for number in range(1, 20):
                 os.close(node.dirs.own(PodUID(f"u-{number}")))
@@ -204,9 +214,7 @@ def test_a_resize_that_was_asked_for_while_no_agent_ran_is_not_believed_done(tmp
 
     async def main() -> None:
         reported: asyncio.Queue[str] = asyncio.Queue()
-        socket = str(tmp_path / "none.sock")
-        settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
-        async with CriClient(socket) as client:
+        async with configured(tmp_path) as (client, settings):
             node = this_node(client, config.load(None, settings))
             os.close(node.dirs.own(uid))
             node.dirs.identify(uid, PodIdentity(namespace="default", name="web"))
@@ -237,9 +245,7 @@ async def adopting(
 ) -> AsyncIterator[PodManager]:
     """A manager that has taken on pods which run, and reports events by the name of the pod and their reason."""
     structs.complete()  # as for the agent's own threads
-    socket = str(tmp_path / "none.sock")
-    settings = [f'agent.root="{tmp_path}/agent"', f'runtime.socket="{socket}"']
-    async with CriClient(socket) as client:
+    async with configured(tmp_path) as (client, settings):
         node = this_node(client, config.load(None, settings))
         for pod in pods:
             os.close(node.dirs.own(PodUID(pod.metadata.uid)))

@@ -246,7 +246,13 @@ def test_which_volumes_keep_mounts_on_the_node(source: dict[str, Any], kept: int
     assert kept_mounts(msgspec.structs.replace(pod, spec=unused)) == kept
 
 
-def refused_beside(tmp_path: Path, cgroup: str, others: list[dict[str, Any]], debugger: dict[str, Any]) -> StepFailed:
+def refused_beside(
+    tmp_path: Path,
+    cgroup: str,
+    others: list[dict[str, Any]],
+    debugger: dict[str, Any],
+    kind: str = "ephemeral container",
+) -> StepFailed:
     """Return how an ephemeral container fails that comes to a running pod, beside others that have come before it.
 
     The runtime, which can do nothing here, is not asked for it or for its image.
@@ -254,7 +260,7 @@ def refused_beside(tmp_path: Path, cgroup: str, others: list[dict[str, Any]], de
     pod = make()
     ephemeral = msgspec.convert([*others, debugger], tuple[EphemeralContainer, ...])
     grown = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, ephemeral_containers=ephemeral))
-    action = StartContainer(container=msgspec.convert(debugger, Container), attempt=0, kind="ephemeral container")
+    action = StartContainer(container=msgspec.convert(debugger, Container), attempt=0, kind=kind)
     observed = Observed(sandboxes=(SandboxView(id="s", ready=True, attempt=0, created_at=1),))
 
     async def no_sandboxes(request: api_pb2.ListPodSandboxRequest) -> api_pb2.ListPodSandboxResponse:
@@ -277,14 +283,16 @@ def refused_beside(tmp_path: Path, cgroup: str, others: list[dict[str, Any]], de
     return asyncio.run(run())
 
 
+@pytest.mark.parametrize("kind", ["ephemeral container", "container"])
 @pytest.mark.parametrize(
     ("field", "where", "most"), [("volumeMounts", "mountPath", 1022), ("volumeDevices", "devicePath", 256)]
 )
-def test_an_ephemeral_container_with_more_mounts_than_the_runtime_takes(
-    tmp_path: Path, cgroup: str, field: str, where: str, most: int
+def test_a_container_with_more_mounts_than_the_runtime_takes_is_not_created(
+    tmp_path: Path, cgroup: str, field: str, where: str, most: int, kind: str
 ) -> None:
+    """An ephemeral one comes when the pod runs, and a pod that an earlier agent has begun is not judged again."""
     many = [{"name": "v", where: f"/{number}"} for number in range(most + 1)]
-    failure = refused_beside(tmp_path, cgroup, [], {"name": "debugger", "image": "i", field: many})
+    failure = refused_beside(tmp_path, cgroup, [], {"name": "debugger", "image": "i", field: many}, kind)
     message = f"container debugger has {most + 1} {field}; a container on this node has at most {most}"
     assert (failure.waiting, failure.detail) == ("TooManyVolumeMounts", message)
     assert failure.event() == Event(type="Warning", reason="Failed", message=f"Error: {message}", container="debugger")

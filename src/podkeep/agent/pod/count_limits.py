@@ -32,24 +32,18 @@ def excess_of_pod(pod: Pod) -> Excess | None:
     """Return what a pod that is to be taken on has too much of."""
     found = _containers(len(pod.spec.init_containers) + len(pod.spec.containers))
     for container in (*pod.spec.init_containers, *pod.spec.containers):
-        found = found or _mounts(container)
+        found = found or excess_of_container(container)
     return found or _kept_mounts(pod)
 
 
 def excess_of_ephemeral(pod: Pod, container: Container) -> Excess | None:
     """Return what an ephemeral container that came to a pod after it was taken on has too much of, or the pod by it."""
     place = [item.name for item in pod.spec.all_containers].index(container.name)
-    return _containers(place + 1) or _mounts(container) or _kept_mounts(pod)
+    return _containers(place + 1) or excess_of_container(container) or _kept_mounts(pod)
 
 
-def _containers(count: int) -> Excess | None:
-    if count <= MAX_CONTAINERS:
-        return None
-    message = f"the pod has {count} containers; a pod on this node has at most {MAX_CONTAINERS}"
-    return Excess("TooManyContainers", message, "make several pods of it")
-
-
-def _mounts(container: Container) -> Excess | None:
+def excess_of_container(container: Container) -> Excess | None:
+    """Return what a container has too much of: its runtime would refuse it."""
     for field, count, most in (
         ("volumeMounts", len(container.volume_mounts), MAX_MOUNTS - OWN_MOUNTS),
         ("volumeDevices", len(container.volume_devices), MAX_DEVICES),
@@ -58,6 +52,13 @@ def _mounts(container: Container) -> Excess | None:
             message = f"container {container.name} has {count} {field}; a container on this node has at most {most}"
             return _too_many_mounts(message)
     return None
+
+
+def _containers(count: int) -> Excess | None:
+    if count <= MAX_CONTAINERS:
+        return None
+    message = f"the pod has {count} containers; a pod on this node has at most {MAX_CONTAINERS}"
+    return Excess("TooManyContainers", message, "make several pods of it")
 
 
 def _kept_mounts(pod: Pod) -> Excess | None:

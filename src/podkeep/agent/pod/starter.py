@@ -193,9 +193,13 @@ class Starter:
         container, sandbox = action.container, observed.sandbox
         if sandbox is None:
             raise StepFailed("the pod has no sandbox", reason="Failed", container=container.name)
-        # Ephemeral containers come after the pod was admitted; the runtime would refuse them as often as it is asked.
-        late = action.kind == "ephemeral container"
-        if late and (excess := count_limits.excess_of_ephemeral(self._pod, container)) is not None:
+        # Ephemeral containers come after the pod was admitted, and a pod that an earlier agent has begun is not judged
+        # again; the runtime would refuse them as often as it is asked.
+        if action.kind == "ephemeral container":
+            excess = count_limits.excess_of_ephemeral(self._pod, container)
+        else:
+            excess = count_limits.excess_of_container(container)
+        if excess is not None:
             raise _failed(container, excess.reason, excess.message, excess.hint)
         await self._refresh()
         config = await self._container_sandbox(container, sandbox, admitted)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from podkeep.base.errors import Cancelled
 from podkeep.cri.v1 import api_pb2 as api
-from podkeep.kernel.process import families, procfs
+from podkeep.kernel.process import process_tree, procfs
 from support.cri import Pods, bind, namespaces, pod
 from support.daemon import Daemon
 from support.waiting import wait_for
@@ -42,10 +42,10 @@ def test_a_pod_is_stopped_whose_container_has_stopped_the_creation_of_another(
         )
         await asyncio.to_thread(wait_for, stopped.exists, "a process is stopped")
         (conmon,) = conmons(daemon) - before
-        family = families.find_family({conmon}, ())
+        tree = process_tree.find({conmon}, ())
         await pods._client.runtime.StopPodSandbox(api.StopPodSandboxRequest(pod_sandbox_id=sandbox))
         (outcome,) = await asyncio.gather(creating, return_exceptions=True)
-        return family, outcome
+        return tree, outcome
 
     # What is stopped may be the container's own process, when it is set up but for its start: that is created.
     outcome: object = api.CreateContainerResponse()
@@ -57,8 +57,8 @@ def test_a_pod_is_stopped_whose_container_has_stopped_the_creation_of_another(
         volume.mkdir()
         sandbox = pods.run(pod(f"pod{tries}", options=namespaces(pid=api.POD)))
         pods.launch(sandbox, "sh", "-c", STOPPER, name="stopper", mounts=[bind(volume, "/volume")])
-        family, outcome = pods.wait(go(sandbox, volume / "stopped", conmons(daemon)))
-        assert [process for process in family if procfs.alive(process)] == []
+        tree, outcome = pods.wait(go(sandbox, volume / "stopped", conmons(daemon)))
+        assert [process for process in tree if procfs.alive(process)] == []
     # And not that the OCI runtime took too long.
     assert isinstance(outcome, Cancelled), outcome
-    assert len(family) >= 3  # with the OCI runtime and what it sets up
+    assert len(tree) >= 3  # with the OCI runtime and what it sets up

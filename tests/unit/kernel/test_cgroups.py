@@ -20,7 +20,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, KernelCallE
 from podkeep.kernel.cgroup import cgroups
 from podkeep.kernel.cgroup.cgroups import CgroupLayout, Cgroups
 from podkeep.kernel.mount import mountinfo
-from podkeep.kernel.process import families, procfs
+from podkeep.kernel.process import process_tree, procfs
 from support import cgroup2
 from support.escaped import PROGRAMS
 from support.waiting import wait_for
@@ -129,7 +129,7 @@ def test_kill_gets_a_process_whose_first_thread_has_ended(tree: tuple[Cgroups, s
         assert process.stdout.readline() == "ready\n"
         identity = procfs.identify(process.pid)
         assert procfs.alive(identity)
-        assert identity in families.find_family([process.pid], ())
+        assert identity in process_tree.find([process.pid], ())
 
         groups.kill(path)
 

@@ -11,7 +11,7 @@ import pytest
 
 from podkeep.base.errors import FailedPrecondition
 from podkeep.base.ids import HandlerName
-from podkeep.kernel.process import families, procfs
+from podkeep.kernel.process import process_tree, procfs
 from podkeep.runtime.lifecycle.strays import await_commands, kill_strays
 from podkeep.runtime.oci.driver import Driver, Handler
 from support import processes
@@ -82,5 +82,5 @@ def test_a_command_is_waited_for_until_its_program_is_there() -> None:
             runtime.stdin.write(b"\n")
             runtime.stdin.flush()
             await_commands(DRIVER, ID, first)
-            families.kill_session(runtime.pid)
+            process_tree.kill_session(runtime.pid)
         made.stdin.close()

@@ -28,7 +28,7 @@ from podkeep.base.errors import (
 )
 from podkeep.base.registries.credential_providers import last_words
 from podkeep.base.text.printable import printable
-from podkeep.kernel.process import families, users
+from podkeep.kernel.process import process_tree, users
 
 log = logging.getLogger(__name__)
 
@@ -104,7 +104,7 @@ def _range(program: str, *options: str) -> tuple[int, int]:
             env={"LC_ALL": "C", "PATH": os.defpath},
             output_limit=MAX_OUTPUT,
             # What it started to ask a central directory would keep the pipes open after it was killed.
-            kill_others=families.kill_session,
+            kill_others=process_tree.kill_session,
         )
     except DeadlineExceeded as error:
         why = f"`{command}` did not end within {TIMEOUT_S:g} s and was killed"

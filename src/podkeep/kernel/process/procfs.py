@@ -12,7 +12,7 @@ import select
 import signal
 import stat
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -109,8 +109,13 @@ def threads(pid: int) -> frozenset[int]:
 
 def thread_has_ended(thread: int) -> bool:
     """Say whether a thread has ended; one that is traced stays, as a zombie, until its tracer has looked."""
+    return _is_thread_in(_ENDED, thread)
+
+
+def _is_thread_in(states: Collection[str], thread: int) -> bool:
+    """Say whether a thread is in one of these states, or gone."""
     try:
-        return _stat(thread)[_STATE] in _ENDED
+        return _stat(thread)[_STATE] in states
     except NotFound:
         return True
 
@@ -350,14 +355,7 @@ def has_stopped(process: ProcessId) -> bool:
         found = threads(process.pid) if int(fields[_THREADS]) > 1 else {process.pid}
     except NotFound:
         return True
-    return all(map(_thread_has_stopped, found))
-
-
-def _thread_has_stopped(thread: int) -> bool:
-    try:
-        return _stat(thread)[_STATE] in _STOPPED
-    except NotFound:
-        return True
+    return all(_is_thread_in(_STOPPED, thread) for thread in found)
 
 
 def wait(process: ProcessId, timeout: float) -> bool:

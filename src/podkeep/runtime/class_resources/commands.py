@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from podkeep.base.errors import FailedPrecondition, NotFound
-from podkeep.kernel.process import families, procfs
+from podkeep.kernel.process import process_tree, procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.kernel.tables import lines
 from podkeep.runtime.class_resources.model import Target
@@ -67,7 +67,7 @@ class Commands:
         # Each is the leader of a session: what has lost its parent on its way is found by that.
         return [
             process
-            for process in families.find_family(roots, roots)
+            for process in process_tree.find(roots, roots)
             if (found := _hierarchies(process.pid, target.cgroup)) is not None and not found >= (whole or {""})
         ]
 

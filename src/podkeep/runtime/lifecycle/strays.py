@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from podkeep.base.errors import FailedPrecondition, Internal
-from podkeep.kernel.process import families, procfs
+from podkeep.kernel.process import process_tree, procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci.driver import Driver
 
@@ -34,7 +34,7 @@ def kill_strays(driver: Driver, identity: str) -> None:
     """
     deadline = time.monotonic() + TIMEOUT_S
     while found := procfs.find_by_arguments(identity, f"--root={driver.handler.root}"):
-        killed = families.kill_family({process.pid for process in found}, (), found)
+        killed = process_tree.kill({process.pid for process in found}, (), found)
         for process in killed.union(found):
             if not procfs.wait(process, max(deadline - time.monotonic(), 0)):
                 raise Internal(
@@ -74,5 +74,5 @@ def _commands(driver: Driver, identity: str) -> list[ProcessId]:
 
 def _has_started(driver: Driver, runtime: ProcessId, first: ProcessId) -> bool:
     """Return whether a program runs in the container that an OCI runtime, which waits for it, was told to start."""
-    family = families.find_family({runtime.pid}, (), [runtime])
-    return any(procfs.share_namespace(item, first, "pid") and driver.has_started(item) for item in family)
+    tree = process_tree.find({runtime.pid}, (), [runtime])
+    return any(procfs.share_namespace(item, first, "pid") and driver.has_started(item) for item in tree)

@@ -45,7 +45,7 @@ from podkeep.base import spawn
 from podkeep.base.backoff import doubling
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, Internal, KernelCallError, NotFound, PodkeepError
 from podkeep.base.frozen import FrozenStruct
-from podkeep.kernel.process import families, holder, procfs
+from podkeep.kernel.process import holder, process_tree, procfs
 from podkeep.kernel.process.procfs import ProcessId
 from podkeep.runtime.oci import entering, working_directory
 from podkeep.runtime.oci.entering import Enter
@@ -587,11 +587,11 @@ def kill_command(runtime: subprocess.Popen[bytes], pid_file: Path) -> None:
         found = True
         # If no descriptor is left they are looked for again, as long as there is time.
         with suppress(OSError, KernelCallError):
-            family = families.kill_family(roots | command, sessions, known, spare=runtime.pid)
-            found = bool(family)
-            if not family <= killed:
+            tree = process_tree.kill(roots | command, sessions, known, spare=runtime.pid)
+            found = bool(tree)
+            if not tree <= killed:
                 grown = time.monotonic()
-                killed |= family
+                killed |= tree
         if not found and runtime.poll() is not None:
             return
         time.sleep(pauses.next())

@@ -1,5 +1,5 @@
 """Process 1 of a PID namespace: has a child's parent end, and its ID given to the child's own child, while
-:func:`podkeep.kernel.process.families.find_family` looks. Prints what that finds.
+:func:`podkeep.kernel.process.process_tree.find` looks. Prints what that finds.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import signal
 import sys
 from pathlib import Path
 
-from podkeep.kernel.process import families
+from podkeep.kernel.process import process_tree
 
 libc = ctypes.CDLL(None, use_errno=True)
 PARENT, CHILD = 900, 100
@@ -66,5 +66,5 @@ def exchange(event: str, arguments: tuple[object, ...]) -> None:
 
 
 sys.addaudithook(exchange)
-print(families.find_family({CHILD + 1}, ()), waiting)
-print(sorted(process.pid for process in families.find_family({CHILD}, ())))
+print(process_tree.find({CHILD + 1}, ()), waiting)
+print(sorted(process.pid for process in process_tree.find({CHILD}, ())))

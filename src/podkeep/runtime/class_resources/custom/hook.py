@@ -17,7 +17,7 @@ from podkeep.base import spawn
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, NotFound, ResourceExhausted
 from podkeep.base.text.printable import printable
 from podkeep.kernel.cgroup.cgroups import Cgroups
-from podkeep.kernel.process import families, procfs
+from podkeep.kernel.process import process_tree, procfs
 from podkeep.runtime.class_resources.model import Target
 
 _ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
@@ -70,7 +70,8 @@ class Hook:
         :param told: what it is told besides of the target: type, class, previous class, parameters.
         :raises FailedPrecondition: if it ends with another status than 0, with the first line of its standard error; or
             if it cannot be run.
-        :raises DeadlineExceeded: if it takes longer; it is killed with what it started (:func:`families.kill_session`).
+        :raises DeadlineExceeded: if it takes longer; it is killed with what it started
+            (:func:`process_tree.kill_session`).
         """
         document = {
             **told,
@@ -89,7 +90,7 @@ class Hook:
                 env=_ENVIRONMENT,
                 output_limit=_OUTPUT_LIMIT,
                 # What it started and what has left its process group would live on.
-                kill_others=families.kill_session,
+                kill_others=process_tree.kill_session,
             )
         except DeadlineExceeded as error:
             hint = "see what it waits for, or raise hook_timeout of the type"

@@ -1,4 +1,4 @@
-"""Families of processes: who belongs to one, and that nobody of it goes on while it is killed."""
+"""Process trees: which processes one has, and that all of them are stopped before the first is killed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from podkeep.kernel.cgroup.cgroups import Cgroups
-from podkeep.kernel.process import families, procfs
-from podkeep.kernel.process.families import SharedLook
+from podkeep.kernel.process import process_tree, procfs
+from podkeep.kernel.process.process_tree import SharedLook
 from podkeep.kernel.process.procfs import Snapshot
 from support.waiting import TIMEOUT_S, wait_for
 
@@ -45,15 +45,15 @@ def test_the_parents_of_a_line_of_processes_are_looked_at_once_each(root: int) -
     """A pod whose processes were each the child of the one before cost the square of their number."""
     line = range(3, 2003)
     parents = _Counted({pid: pid - 1 for pid in line} | {2: 1})
-    found = families.descendants(line, parents, {root})
+    found = process_tree.descendants(line, parents, {root})
     assert found == (list(line) if root == 2 else [])
     assert parents.looked_up <= len(parents)
 
 
 def test_descendants_are_told_from_neighbours_and_circles() -> None:
     parents = {10: 1, 11: 10, 12: 11, 20: 1, 21: 20, 30: 31, 31: 30, 32: 31}
-    assert families.descendants([12, 11, 10, 21, 20, 30, 31, 32], parents, {10, 21}) == [12, 11, 10, 21]
-    assert families.descendants([32, 31, 30], parents, {30}) == [32, 31, 30]
+    assert process_tree.descendants([12, 11, 10, 21, 20, 30, 31, 32], parents, {10, 21}) == [12, 11, 10, 21]
+    assert process_tree.descendants([32, 31, 30], parents, {30}) == [32, 31, 30]
 
 
 @pytest.fixture
@@ -67,9 +67,9 @@ def cgroup() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_a_child_that_is_being_made_while_its_family_is_killed_is_killed_with_it(cgroup: str) -> None:
+def test_a_child_that_is_being_made_while_its_tree_is_killed_is_killed_with_it(cgroup: str) -> None:
     """fork(2) that has begun goes on when the process is stopped: its child comes after that, and only then can others
-    see it. In a session of its own it is of no family any more once its parent is dead.
+    see it. In a session of its own it is in no tree any more once its parent is dead.
     """
     groups = Cgroups()
     for _ in range(20):
@@ -78,7 +78,7 @@ def test_a_child_that_is_being_made_while_its_family_is_killed_is_killed_with_it
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             wait_for(lambda: len(groups.processes(cgroup)) > 2, "two children")
-            killed = families.kill_family({process.pid}, ())
+            killed = process_tree.kill({process.pid}, ())
             assert process.pid in {found.pid for found in killed}
             assert all(procfs.wait(found, TIMEOUT_S) for found in killed)
         assert groups.processes(cgroup) == []

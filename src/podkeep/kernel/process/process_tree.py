@@ -1,7 +1,7 @@
-"""Families of processes: those that somebody started with all that they started, found and killed together.
+"""Process trees: processes with their descendants and the members of their sessions, found and killed as a whole.
 
-Owns: who belongs to a family, and that nobody of it goes on while it is killed. Does not own: what a process is
-(``procfs``), and cgroups, which are better where a family has one of its own.
+Owns: which processes a tree has, and stopping all of them before the first is killed. Does not own: single processes
+(``procfs``), and cgroups, which are better where a tree has one of its own.
 """
 
 from __future__ import annotations
@@ -60,9 +60,7 @@ class SharedLook:
 _snapshot = SharedLook(procfs.snapshot)
 
 
-def find_family(
-    roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = ()
-) -> list[ProcessId]:
+def find(roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = ()) -> list[ProcessId]:
     """Return the living processes that are one of ``roots``, descend from one, or belong to one of ``sessions``.
 
     :param known: their IDs among ``roots`` and ``sessions`` do not count once others have them.
@@ -95,10 +93,10 @@ def descendants(processes: Iterable[int], parents: Mapping[int, int], roots: Col
     return found
 
 
-def kill_family(
+def kill(
     roots: Collection[int], sessions: Collection[int], known: Collection[ProcessId] = (), *, spare: int = 0
 ) -> set[ProcessId]:
-    """Kill the processes of :func:`find_family`, but ``spare``; return them.
+    """Kill the processes of :func:`find`, but ``spare``; return them.
 
     What made itself a daemon (a session of its own, and a parent that ended) is not found. Roots and leaders of
     sessions that somebody may have waited for are among ``known``, or their IDs may be others' by now.
@@ -109,8 +107,8 @@ def kill_family(
     deadline = time.monotonic() + _STOPPING_S
     # Stopped before any is killed: the children of a dead parent are adopted, and are no descendants any more.
     for _ in range(_MAX_PASSES):
-        family = find_family(roots, sessions, known)
-        new = [process for process in family if process not in stopped and process.pid != spare]
+        tree = find(roots, sessions, known)
+        new = [process for process in tree if process not in stopped and process.pid != spare]
         if not new:
             break
         for process in new:
@@ -126,5 +124,5 @@ def kill_family(
 
 
 def kill_session(leader: int) -> None:
-    """Kill the leader of a session with what belongs to the session or descends from it: see :func:`kill_family`."""
-    kill_family({leader}, {leader})
+    """Kill the leader of a session with what belongs to the session or descends from it: see :func:`kill`."""
+    kill({leader}, {leader})

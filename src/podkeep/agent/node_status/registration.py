@@ -5,26 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from podkeep.api import names, node_labels
+from podkeep.api import names
+from podkeep.api.validation import node_labels
 from podkeep.base.errors import InvalidArgument
 
 ATTACH_DETACH = "volumes.kubernetes.io/controller-managed-attach-detach"
-_RECONCILED = frozenset(
-    {
-        "kubernetes.io/hostname",
-        "topology.kubernetes.io/zone",
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/zone",
-        "failure-domain.beta.kubernetes.io/region",
-        "node.kubernetes.io/instance-type",
-        "beta.kubernetes.io/instance-type",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-        "beta.kubernetes.io/os",
-        "beta.kubernetes.io/arch",
-    }
-)
-"""Labels that a Node which is there already gets; others are its administrator's from then on."""
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 
 
@@ -117,7 +102,9 @@ def reconciled(node: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, 
     """
     metadata = node.get("metadata") or {}
     known = metadata.get("labels") or {}
-    wrong = {key: value for key, value in labels.items() if key in _RECONCILED and known.get(key) != value}
+    # Others are its administrator's once the Node is there.
+    own = {key: value for key, value in labels.items() if key in node_labels.KUBELET_LABELS}
+    wrong = {key: value for key, value in own.items() if known.get(key) != value}
     patch: dict[str, Any] = {}
     if wrong:
         patch["labels"] = wrong

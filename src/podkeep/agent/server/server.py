@@ -50,6 +50,8 @@ _LOOK_S = 60.0
 _CERTIFY_LOOKS = 12 * 60
 """After how many looks it is seen to that the certificate is good for a while."""
 _CLOSE_S = 1.0
+_NOT_HERE = "write an address of this machine, or leave agent.address out"
+_TAKEN = "end the kubelet that has the port, or choose another one with agent.port"
 
 
 def reviewer(client: Client, resource: Resource) -> Review:
@@ -62,10 +64,6 @@ def reviewer(client: Client, resource: Resource) -> Review:
         return status if isinstance(status, dict) else {}
 
     return review
-
-
-_NOT_HERE = "write an address of this machine, or leave agent.address out"
-_TAKEN = "end the kubelet that has the port, or choose another one with agent.port"
 
 
 class KubeletServer:

@@ -70,13 +70,14 @@ def chain(plugins: Mapping[str, Admission], enable: Collection[str] = (), disabl
     unordered = sorted(plugins.keys() - set(ORDER))
     if unordered:
         raise ValueError(f"plugins without a place in the order: {', '.join(unordered)}")
-    for key, name in (*(("enable", name) for name in enable), *(("disable", name) for name in disable)):
-        if name not in plugins:
-            near = similar(name, plugins)
-            raise InvalidArgument(
-                f'api.{key}_admission_plugins: unknown admission plugin: "{name}"',
-                hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(plugins))}",
-            )
+    for key, names in (("enable", enable), ("disable", disable)):
+        for name in names:
+            if name not in plugins:
+                near = similar(name, plugins)
+                raise InvalidArgument(
+                    f'api.{key}_admission_plugins: unknown admission plugin: "{name}"',
+                    hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(plugins))}",
+                )
     if both := sorted(set(enable) & set(disable)):
         raise InvalidArgument(f"admission plugins are both enabled and disabled: {', '.join(both)}")
     if forced := sorted(ALWAYS & set(disable)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from podkeep.api import node_labels
+from podkeep.api.validation import node_labels
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.refusal import name_of, refused
 from podkeep.apiserver.auth import pod_references

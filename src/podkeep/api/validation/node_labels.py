@@ -6,7 +6,7 @@ kubelet with them does not start (k8s.io/kubelet, well_known_labels.go).
 
 from __future__ import annotations
 
-_LABELS = frozenset(
+KUBELET_LABELS = frozenset(
     {
         "kubernetes.io/hostname",
         "topology.kubernetes.io/zone",
@@ -21,6 +21,7 @@ _LABELS = frozenset(
         "beta.kubernetes.io/arch",
     }
 )
+"""What every Node is labelled with by its kubelet."""
 _LABEL_NAMESPACES = ("kubelet.kubernetes.io", "node.kubernetes.io")
 _DOMAINS = ("kubernetes.io", "k8s.io")
 
@@ -30,12 +31,12 @@ def is_forbidden(label: str) -> bool:
     namespace, slash, _ = label.partition("/")
     if not slash or not _within(namespace, _DOMAINS):
         return False
-    return label not in _LABELS and not _within(namespace, _LABEL_NAMESPACES)
+    return label not in KUBELET_LABELS and not _within(namespace, _LABEL_NAMESPACES)
 
 
 def words() -> str:
     """Return in words which of Kubernetes' labels are a node's to say."""
-    return f"those within {' and '.join(_LABEL_NAMESPACES)}, and {', '.join(sorted(_LABELS))}"
+    return f"those within {' and '.join(_LABEL_NAMESPACES)}, and {', '.join(sorted(KUBELET_LABELS))}"
 
 
 def _within(namespace: str, domains: tuple[str, ...]) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+from podkeep.apiserver.auth.pod_references import is_mirror
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
     Change,
@@ -64,7 +65,7 @@ class PodGarbage:
         self._terminated: defaultdict[str, dict[Key, tuple[bool, str, str, str]]] = defaultdict(dict)
         """Of each namespace, with what orders them: those that were evicted go first, then the oldest. With their UIDs,
         and without those that are being deleted: they wait for their finalizers, and may be all that a namespace
-        holds."""
+        holds. Nor those that stand for a static pod: its agent makes another one, and deletes what stands for none."""
         self._bound = PodsOfNodes()
         self._there: set[str] = set()
         self._gone: dict[str, datetime] = {}
@@ -93,7 +94,8 @@ class PodGarbage:
         if not self._threshold:
             return
         key = change.key
-        if change.is_deletion or change.metadata.deletion_timestamp or not is_terminal(change.value):
+        is_gone = change.is_deletion or change.metadata.deletion_timestamp
+        if is_gone or not is_terminal(change.value) or is_mirror(change.value):
             if key.namespace in self._terminated:
                 self._terminated[key.namespace].pop(key, None)
                 if not self._terminated[key.namespace]:

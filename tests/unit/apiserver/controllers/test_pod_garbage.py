@@ -142,6 +142,21 @@ def test_pods_that_wait_for_their_finalizers_cost_nothing() -> None:
     assert items == [KEY._replace(name="p17")]
 
 
+def test_pods_that_stand_for_static_ones_are_not_counted() -> None:
+    """Their agent makes another one for each that goes, which would be deleted again, for ever."""
+    controller = PodGarbage(terminated=1)
+    told(controller, NODE)
+    for number in range(3):
+        resource, value = ended(f"static-{number}", number)
+        value["metadata"]["annotations"] = {"kubernetes.io/config.mirror": "hash"}
+        assert told(controller, (resource, value)) == []
+    assert told(controller, ended("one", 8)) == []
+    (item,) = told(controller, ended("two", 9))
+    (delete,) = controller.reconcile(item, Objects(NODE), NOW).writes
+    assert isinstance(delete, Delete)
+    assert delete.name == "one"
+
+
 def test_a_threshold_of_nothing_keeps_all_pods_that_have_ended() -> None:
     controller = PodGarbage()
     told(controller, NODE)

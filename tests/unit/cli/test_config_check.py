@@ -43,6 +43,14 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
         ('[runtime]\ndefault_rlimits = { nofile = "9:1" }', "runtime.default_rlimits.nofile: the soft limit"),
         ('[runtime]\ndefault_rlimits = { files = "9" }', "runtime.default_rlimits: 'files' is no limit"),
         ('[runtime]\ndefault_sysctls = { "kernel.panic" = "1" }', "runtime.default_sysctls: sysctl 'kernel.panic'"),
+        (
+            '[api]\nenable_admission_plugins = ["AlwaysPulImages"]',
+            'api.enable_admission_plugins: unknown admission plugin: "AlwaysPulImages"',
+        ),
+        (
+            '[api]\ndisable_admission_plugins = ["ClassResources"]',
+            "api.disable_admission_plugins: admission plugins cannot be disabled: ClassResources",
+        ),
         ("[images]\nparallel_layers = 0", "images.parallel_layers: 0 is less than 1"),
         ("[images]\nmax_layer_bytes = -1", "images.max_layer_bytes: -1 is less than 1"),
         ("[images]\nmax_layer_inodes = 0", "images.max_layer_inodes: 0 is less than 1"),
@@ -184,17 +192,39 @@ def test_certificates_are_read(tmp_path: Path, certificate: tuple[Path, Path]) -
     key = tmp_path / "key.pem"
     argv = ["openssl", "pkey", "-in", str(locked), "-passin", "pass:secret", "-out", str(key)]
     subprocess.run(argv, check=True, capture_output=True, timeout=60)
-    sound = f'[streaming]\ntls_cert = "{cert}"\ntls_key = "{key}"\n[registries.r]\nca_file = "{cert}"\n'
-    assert check(tmp_path, sound).exit_code == 0
-    # A key with a password must not make the daemon ask for one.
-    for wrong in (locked, none, tmp_path, tmp_path / "missing"):
-        done = check(tmp_path, sound.replace(f'tls_key = "{key}"', f'tls_key = "{wrong}"'))
-        assert isinstance(done.exception, FailedPrecondition)
-        assert "streaming.tls_cert" in done.exception.message
-    for wrong in (none, key, tmp_path, tmp_path / "missing"):
-        done = check(tmp_path, sound.replace(f'ca_file = "{cert}"', f'ca_file = "{wrong}"'))
-        assert isinstance(done.exception, FailedPrecondition)
-        assert 'registries."r".ca_file' in done.exception.message
+    tokens, no_tokens = tmp_path / "tokens.csv", tmp_path / "no-tokens.csv"
+    tokens.write_text("secret,ann,1\n")
+    no_tokens.write_text("secret,ann\n")
+    pairs = (
+        ("streaming", "tls_cert", "tls_key"),
+        ("agent", "tls_cert_file", "tls_private_key_file"),
+        ("api", "tls_cert", "tls_key"),
+    )
+    authorities = (
+        ('registries."r"', "ca_file"),
+        ("api", "client_ca"),
+        ("api", "kubelet_ca"),
+        ("agent.authentication.x509", "client_ca_file"),
+    )
+
+    def found(section: str, **values: Path) -> str:
+        """Return what ``config check`` refuses of a section; nothing, if it finds no fault."""
+        done = check(tmp_path, f"[{section}]\n" + "".join(f'{key} = "{value}"\n' for key, value in values.items()))
+        assert done.exception is None or isinstance(done.exception, FailedPrecondition)
+        return "" if done.exception is None else done.exception.message
+
+    for section, of_cert, of_key in pairs:
+        assert found(section, **{of_cert: cert, of_key: key}) == ""
+        # A key with a password must not make the daemon ask for one.
+        for wrong in (locked, none, tmp_path, tmp_path / "missing"):
+            assert f"{section}.{of_cert}" in found(section, **{of_cert: cert, of_key: wrong})
+    for section, of_authorities in authorities:
+        assert found(section, **{of_authorities: cert}) == ""
+        for wrong in (none, key, tmp_path, tmp_path / "missing"):
+            assert f"{section}.{of_authorities}" in found(section, **{of_authorities: wrong})
+    assert found("api", token_auth_file=tokens) == ""
+    for wrong in (no_tokens, tmp_path, tmp_path / "missing"):
+        assert "api.token_auth_file" in found("api", token_auth_file=wrong)
 
 
 def test_only_packages_that_have_the_file_are_named(tmp_path: Path) -> None:

@@ -62,25 +62,37 @@ def chain(plugins: Mapping[str, Admission], enable: Collection[str] = (), disabl
     """Return the plugins that are on, in order.
 
     :param plugins: all that there are, by name.
+    :raises InvalidArgument: as ``chosen`` does.
+    """
+    unordered = sorted(plugins.keys() - set(ORDER))
+    if unordered:
+        raise ValueError(f"plugins without a place in the order: {', '.join(unordered)}")
+    return Chain(tuple(plugins[name] for name in chosen(enable, disable) if name in plugins))
+
+
+def chosen(enable: Collection[str], disable: Collection[str]) -> list[str]:
+    """Return the names of the plugins that are on, in order.
+
     :param enable: names of those that are on though they are off otherwise
         (kube-apiserver: ``--enable-admission-plugins``).
     :param disable: names of those that are off.
     :raises InvalidArgument: if there is no such plugin, it is in both lists, or cannot be disabled.
     """
-    unordered = sorted(plugins.keys() - set(ORDER))
-    if unordered:
-        raise ValueError(f"plugins without a place in the order: {', '.join(unordered)}")
     for key, names in (("enable", enable), ("disable", disable)):
         for name in names:
-            if name not in plugins:
-                near = similar(name, plugins)
+            if name not in ORDER:
+                near = similar(name, ORDER)
                 raise InvalidArgument(
                     f'api.{key}_admission_plugins: unknown admission plugin: "{name}"',
-                    hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(plugins))}",
+                    hint=f"did you mean {near[0]}?" if near else f"known: {', '.join(sorted(ORDER))}",
                 )
     if both := sorted(set(enable) & set(disable)):
-        raise InvalidArgument(f"admission plugins are both enabled and disabled: {', '.join(both)}")
+        raise InvalidArgument(
+            f"api.disable_admission_plugins: admission plugins are both enabled and disabled: {', '.join(both)}"
+        )
     if forced := sorted(ALWAYS & set(disable)):
-        raise InvalidArgument(f"admission plugins cannot be disabled: {', '.join(forced)}")
+        raise InvalidArgument(
+            f"api.disable_admission_plugins: admission plugins cannot be disabled: {', '.join(forced)}"
+        )
     on = (set(ORDER) - OFF | set(enable)) - set(disable)
-    return Chain(tuple(plugins[name] for name in ORDER if name in on and name in plugins))
+    return [name for name in ORDER if name in on]

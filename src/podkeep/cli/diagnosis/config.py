@@ -70,6 +70,7 @@ def _found(config: Config) -> list[InvalidArgument]:
     """Return what the daemons could not work with."""
     from podkeep.agent.daemon import settings as agent_settings
     from podkeep.api import feature_gates
+    from podkeep.apiserver.admission import chain
     from podkeep.apiserver.admission.pod_security import plugin as pod_security
     from podkeep.base.config import problems_of
     from podkeep.runtime.daemon import settings
@@ -78,6 +79,7 @@ def _found(config: Config) -> list[InvalidArgument]:
         *settings.problems(config),
         *agent_settings.problems(config),
         *problems_of(lambda: feature_gates.read(config.api.feature_gates, "api")),
+        *problems_of(lambda: chain.chosen(config.api.enable_admission_plugins, config.api.disable_admission_plugins)),
         *problems_of(lambda: pod_security.configuration(config.api.admission.pod_security)),
     ]
 

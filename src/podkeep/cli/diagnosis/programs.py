@@ -19,9 +19,12 @@ from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from podkeep.base.config import Config, ImagesConfig, StreamingConfig
+    from podkeep.base.config import AgentConfig, ApiConfig, Config, ImagesConfig, StreamingConfig
 
 _VERSION = re.compile(r"\d+(\.\d+)+")
+
+_AUTHORITIES = "name a file of certificates (PEM), or leave the key out"
+_PAIR = "name a certificate and its key (PEM, not encrypted), or leave the keys out"
 
 _PACKAGES = {
     "/usr/bin/crun": "crun",
@@ -85,21 +88,21 @@ def examine(config: Config, *, holes: bool = True) -> list[Finding]:
 
 
 def examine_files(config: Config) -> Iterator[Finding]:
-    """Read the files of certificates and credentials that the configuration names, as the runtime will."""
+    """Read the files of certificates and credentials that the configuration names, as the daemons will."""
     for host, registry in config.registries.items():
         yield from _examine_file(
             f'registries."{host}".ca_file',
             registry.ca_file,
             lambda path: ssl.create_default_context(cafile=path),
             why="certificates of this registry are checked against it",
-            fix="name a file of certificates (PEM), or leave the key out",
+            fix=_AUTHORITIES,
         )
         yield from _examine_file(
             f'registries."{host}".cert_file',
             registry.cert_file,
             partial(_load_certificate, key=registry.key_file or None),
             why="we prove ourselves to this registry with it",
-            fix="name a certificate and its key (PEM, not encrypted), or leave the keys out",
+            fix=_PAIR,
         )
     yield from _examine_file(
         "images.docker_config",
@@ -115,6 +118,49 @@ def examine_files(config: Config) -> Iterator[Finding]:
         config.streaming.tls_cert,
         lambda _: _load_tls(config.streaming),
         why="the server of Exec, Attach and PortForward proves itself with it",
+    )
+    yield from _examine_files_of_agent(config.agent)
+    yield from _examine_files_of_api(config.api)
+
+
+def _examine_files_of_agent(agent: AgentConfig) -> Iterator[Finding]:
+    yield from _examine_file(
+        "agent.tls_cert_file",
+        agent.tls_cert_file,
+        partial(_load_certificate, key=agent.tls_private_key_file or None),
+        why="the kubelet's server proves itself with it",
+        fix=_PAIR,
+    )
+    yield from _examine_file(
+        "agent.authentication.x509.client_ca_file",
+        agent.authentication.x509.client_ca_file,
+        lambda path: ssl.create_default_context(cafile=path),
+        why="certificates of clients of the kubelet's server are checked against it",
+        fix=_AUTHORITIES,
+    )
+
+
+def _examine_files_of_api(api: ApiConfig) -> Iterator[Finding]:
+    yield from _examine_file(
+        "api.tls_cert",
+        api.tls_cert,
+        partial(_load_certificate, key=api.tls_key or None),
+        why="the API proves itself with it",
+        fix=_PAIR,
+    )
+    for key, path, why in (
+        ("api.client_ca", api.client_ca, "certificates of clients of the API are checked against it"),
+        ("api.kubelet_ca", api.kubelet_ca, "certificates of kubelets are checked against it"),
+    ):
+        yield from _examine_file(
+            key, path, lambda path: ssl.create_default_context(cafile=path), why=why, fix=_AUTHORITIES
+        )
+    yield from _examine_file(
+        "api.token_auth_file",
+        api.token_auth_file,
+        _load_tokens,
+        why="its bearer tokens name users of the API",
+        fix="name a file of lines TOKEN,USER,UID,GROUPS, or leave the key out",
     )
 
 
@@ -146,6 +192,15 @@ def _load_tls(config: StreamingConfig) -> None:
     from podkeep.runtime.streaming.server import tls_context
 
     tls_context(config)
+
+
+def _load_tokens(path: str) -> None:
+    from podkeep.apiserver.auth.tokens import read_static_tokens
+
+    try:
+        read_static_tokens(Path(path).read_text(), path)
+    except UnicodeDecodeError as error:
+        raise InvalidArgument(f"{path}: {error}") from error
 
 
 def _examine_credential_providers(config: ImagesConfig) -> Iterator[Finding]:

@@ -328,7 +328,7 @@ def test_plugins_are_asked_in_order(enable: list[str], disable: list[str], expec
             [],
             ["x"],
             "api.disable_admission_plugins: unknown admission plug",
-            "known: ClassResources, PodSecurity",
+            f"known: {', '.join(sorted(ORDER))}",
         ),
         (["PodSecurity"], ["PodSecurity"], "both enabled and disabled: PodSecurity", ""),
         ([], ["ClassResources"], "cannot be disabled: ClassResources", ""),
@@ -336,7 +336,7 @@ def test_plugins_are_asked_in_order(enable: list[str], disable: list[str], expec
 )
 def test_wrong_lists(enable: list[str], disable: list[str], text: str, hint: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
-        chain({name: Noting(name, []) for name in ("PodSecurity", "ClassResources")}, enable, disable)
+        chain({}, enable, disable)
     assert text in str(caught.value)
     assert hint in (caught.value.hint or "")
 

@@ -263,6 +263,7 @@ def test_a_layer_too_large_for_memory_is_kept_as_a_directory(opened: Callable[[s
         assert stat.S_ISCHR((top / "gone").lstat().st_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", [0, 1, 512, 5000, 4 << 20])
 def test_a_layer_that_is_one_file(name: str, size: int, opened: Callable[[str], Layers]) -> None:

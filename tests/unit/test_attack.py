@@ -15,6 +15,7 @@ from podkeep.cri.v1 import api_pb2 as api
 NAMES = {"@container": "c1", "@dir": "/way"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CAMPAIGNS)
 def test_a_case_is_the_same_with_the_same_seed_and_after_it_was_written(name: str, tmp_path: Path) -> None:
     campaign, file = CAMPAIGNS[name], tmp_path / "case.json"

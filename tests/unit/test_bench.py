@@ -108,6 +108,7 @@ def test_a_model_is_one_file_of_its_size() -> None:
         assert content.read() == b"".join(bulk.noise(size))
 
 
+@pytest.mark.slow
 def test_the_most_memory_of_a_process_and_its_children_is_found() -> None:
     script = "import sys; data = b'.' * (32 << 20); sys.stdout.write('.'); sys.stdout.flush(); input()"
     command = [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {script!r}])"]

@@ -21,6 +21,7 @@ def tool() -> ModuleType:
     return module
 
 
+@pytest.mark.slow
 def test_the_page_has_the_tables_of_the_contracts(tool: ModuleType) -> None:
     page = (ROOT / "ARCHITECTURE.md").read_text()
     assert tool.written(page) == page, "run: make packages"

@@ -65,6 +65,7 @@ def test_an_idle_runtime_is_ended_by_this_podkeep(neighbours: Path, tmp_path: Pa
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_the_command_of_this_installation_is_this_podkeep(neighbours: Path, tmp_path: Path) -> None:
     done = subprocess.run([*background.program(), "--version"], capture_output=True, text=True, timeout=60, check=True)
     assert podkeep.__version__ in done.stdout

@@ -155,6 +155,7 @@ def test_a_runtime_without_user_namespaces_is_not_asked_for_one(
     assert not (tmp_path / "kubelet").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U104")
 @pytest.mark.parametrize("enabled", [True, False])
 @pytest.mark.parametrize("spec", [{}, {"hostUsers": True}, {"hostUsers": False}])
@@ -211,6 +212,7 @@ def of_parts(count: int) -> Pod:
     return halved(mounts, [{"name": "v", "emptyDir": {}}])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [partial(of_volumes, secret={"secretName": "s"}), of_parts])
 @pytest.mark.parametrize(("count", "rejected"), [(512, False), (513, True)])
 def test_more_mounts_than_a_pod_may_keep_on_the_node(
@@ -283,6 +285,7 @@ def refused_beside(
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ephemeral container", "container"])
 @pytest.mark.parametrize(
     ("field", "where", "most"), [("volumeMounts", "mountPath", 1022), ("volumeDevices", "devicePath", 256)]
@@ -298,6 +301,7 @@ def test_a_container_with_more_mounts_than_the_runtime_takes_is_not_created(
     assert failure.event() == Event(type="Warning", reason="Failed", message=f"Error: {message}", container="debugger")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["initContainers", "containers"])
 @pytest.mark.parametrize(("count", "rejected"), [(255, False), (256, True)])
 def test_more_containers_than_a_pod_may_have(
@@ -359,6 +363,7 @@ def test_admission_holds_the_pods_lock_and_reclaims_what_nobody_holds(tmp_path: 
     asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U35")
 def test_a_pod_whose_sandbox_is_being_made_keeps_its_directory_and_its_ids(tmp_path: Path, cgroup: str) -> None:
     async def user_namespaces(request: api_pb2.StatusRequest) -> api_pb2.StatusResponse:

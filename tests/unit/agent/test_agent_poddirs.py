@@ -119,6 +119,7 @@ def test_a_pod_is_removed_also_if_another_process_asks_for_it_just_then(tmp_path
             assert not directory.exists()
 
 
+@pytest.mark.slow
 def test_a_removal_that_stopped_in_the_middle_is_found_and_finished(tmp_path: Path) -> None:
     dirs = PodDirs(tmp_path, SOCKET)
     directory = made(dirs, "u")

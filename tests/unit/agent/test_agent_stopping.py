@@ -141,6 +141,7 @@ def test_hooks_of_all_run_at_once_and_sidecars_stop_last(tmp_path: Path) -> None
     }
 
 
+@pytest.mark.slow
 def test_a_hook_counts_into_the_grace_period_and_two_seconds_are_always_left(tmp_path: Path) -> None:
     wanted = pod(container("main", **hook("hang")))
 

@@ -148,6 +148,7 @@ def test_a_range_starts_at_a_block_of_its_own(first: int, message: str) -> None:
         IdRange(first=first, blocks=1, wanted=1)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U32", "U35", "U41")
 @given(
     st.integers(1, 2000),
@@ -319,6 +320,7 @@ def test_a_record_that_another_process_changed_is_read_again(tmp_path: Path, how
         assert userns.allocate(tmp_path, uid, default_range(9), known=known).first == first
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U34")
 def test_a_record_that_is_so_new_that_a_change_does_not_show_is_not_kept(tmp_path: Path) -> None:
     add_pod(tmp_path, "theirs")

@@ -132,6 +132,7 @@ def test_which_directories_of_a_volume_others_are_mounted_on() -> None:
     assert mount_points(pod) == {"v": ["a/b", "d"], "w": ["c"]}
 
 
+@pytest.mark.slow
 def test_mounts_of_many_volumes_are_looked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """For each volume all mounts of a pod were sorted, and for each mount all others looked at: it took minutes."""
     looked = 0
@@ -249,6 +250,7 @@ def test_files_of_very_many_keys_are_not_made_again_and_again() -> None:
     assert not _Counted.taken
 
 
+@pytest.mark.slow
 def test_a_path_is_no_longer_than_the_kernel_takes() -> None:
     """A name was made for each directory of a path: of one with half a million, a hundred gigabytes."""
     for path, why in (("a/" * 100_000 + "a", "have 102401024 bytes"), ("b" * 4096, "more than 4095 characters")):

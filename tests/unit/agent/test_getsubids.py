@@ -97,6 +97,7 @@ def test_lines_by_the_number_of_the_user_are_its_own(kubelet: Callable[[str, str
     assert starts(found.without(subordinate_ids.read()), 1) == [3276800]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U38", "U41")
 def test_the_range_of_a_central_directory(etc: Callable[[str, str], None], kubelet: object, tmp_path: Path) -> None:
     """Where nsswitch.conf(5) names one it counts, and the files do not; no pod leaves what it gives."""

@@ -384,6 +384,7 @@ def test_a_persistent_volume_in_another_one_is_no_way_to_a_directory_of_the_node
     assert stat.S_IMODE(victim.stat().st_mode) == VICTIM
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 @pytest.mark.parametrize("kind", ["local", "hostPath"])
 def test_a_persistent_volume_that_is_exchanged_for_a_link_stays_what_it_was(

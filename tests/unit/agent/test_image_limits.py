@@ -182,6 +182,7 @@ def test_a_plugin_that_fails_hinders_nothing(tmp_path: Path, script: str) -> Non
     assert with_registry(tmp_path / "s", work, waits=False) == [""]
 
 
+@pytest.mark.slow
 def test_plugins_that_hang_keep_nothing_else_waiting(tmp_path: Path) -> None:
     """They have threads of their share, a namespace some of these, and who needs no plugin does not wait for one."""
     config = plugin(tmp_path, f"echo >> {tmp_path}/asked; while ! [ -e {tmp_path}/go ]; do sleep 0.1; done; exit 1")

@@ -94,6 +94,7 @@ def test_tail_counts_no_damaged_line(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["cut", "changed", "not compressed", "empty"])
 @pytest.mark.parametrize("tail", [None, 5])
 def test_a_damaged_compressed_log_is_read_as_far_as_it_goes(tmp_path: Path, damage: str, tail: int | None) -> None:
@@ -173,6 +174,7 @@ def test_between_the_rename_of_a_log_and_the_new_one_the_renamed_one_is_the_newe
     reader.close()
 
 
+@pytest.mark.slow
 @given(
     texts=st.lists(st.tuples(st.binary(max_size=9).map(lambda text: text.replace(b"\n", b"")), st.booleans())),
     count=st.integers(min_value=0, max_value=12),

@@ -39,6 +39,7 @@ def test_pause(size: int, rate: float, before: float, expected: float) -> None:
     assert pause(size, rate, before=before, max_size=10 * MI, interval=10.0) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_the_loop_goes_on_after_an_unexpected_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

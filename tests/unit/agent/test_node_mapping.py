@@ -162,6 +162,7 @@ def test_an_fs_group_that_cannot_be(base: str, group: int, message: str) -> None
 IDS = st.integers(1, 300)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(IDS, IDS, st.integers(1, 40)), max_size=5), st.integers(1, 400))
 def test_an_fs_group_breaks_no_rule_and_moves_nobody(rest: list[tuple[int, int, int]], group: int) -> None:
     base = IdMap(uids=extents((0, 1000, 1)), gids=extents((0, 1000, 1), *rest))

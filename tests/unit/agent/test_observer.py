@@ -114,6 +114,7 @@ def test_a_runtime_that_does_not_is_asked_once_for_what_cannot_change(tmp_path: 
     assert runtime.calls == {"ListPodSandbox": 3, "PodSandboxStatus": 1, "ListContainers": 3, "ContainerStatus": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 7])
 def test_attempts_that_the_runtime_has_no_more_are_forgotten(at: int, tmp_path: Path) -> None:
     """A container that crashes for a year has 100,000 of them."""
@@ -150,6 +151,7 @@ def test_a_name_that_leads_elsewhere_is_not_believed(name: str, tmp_path: Path) 
         looks(tmp_path / "s", runtime)
 
 
+@pytest.mark.slow
 def test_what_no_status_can_tell_of_is_cut(tmp_path: Path) -> None:
     """The API refuses a status of megabytes, and a restartCount of more than 31 bits, and so the end of its pod."""
     runtime = Runtime(at=7)

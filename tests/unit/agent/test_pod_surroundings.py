@@ -340,6 +340,7 @@ def test_what_comes_before_a_line_that_is_no_variable_counts() -> None:
             variables(of_files(*references), read_file=read_file)
 
 
+@pytest.mark.slow
 def test_the_files_of_a_container_are_read_up_to_a_limit() -> None:
     pod = of_files(*((f"X{number}", f"f{number}", "A") for number in range(9)))
     with pytest.raises(InvalidArgument, match="the environment files of the container have more than 8388608 char"):

@@ -163,6 +163,7 @@ def test_projected_has_all_sources_in_one_directory(tmp_path: Path) -> None:
     assert os.statvfs(root).f_fsid != os.statvfs(tmp_path).f_fsid
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("security", "users", "expected"),
     [
@@ -197,6 +198,7 @@ def test_a_rotated_token_replaces_the_file_in_one_step(tmp_path: Path) -> None:
     assert os.readlink(root / "..data") != before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("volume", "sources", "message"),
     [
@@ -269,6 +271,7 @@ def test_every_volume_has_its_event_and_the_others_are_made(tmp_path: Path) -> N
     assert (tmp_path / "pods/u1/volumes/kubernetes.io~empty-dir/c").is_dir()
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 def test_volumes_multiply_no_secret_without_end(tmp_path: Path) -> None:
     """Their files are in the node's memory: each may name one key again and again, and so may thousands of volumes."""
@@ -402,6 +405,7 @@ def test_on_root_mismatch_looks_at_the_root_alone(tmp_path: Path) -> None:
 PVC = "error processing PVC default/data: "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -447,6 +451,7 @@ AFFINITY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("volume", "message"),
     [

@@ -182,6 +182,7 @@ def test_a_preloaded_image_that_was_removed_comes_back_as_a_pulled_one(tmp_path:
     assert not found.may_use(NAME, ID, [YOURS], names)
 
 
+@pytest.mark.slow
 def test_of_an_image_there_is_an_end_to_how_many_repositories_are_kept(tmp_path: Path) -> None:
     """Those of the last pulls: one registry may have an image under any number of names."""
     found = records(tmp_path)
@@ -246,6 +247,7 @@ def test_a_record_that_cannot_be_read_lets_nobody_in(tmp_path: Path, content: by
     assert not found.may_use(NAME, ID, [], [NAME])
 
 
+@pytest.mark.slow
 def test_no_password_is_on_the_disk(tmp_path: Path) -> None:
     """Nor is its hash one that can be made without the directory's key; and there is an end to how many are kept."""
     found = records(tmp_path)

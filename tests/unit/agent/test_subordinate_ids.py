@@ -114,6 +114,7 @@ def test_no_block_overlaps_a_users_range_and_there_are_as_many_as_fit(
         )
 
 
+@pytest.mark.slow
 def test_many_large_ranges_are_no_work_for_each_block() -> None:
     text = "".join(f"user{number}:{number}:4294967295\n" for number in range(30_000))
     assert len(text) < subordinate_ids.MAX_BYTES

@@ -186,6 +186,7 @@ def test_what_no_reader_of_toml_takes_is_refused(text: str, told: str, tmp_path:
         config.load(file, [f"images.max_layer_inodes{text.removeprefix('a')}"])
 
 
+@pytest.mark.slow
 def test_a_key_of_many_parts_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     parts = "a." * 1500 + "a = 1"

@@ -111,6 +111,7 @@ def test_a_depth_at_which_the_library_ends_the_process_is_an_error() -> None:
         load(b"[" * 1_000_000)
 
 
+@pytest.mark.slow
 def test_yaml_is_read_by_those_alone_who_look_at_its_depth_first() -> None:
     """The library's composer ends the process whose stack a file uses up."""
     readers = {"api/documents.py", "base/text/yaml_text.py", "runtime/class_resources/yamlfile.py"}

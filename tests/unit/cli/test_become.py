@@ -35,6 +35,7 @@ def test_no_process_is_in_between() -> None:
         assert int(process.communicate(timeout=60)[0]) == process.pid
 
 
+@pytest.mark.slow
 def test_signal_that_ends_it_is_seen() -> None:
     assert run("sh", "-c", "kill -TERM $$").returncode == -signal.SIGTERM
 
@@ -51,6 +52,7 @@ def test_environment_is_what_was_given() -> None:
     assert sorted(done.stdout.splitlines()) == [b"ODD=\xff", b"PATH=/usr/bin:/bin"]
 
 
+@pytest.mark.slow
 def test_streams_that_were_closed_stay_closed() -> None:
     command = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", sys.executable, "-c", CODE]
     script = "for fd in 0 1 2; do [ -e /proc/$$/fd/$fd ] && exit 1; done; exit 3"
@@ -62,12 +64,14 @@ def test_locale_that_was_given_stays() -> None:
     assert done.stdout == "C.UTF-8\n"
 
 
+@pytest.mark.slow
 def test_program_that_is_not_there() -> None:
     done = run("no-such-program", "--option")
     assert done.returncode == 127
     assert done.stderr == "podkeep: no-such-program: no such program, or what runs it is missing\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", ["#!/bin/sh\n", "no program at all"], ids=["not executable", "not a program"])
 def test_program_that_cannot_be_run(tmp_path: Path, content: str) -> None:
     program = tmp_path / "program"

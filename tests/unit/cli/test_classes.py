@@ -239,6 +239,7 @@ def test_check_of_rdt_without_hardware_says_so(tmp_path: Path) -> None:
     assert podkeep("classes", "check", str(file), "--resctrl", str(tmp_path)).returncode == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -272,6 +273,7 @@ def test_without_a_runtime_the_others_say_how_to_start_it(tmp_path: Path) -> Non
         assert "hint: start it as root: podkeep" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "expected"), [("podkeep cl", "classes"), ("podkeep classes ch", "check")])
 def test_completion(words: str, expected: str) -> None:
     done = podkeep(_PODKEEP_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))

@@ -71,12 +71,14 @@ def test_a_verb_that_there_is_not_is_told_with_the_one_that_may_be_meant(words: 
     assert told.value.format_message() == said
 
 
+@pytest.mark.slow
 def test_standard_output_may_be_closed() -> None:
     command = ["sh", "-c", 'exec "$0" --version >&-', PODKEEP]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_closed_stream_is_no_number_for_what_is_opened_next() -> None:
     code = (
         "import os\nfrom podkeep.cli.main import main\ntry:\n    main(['--version'])\nfinally:\n"
@@ -139,6 +141,7 @@ def test_a_daemon_whose_configuration_is_refused_ends_with_a_status_of_its_own(
     assert setting.partition("=")[0] in done.stderr
 
 
+@pytest.mark.slow
 def test_a_kubelet_configuration_that_is_refused_is_configuration(tmp_path: Path) -> None:
     file = tmp_path / "kubelet.yaml"
     file.write_text("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxPod: 10\n")
@@ -147,6 +150,7 @@ def test_a_kubelet_configuration_that_is_refused_is_configuration(tmp_path: Path
     assert done.stderr.startswith(f"podkeep: {file}: maxPod: unknown field\n")
 
 
+@pytest.mark.slow
 def test_configuration_that_is_not_utf8_is_named(tmp_path: Path) -> None:
     config = tmp_path / "latin1.toml"
     config.write_bytes("# gr\u00fcn\n".encode("latin-1"))
@@ -180,12 +184,14 @@ def test_run_says_that_it_needs_root_before_it_does_anything(tmp_path: Path) -> 
     assert sorted(tmp_path.iterdir()) == [config]
 
 
+@pytest.mark.slow
 def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
     done = podkeep("--debug", "--config", str(tmp_path / "absent.toml"), "ps")
     assert done.returncode == EXIT_CONFIGURATION
     assert "Traceback" in done.stderr
 
 
+@pytest.mark.slow
 def test_verb_without_a_runtime_says_how_to_start_one(tmp_path: Path) -> None:
     config = tmp_path / "podkeep.toml"
     config.write_text(f'[runtime]\nsocket = "{tmp_path}/none.sock"\n')
@@ -294,12 +300,14 @@ def test_reader_that_leaves_early_causes_no_noise() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_exec_does_not_mix_a_timeout_with_a_terminal() -> None:
     done = podkeep("exec", "-it", "--timeout", "3", "web", "--", "sh")
     assert done.returncode == main.EXIT_FAILED
     assert "--timeout does not go with -i or -t" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "expected"), [("podkeep do", "doctor"), ("podkeep image l", "load")])
 def test_completion(words: str, expected: str) -> None:
     done = podkeep(_PODKEEP_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(words.count(" ")))

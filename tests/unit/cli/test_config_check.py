@@ -36,6 +36,7 @@ def test_defaults_are_in_order(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout.splitlines()[-1]) == (0, f"{tmp_path}/config.toml: in order")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -179,6 +180,7 @@ pin = "relative"
     assert len(told) == len(set(told))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mirror", ["m", "m:5000", "m_1:5000/p", "http://m/p/q", "https://[::1]:5000", "[::1]:5000"])
 def test_mirrors(tmp_path: Path, mirror: str) -> None:
     assert check(tmp_path, f'[registries."r:5000"]\nmirrors = ["{mirror}"]').exit_code == 0
@@ -273,6 +275,7 @@ def test_what_class_resources_lack_here_is_told_and_is_no_error(tmp_path: Path) 
     assert "its hook /nosuch/hook is not there" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "words"),
     [
@@ -309,6 +312,7 @@ def test_a_problem_is_told_once(tmp_path: Path, text: str) -> None:
     assert f"{said.stderr}{said.exception}".count("'abc'") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "hint"),
     [

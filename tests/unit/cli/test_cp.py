@@ -62,6 +62,7 @@ def test_an_entry_that_belongs_elsewhere_is_refused(tmp_path: Path, name: str) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE])
 def test_links_and_devices_are_left_out(tmp_path: Path, kind: bytes) -> None:
     left_out = LeftOut()

@@ -107,6 +107,7 @@ def test_version(said: str, version: str) -> None:
     assert programs.version(said) == version
 
 
+@pytest.mark.slow
 def test_program_that_is_not_there(tmp_path: Path) -> None:
     absent = config.RuntimeConfig(
         conmon=str(tmp_path / "conmon"), catatonit=str(tmp_path / "catatonit"), seccomp_profile=str(tmp_path / "s.json")

@@ -49,12 +49,14 @@ def test_hardware_that_must_be_there_and_is_not_keeps_the_runtime_from_starting(
     assert found.fix
 
 
+@pytest.mark.slow
 def test_classes_that_resctrl_can_give_are_in_order(tmp_path: Path, resctrl: Mount) -> None:
     file = Path(written(tmp_path / "rdt.yaml", RDT))
     found = class_resources.rdt(file, resctrl().path, tmp_path, filesystems="")
     assert (found.level, found.detail) == (Level.OK, "gold")
 
 
+@pytest.mark.slow
 def test_hardware_that_can_only_monitor_is_not_to_be_mounted_once_more(tmp_path: Path, resctrl: Mount) -> None:
     file = Path(written(tmp_path / "rdt.yaml", RDT))
     found = class_resources.rdt(file, resctrl(MONITORING_ONLY).path, tmp_path, filesystems="nodev\tresctrl\n")
@@ -63,6 +65,7 @@ def test_hardware_that_can_only_monitor_is_not_to_be_mounted_once_more(tmp_path:
     assert "rdt_config" in found.fix
 
 
+@pytest.mark.slow
 def test_groups_of_others_take_closids(tmp_path: Path, resctrl: Mount) -> None:
     file, mounted = Path(written(tmp_path / "rdt.yaml", RDT)), resctrl(Hardware(l3=Cache(num_closids=2)))
     assert class_resources.rdt(file, mounted.path, tmp_path, filesystems="").level is Level.OK

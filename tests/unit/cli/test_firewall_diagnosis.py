@@ -22,6 +22,7 @@ def listed(commands: str) -> list[dict[str, Any]]:
     return list(json.loads(done.stdout)["nftables"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("commands", "level"),
     [

@@ -19,6 +19,7 @@ run()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["podkeep.cli.core.garbage", "podkeep.cli.main", "click"])
 def test_a_verb_that_is_interrupted_while_it_is_imported_says_nothing(name: str) -> None:
     argv = [sys.executable, "-c", INTERRUPTED.format(name=name), "ps"]

@@ -96,6 +96,7 @@ def test_a_version_newer_than_those_that_were_looked_at_is_not_told_to_be_fine()
     assert (item.level, item.fix) == (Level.WARNING, "no release up to 1.5.1 fixes it")
 
 
+@pytest.mark.slow
 def test_a_version_is_found_behind_what_a_wrapper_says() -> None:
     said = "using the wrapper version 7\nrunc version 1.2.7\ncommit: v1.2.7\n"
     assert found(said).keys() == found("runc version 1.2.7\n").keys()
@@ -124,6 +125,7 @@ def test_a_package_is_found_by_every_path_of_its_program(tmp_path: Path) -> None
     assert known_holes.package_of(str(tmp_path / "bin" / "no-such-program")) is None
 
 
+@pytest.mark.slow
 def test_a_file_that_somebody_has_put_in_the_place_of_a_packages_is_known() -> None:
     said = "??5?????? c /etc/crun.conf\n??5??????   /usr/bin/crun\nmissing     /usr/share/doc/crun/NEWS\n"
     assert known_holes.changed_files(said) == ["/etc/crun.conf", "/usr/bin/crun"]
@@ -186,6 +188,7 @@ def test_a_version_that_is_not_understood_is_told(said: str) -> None:
     assert item.name == "crun version"
 
 
+@pytest.mark.slow
 @given(st.text())
 def test_whatever_a_program_says_breaks_nothing(said: str) -> None:
     known_holes.of_program("/opt/runtime", said)

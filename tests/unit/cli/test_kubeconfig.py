@@ -71,6 +71,7 @@ def test_it_names_the_server_that_is_asked_for(root: Path) -> None:
     assert read(run(root, "--server", "https://node:1", settings=("api.address=",)).output)[0] == "https://node:1"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "settings", "error", "message"),
     [
@@ -107,6 +108,7 @@ def test_an_empty_file_is_replaced(root: Path, tmp_path: Path, there: str) -> No
     assert read(file.read_text())[1] == "kubernetes-admin"
 
 
+@pytest.mark.slow
 def test_a_file_of_its_own_is_replaced(root: Path, tmp_path: Path) -> None:
     """Also for another user, and after kubectl noted a namespace in it."""
     file = tmp_path / "config"

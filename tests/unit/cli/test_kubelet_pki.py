@@ -66,6 +66,7 @@ def test_a_certificate_is_made_anew_only_when_it_does_not_fit(tmp_path: Path) ->
     assert ("DNS", "n1") in names(again, files)
 
 
+@pytest.mark.slow
 def test_what_the_configuration_names_is_left_alone(tmp_path: Path) -> None:
     authority(tmp_path)
     replace = msgspec.structs.replace

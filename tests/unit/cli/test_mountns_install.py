@@ -51,12 +51,14 @@ def test_pin_of_the_configuration_is_used_and_not_that_of_the_shell(root: Path) 
     assert "--mount=/run/elsewhere/mnt" in (root / KUBELET.lstrip("/")).read_text()
 
 
+@pytest.mark.slow
 def test_unit_that_is_not_there_is_named(root: Path) -> None:
     _, said = podkeep("mountns", "install", "--root", str(root), "crio", status=1)
     assert said.startswith("podkeep: crio.service does not exist\nhint: ")
     assert not (root / "etc").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M16")
 def test_turned_off_nothing_is_installed(root: Path) -> None:
     _, said = podkeep("--set", "mountns.enabled=false", "mountns", "install", "--root", str(root), status=1)

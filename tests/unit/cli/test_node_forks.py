@@ -46,6 +46,7 @@ def test_the_end_of_a_daemon_is_told_as_that_of_a_program() -> None:
     assert told["killed"] == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_daemon_that_crashes_tells_where_each_of_its_threads_was() -> None:
     told = run("crashing_daemon.py")
     assert told["reason"] == "killed by SIGSEGV"
@@ -55,10 +56,12 @@ def test_a_daemon_that_crashes_tells_where_each_of_its_threads_was() -> None:
     assert "work" in frames
 
 
+@pytest.mark.slow
 def test_a_daemon_is_not_killed_because_its_supervisor_was_held_up() -> None:
     """A terminal that was stopped for a minute (Ctrl-S) cost all daemons of a node."""
     assert run("held_up_supervisor.py") == {"begun": 1}
 
 
+@pytest.mark.slow
 def test_after_an_update_a_daemon_is_not_a_copy() -> None:
     assert run("updated_installation.py") == [True, False, False]

@@ -65,6 +65,7 @@ def test_a_damaged_line_keeps_no_other_from_being_shown(tmp_path: Path) -> None:
     assert err == f"podkeep: pod0/main: output is left out: the log {damaged} is damaged\n".encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after it was opened"])
 def test_a_log_that_cannot_be_read_keeps_no_other_from_being_shown(
     tmp_path: Path, when: str, capfd: pytest.CaptureFixture[str]

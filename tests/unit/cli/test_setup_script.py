@@ -4,6 +4,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import pytest
+
 SETUP = Path(__file__).parents[3] / "tools" / "setup"
 
 
@@ -17,6 +19,7 @@ def test_unknown_purpose_is_refused_with_the_usage() -> None:
     )
 
 
+@pytest.mark.slow
 def test_an_environment_behind_a_link_is_left_alone(tmp_path: Path) -> None:
     """Making one empties what was there, which may be that of another checkout."""
     checkout, theirs = tmp_path / "checkout", tmp_path / "theirs"

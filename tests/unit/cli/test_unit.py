@@ -52,6 +52,7 @@ def test_the_unit_of_a_runtime_that_hides_mounts_needs_no_drop_in(pin: Path, ser
     assert units.drop_in(unit, Entry(pin=pin)) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M12")
 @pytest.mark.parametrize(
     ("pin", "service"), [(DEFAULT_PIN, "container-mount-namespace.service"), (KUBENS_PIN, "kubens.service")]

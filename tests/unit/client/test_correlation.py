@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tracemalloc
 
+import pytest
+
 from podkeep.client.correlation import BURST, REFILL_S, SIMILAR, SIMILAR_S, Correlator, Occurrence, Reference, body
 
 POD = Reference(kind="Pod", namespace="default", name="web", uid="u", field_path="spec.containers{c}")
@@ -63,6 +65,7 @@ def test_too_many_about_one_object_are_left_out() -> None:
     assert again.count == BURST + 6, "those that were left out count"
 
 
+@pytest.mark.slow
 def test_texts_of_events_that_were_written_are_not_kept() -> None:
     """Who may make pods could have the agent keep a gigabyte of what their probes said."""
     correlator = Correlator()

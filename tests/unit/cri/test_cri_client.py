@@ -57,6 +57,7 @@ def test_a_runtime_that_is_unavailable_itself_is_not_called_absent(path: Path) -
 PROGRAM = Path(__file__).with_name("programs") / "hanging.py"
 
 
+@pytest.mark.slow
 def test_a_runtime_that_is_killed_while_it_is_asked(path: Path) -> None:
     with subprocess.Popen([sys.executable, PROGRAM, path], stdout=subprocess.PIPE) as server:
         said = server.stdout

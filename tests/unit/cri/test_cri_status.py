@@ -84,6 +84,7 @@ def test_a_file_name_that_is_not_utf8_can_travel() -> None:
     assert details == "/tmp/\\udcff"
 
 
+@pytest.mark.slow
 @given(st.text(max_size=3000))
 def test_details_fit_into_a_trailer(text: str) -> None:
     details = status.details_of(Internal(text * 4))

@@ -114,6 +114,7 @@ def test_nothing_of_a_connection_that_broke_waits_for_pythons_search_for_cycles(
     asyncio.run(work())
 
 
+@pytest.mark.slow
 def test_memory_is_given_back_after_many_connections() -> None:
     async def work() -> None:
         shrunk = asyncio.Event()

@@ -82,6 +82,7 @@ def test_clients_that_leave_in_their_handshake(tmp_path: Path) -> None:
     asyncio.run(work())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["backend", "probe"])
 @pytest.mark.parametrize("answer", [b"", b"no TLS"])
 def test_servers_that_end_it_in_the_handshake(who: str, answer: bytes) -> None:

@@ -43,6 +43,7 @@ def test_the_end_and_the_size_of_a_head() -> None:
 _PARTS = st.sampled_from([b" ", b"\t", b"\0", b"\r", b"\n", b"\r\n", b"a", b"\x0b"])
 
 
+@pytest.mark.slow
 @given(st.lists(_PARTS, max_size=12), st.data())
 def test_pieces_do_not_matter(parts: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(parts)

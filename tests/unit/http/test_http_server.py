@@ -283,6 +283,7 @@ def test_a_large_response_is_written_in_pieces(run: Any) -> None:
 HOSTILE = b" " * 15_000 + b"\0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize(
     "said",
@@ -329,6 +330,7 @@ def test_what_follows_a_request_is_looked_at_as_well(run: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pieces", [1, 3])
 @pytest.mark.parametrize(
     ("said", "words"),
@@ -407,6 +409,7 @@ def test_chunks_that_nobody_asked_for_are_not_parsed(run: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("head", "status"),
     [
@@ -459,6 +462,7 @@ def test_a_client_of_http_1_0_gets_a_body_without_chunks(run: Any) -> None:
 # time
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("said", [b"", b"GET /x HTTP/1.1\r\nHost: "])
 def test_a_request_that_does_not_come_ends_the_connection(said: bytes, run: Any) -> None:
     async def scenario() -> None:
@@ -469,6 +473,7 @@ def test_a_request_that_does_not_come_ends_the_connection(said: bytes, run: Any)
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [False, True])
 def test_a_second_request_that_has_begun_has_no_more_time_than_the_first(together: bool, run: Any) -> None:
     limits = Limits(idle_timeout=TIMEOUT_S)
@@ -499,6 +504,7 @@ def test_a_head_that_comes_slowly_has_no_more_time_than_another(run: Any) -> Non
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idle", [0.0, 0.1])
 def test_a_connection_is_kept_for_as_long_as_the_server_likes(idle: float, run: Any) -> None:
     async def scenario() -> None:
@@ -514,6 +520,7 @@ def test_a_connection_is_kept_for_as_long_as_the_server_likes(idle: float, run: 
 # bodies of requests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize(("length", "status"), [(0, 200), (1000, 200), (1001, 413), (300_000, 413)])
 def test_a_body_is_read_up_to_the_limit_of_its_handler(length: int, status: int, chunked: bool, run: Any) -> None:
@@ -672,6 +679,7 @@ def test_a_body_in_pieces_is_not_kept(run: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("read", [True, False])
 def test_a_body_that_does_not_come_is_not_waited_for(read: bool, run: Any) -> None:
     async def handler(request: Request) -> Response:
@@ -816,6 +824,7 @@ def test_chunks_are_sent_as_they_are_made(run: Any) -> None:
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [b"1.1", b"1.0"])
 def test_chunks_are_written_at_once_while_the_next_is_waited_for(version: bytes, run: Any) -> None:
     requests = asyncio.Queue[Request]()
@@ -899,6 +908,7 @@ class Watch:
         return Response(body=self.chunks(request.stopping.wait()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", ["abort", "half", "flood"])
 def test_a_response_ends_with_its_client_also_when_it_has_nothing_to_say(end: str, run: Any) -> None:
     async def scenario() -> None:
@@ -1030,6 +1040,7 @@ def switching(session: Callable[[Transport], Awaitable[None]], idle_timeout: flo
     return handler
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unix", [False, True])
 def test_what_a_client_sends_with_its_upgrade_belongs_to_the_session(unix: bool, run: Any, tmp_path: Path) -> None:
     async def scenario() -> None:
@@ -1188,6 +1199,7 @@ def test_for_one_more_who_has_the_most_that_are_admitted_loses_the_newest(run: A
     run(scenario())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asks", [True, False])
 def test_memory_is_given_back_when_many_connections_have_ended(asks: bool, tls: Any) -> None:
     """Also if nothing was kept of what their clients sent: of a thousand that followed a log 137 MB stayed, and as much
@@ -1249,6 +1261,7 @@ def test_a_server_that_stops_lets_requests_end(run: Any, tmp_path: Path) -> None
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_server_that_stops_waits_no_longer_than_it_was_told(run: Any) -> None:
     cancelled = asyncio.Event()
 
@@ -1310,6 +1323,7 @@ def test_who_connects_to_a_unix_socket_is_known(run: Any, tmp_path: Path) -> Non
     run(scenario())
 
 
+@pytest.mark.slow
 def test_a_client_may_show_a_certificate(run: Any, tmp_path: Path) -> None:
     server, known, other = (certificate(tmp_path, name) for name in ("server", "known", "other"))
     tls = server_context("the server", *server, client_ca=known[0])
@@ -1404,6 +1418,7 @@ def test_who_has_a_certificate_is_known_for_as_long_as_it_is_valid(run: Any, tmp
     run(scenario())
 
 
+@pytest.mark.slow
 def test_who_showed_a_certificate_comes_again_when_other_authorities_are_trusted(run: Any, tmp_path: Path) -> None:
     """Its connection ends when no request is being answered; who showed none has nothing to prove again."""
     server, old, new = (certificate(tmp_path, name) for name in ("server", "old", "new"))
@@ -1471,6 +1486,7 @@ def test_nothing_is_written_to_a_client_of_tls_that_is_gone(run: Any, tls: Any) 
     assert len(written) < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unread", [0, 150_000])
 def test_a_session_over_tls_learns_that_its_client_is_gone(unread: int, run: Any, tls: Any) -> None:
     sent: list[int] = []

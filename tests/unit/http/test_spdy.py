@@ -107,6 +107,7 @@ def test_any_payload_of_a_control_frame_is_parsed_or_refused(kind: spdy.FrameTyp
     assert type(frame).__name__.upper() == kind.name.replace("_", "")
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=2000))
 def test_any_header_block_is_parsed_or_refused(block: bytes) -> None:
     compressor = zlib.compressobj(zdict=DICTIONARY)

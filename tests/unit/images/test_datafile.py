@@ -62,6 +62,7 @@ def test_it_holds_what_was_written_in_pieces_of_any_size(tmp_path: Path, size: i
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_large_file_leaves_the_page_cache_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datafile, "_SLOW", 0.0)  # whatever else the machine's disk has to do
     path = tmp_path / "data"
@@ -83,6 +84,7 @@ def test_a_slow_disk_is_written_through_the_cache(tmp_path: Path, monkeypatch: p
     assert path.read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_disk_that_becomes_slow_is_not_waited_for_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datafile, "_SLOW", 0.0)
     path = tmp_path / "data"

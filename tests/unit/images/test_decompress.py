@@ -37,6 +37,7 @@ def _member(flags: int, more: bytes) -> bytes:
     return b"\x1f\x8b\x08" + bytes([flags]) + bytes(6) + more + body + struct.pack("<II", zlib.crc32(PLAIN), len(PLAIN))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1, 7, 1 << 18])
 @pytest.mark.parametrize(
     ("kind", "data", "times"),
@@ -107,6 +108,7 @@ def test_ends_of_frames_are_found_in_any_frames(frames: list[tuple[bytes, bool, 
     assert watcher.between_frames == (cut in ends)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sized", [True, False])
 @pytest.mark.parametrize("size", [0, 200, 300, 70_000, 40 << 20])
 @pytest.mark.parametrize("log", [10, 20, 27])

@@ -38,6 +38,7 @@ def _free(disk: Path) -> tuple[int, int]:
     return found.f_bfree, found.f_ffree
 
 
+@pytest.mark.slow
 def test_a_disk_that_runs_full_is_as_empty_as_before_and_takes_the_next_image(tmp_path: Path, disk: Path) -> None:
     archive = layers_layout(tmp_path / "archive", [[file(name, bytes(1 << 20)) for name in "abc"]]).path
     store = ImageStore.open(disk / "images", config=ImagesConfig(snapshot_driver="directories"), registries={})

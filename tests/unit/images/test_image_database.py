@@ -57,6 +57,7 @@ def test_a_full_disk_keeps_no_newer_podkeep_from_starting(tmp_path: Path) -> Non
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_how_an_image_wants_to_be_run_is_read_without_the_documents_of_others(tmp_path: Path) -> None:
     """Which may be megabytes of any number of images, and a container that is made waits."""
     database = ImageDatabase(tmp_path / "images.db")

@@ -88,6 +88,7 @@ def test_manifests_of_megabytes_are_fewer(database: ImageDatabase) -> None:
     database.close()
 
 
+@pytest.mark.slow
 def test_what_one_pull_brings_is_kept_whole(database: ImageDatabase) -> None:
     documents = tuple((_digest(number), b" " * MAX_DOCUMENT_BYTES) for number in range(2))
     database.add([_image(manifests=documents)], ())

@@ -61,6 +61,7 @@ def test_wrong_names_say_what_is_wrong(text: str, why: str) -> None:
         parse(text)
 
 
+@pytest.mark.slow
 @given(st.text(alphabet="aA0.:/@-_[]\n sha256", max_size=40))
 def test_a_name_that_parses_reads_the_same_again(text: str) -> None:
     try:

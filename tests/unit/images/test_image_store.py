@@ -24,6 +24,7 @@ from support.images import file, layers_layout
 A, B = (Digest(f"sha256:{letter * 64}") for letter in "ab")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turns", range(4))
 def test_a_load_that_is_cancelled_leaves_no_staging_directory(tmp_path: Path, turns: int) -> None:
     (tmp_path / "archive").mkdir()

@@ -202,6 +202,7 @@ def test_damaged_layers_become_the_same_tree_either_way(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == sorted(map(str, range(ROUNDS)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root: the tree of the layer has owners")
 @pytest.mark.parametrize("replaced", [False, True])
 def test_links_over_more_directories_than_are_kept_open(replaced: bool, tmp_path: Path) -> None:

@@ -138,6 +138,7 @@ def test_archives_may_be_compressed_otherwise(conf: Path, compression: Compressi
         assert blob.media_type == f"application/vnd.oci.image.layer.v1.tar{suffix}"
 
 
+@pytest.mark.slow
 def test_a_tree_may_be_deep(tmp_path: Path) -> None:
     top = tmp_path / "top"
     path = top

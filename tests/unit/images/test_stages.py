@@ -17,6 +17,7 @@ def test_pieces_come_in_order_and_the_end_stays_the_end() -> None:
     assert [ahead.pull(), ahead.pull()] == [b"", b""]
 
 
+@pytest.mark.slow
 def test_it_stays_only_some_pieces_ahead() -> None:
     made = threading.Semaphore(0)
     count = 0

@@ -54,6 +54,7 @@ def test_a_confined_process_sees_its_root_and_nothing_else(tmp_path: Path) -> No
     assert mountinfo.under(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("V61")
 def test_the_unpack_process_has_given_up_what_it_does_not_need(tmp_path: Path) -> None:
     root = tmp_path / "layer"

@@ -126,6 +126,7 @@ def test_a_tenant_with_any_number_of_slow_registries_keeps_no_other_waiting() ->
     asyncio.run(steps())
 
 
+@pytest.mark.slow
 def test_the_fork_server_ends_once_no_worker_was_there_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_workers, "IDLE_S", 0.0)
 

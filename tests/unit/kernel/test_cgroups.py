@@ -103,6 +103,7 @@ class _BusyMachine(Cgroups):
         return found
 
 
+@pytest.mark.slow
 def test_kill_gets_what_is_another_process_each_time(tree: tuple[Cgroups, str], tmp_path: Path) -> None:
     """Each starts the next one and ends before it can be sent a signal."""
     groups, path = tree

@@ -61,6 +61,7 @@ def test_cgroups_that_are_deeper_than_paths_are_long() -> None:
     assert not cgroups.exists(path)
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 @pytest.mark.parametrize("whole", [True, False], ids=["a domain", "a threaded one"])
 def test_a_threaded_cgroup(tmp_path: Path, whole: bool) -> None:

@@ -77,6 +77,7 @@ def told(server: ForkServer, program: str, *more: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 def test_a_copy_has_the_descriptors_that_it_is_given_and_no_others(
     server: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_copy_has_the_descriptors_that_it_is_given_and_no_others(
         os.close(fd)
 
 
+@pytest.mark.slow
 def test_each_of_several_is_the_first_of_a_pid_namespace_of_its_own(server: ForkServer) -> None:
     with Path(os.devnull).open("rb") as null:
         assert [told(server, "first", null.fileno())["pid"] for _ in range(3)] == [1, 1, 1]
@@ -128,6 +130,7 @@ def test_what_nobody_wants_any_more_is_killed(server: ForkServer) -> None:
     wait_for(lambda: not procfs.alive(process), "its end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["killed", "server killed", "let go"])
 def test_a_copy_takes_those_along_that_it_asked_for(server: ForkServer, how: str) -> None:
     with Run(server, "ask") as run:
@@ -144,6 +147,7 @@ def test_a_copy_takes_those_along_that_it_asked_for(server: ForkServer, how: str
         wait_for(lambda: not any(map(procfs.alive, both)), "the end of both")
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
     with Run(server, "wait") as run:
         run.pid()
@@ -153,6 +157,7 @@ def test_a_server_that_was_killed_is_started_again(server: ForkServer) -> None:
         assert told(server, "tell", null.fileno())["pid"] not in (0, forks)
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_further_process_fails_that_copy_alone(server: ForkServer) -> None:
     cgroups, path = Cgroups(), f"/podkeep-test-{uuid.uuid4().hex[:8]}"
     cgroups.create(path)
@@ -174,6 +179,7 @@ def test_a_machine_without_a_further_process_fails_that_copy_alone(server: ForkS
         cgroups.remove(path)
 
 
+@pytest.mark.slow
 def test_a_machine_without_a_further_pid_namespace_fails_that_copy_alone() -> None:
     """As many as a user may have is counted with those that pods make."""
     # In a user namespace: it has a number of its own.
@@ -198,6 +204,7 @@ def test_a_machine_without_a_further_pid_namespace_fails_that_copy_alone() -> No
     assert done.stderr.endswith("SystemExit: it failed\n")
 
 
+@pytest.mark.slow
 def test_a_server_without_a_further_descriptor_fails_that_copy_alone(server: ForkServer) -> None:
     with Run(server, "wait") as first:
         first.pid()
@@ -226,6 +233,7 @@ def test_a_server_without_a_further_descriptor_fails_that_copy_alone(server: For
         wait_for(lambda: len(os.listdir(f"/proc/{forks}/fd")) == had - 2, "all of them closed")
 
 
+@pytest.mark.slow
 def test_a_server_that_could_not_be_started_again_is_so_later(
     server: ForkServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +249,7 @@ def test_a_server_that_could_not_be_started_again_is_so_later(
         assert told(server, "tell", null.fileno())["pid"] not in (0, forks)
 
 
+@pytest.mark.slow
 def test_an_owner_that_is_killed_takes_everything_along() -> None:
     script = (
         "import os, sys; from podkeep.kernel.process.forkserver import ForkServer;"

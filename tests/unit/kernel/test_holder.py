@@ -99,6 +99,7 @@ except OSError:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "said", "output"),
     [

@@ -139,6 +139,7 @@ NUMBERS = {0, 1}
 SEPARATOR = FIELDS.index("-")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", sorted({*range(len(FIELDS))} - {SEPARATOR, *NUMBERS}), ids=lambda at: FIELDS[at])
 @given(name=st.binary(min_size=1, max_size=40).filter(lambda name: b"\0" not in name and name != b"-"))
 def test_a_name_may_be_any_bytes(at: int, name: bytes) -> None:

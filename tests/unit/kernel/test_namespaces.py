@@ -116,6 +116,7 @@ def test_without_a_user_namespace_the_host_owns_them(helper: NamespaceHelper) ->
             os.close(owner)
 
 
+@pytest.mark.slow
 def test_what_a_pod_takes_is_not_counted_as_roots(helper: NamespaceHelper) -> None:
     """Instances of inotify and namespaces are counted for the owners of user namespaces as well (namespaces(7)).
 
@@ -199,6 +200,7 @@ def _pod_and_root_take() -> dict[str, list[int]]:
     return found
 
 
+@pytest.mark.slow
 def test_who_works_for_a_pod_cannot_be_stopped_by_its_user_on_the_machine(helper: NamespaceHelper) -> None:
     """All pods would wait for the child that locks a pod's mounts. What it sends is counted for nobody else."""
     with created(helper, pod(idmap=block(65536, 65536))) as fds:
@@ -291,6 +293,7 @@ def test_several_extents_and_groups_of_their_own(helper: NamespaceHelper) -> Non
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kinds", [ALL, ALL - {USER}])
 def test_hostname_loopback_and_sysctls(helper: NamespaceHelper, kinds: frozenset[NamespaceKind]) -> None:
     sysctls = {
@@ -349,6 +352,7 @@ def test_wrong_requests_are_refused_before_anything_starts(request_: NamespaceRe
     assert helper.pid is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -528,6 +532,7 @@ def test_a_child_for_mounts_is_forked_for_pods_only(helper: NamespaceHelper) -> 
     assert spare_of(helper) == spare_of(helper)
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 def test_mounts_are_locked_by_the_child_that_waits_for_them(helper: NamespaceHelper, tmp_path: Path) -> None:
     """Once: the next mounts, of another pod, are locked by another child. One that was killed is not missed."""
@@ -622,6 +627,7 @@ def test_a_helper_ends_though_another_descriptor_of_its_socket_is_open() -> None
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_child_that_waits_ends_with_the_helper(killed: bool) -> None:
     helper = NamespaceHelper()
@@ -658,6 +664,7 @@ def test_mounts_are_locked_also_if_others_of_root_send_many_descriptors(tmp_path
         helper.close()
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 def test_more_mounts_than_one_packet_takes_are_locked_in_order(helper: NamespaceHelper, tmp_path: Path) -> None:
     userns = helper.user_namespace(block(65536, 65536))
@@ -672,6 +679,7 @@ def test_more_mounts_than_one_packet_takes_are_locked_in_order(helper: Namespace
         os.close(fd)
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 def test_what_cannot_be_locked_leaves_nothing_and_the_helper_goes_on(helper: NamespaceHelper, tmp_path: Path) -> None:
     userns = helper.user_namespace(block(65536, 65536))

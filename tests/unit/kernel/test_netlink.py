@@ -222,6 +222,7 @@ def test_link_names_are_checked(name: str) -> None:
         netlink.create_veth(host_name="a", bridge=BRIDGE, netns_fd=0, inner_name=name)
 
 
+@pytest.mark.slow
 def test_many_threads_beside_an_event_loop_with_grpc(machine: Machine) -> None:
     """Attach from worker threads of a loop that runs a gRPC server, as the runtime does."""
     pods = [machine.pod() for _ in range(24)]

@@ -71,6 +71,7 @@ def test_interrupts_are_the_owners_business(raw: tuple[socket.socket, subprocess
     assert ask(channel) == {"kinds": ["USER"]}
 
 
+@pytest.mark.slow
 def test_the_helper_ends_when_its_owner_is_killed() -> None:
     """The owner is killed with SIGKILL; its helper sees the end of the socket."""
     program = Path(__file__).with_name("programs") / "killed_owner.py"

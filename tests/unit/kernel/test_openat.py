@@ -149,6 +149,7 @@ def test_a_deep_tree_takes_few_descriptors_and_little_memory(root: int, name: st
     assert len(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["d", "d" * 255])
 def test_a_tree_that_is_too_deep_ends_a_walk(root: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(openat, "MAX_DEPTH", 550)

@@ -45,6 +45,7 @@ def temporary_files() -> list[str]:
     return sorted(name for name in os.listdir(tempfile.gettempdir()) if name.startswith("lo"))
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U77")
 @BOTH_WAYS
 @in_new_namespaces()
@@ -136,6 +137,7 @@ def test_label_in_the_options_of_an_overlay() -> None:
     assert text == 'lowerdir=/a:/b,context="system_u:object_r:t:s0:c1,c2"'
 
 
+@pytest.mark.slow
 @BOTH_WAYS
 @in_new_namespaces()
 def test_a_hundred_layers_and_odd_names(by_path: bool, tmp_path: Path, userns: int) -> None:

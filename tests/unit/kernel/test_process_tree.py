@@ -22,6 +22,7 @@ from support.waiting import TIMEOUT_S, wait_for
 PROGRAMS = Path(__file__).with_name("programs")
 
 
+@pytest.mark.slow
 def test_process_ids_that_are_used_again_end_in_no_circle() -> None:
     machine = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--"]
     done = subprocess.run(

@@ -125,6 +125,7 @@ def test_a_process_is_found_also_while_it_executes_another_program() -> None:
     assert done.stdout == b"0\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes_user", [False, True])
 def test_arguments_of_a_set_user_id_program_are_its_users(changes_user: bool) -> None:
     mark = uuid.uuid4().hex

@@ -237,6 +237,7 @@ def test_what_is_mounted_in_a_tree_is_asked_nothing_when_it_is_found(tmp_path: P
     assert f"{tmp_path}/tree/mounted is a mount point" in hanging.unasked(refused)
 
 
+@pytest.mark.slow
 @in_new_namespaces()
 def test_what_is_mounted_is_asked_nothing_where_listings_do_not_say_what_is_a_directory(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
@@ -309,6 +310,7 @@ def test_a_file_that_is_a_mount_point_stays(tmp_path: Path) -> None:
     assert (tmp_path / "data").read_text() == "x"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("above", "beside"), [("a", SMALL_ENTRIES + 10), ("/".join("d" * SMALL_DEPTH), 0)], ids=["large", "deep"]
 )

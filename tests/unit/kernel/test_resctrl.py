@@ -156,6 +156,7 @@ def test_what_was_counted_is_read_by_domain(rdt: Resctrl, mounted: Mounted) -> N
     assert rdt.monitors("gold") == {"one"}
 
 
+@pytest.mark.slow
 def test_where_nothing_is_monitored_nothing_is_counted(resctrl: Mount) -> None:
     rdt = Resctrl(resctrl(HASWELL).path)
     rdt.create(Group(name="gold"))
@@ -166,6 +167,7 @@ def test_where_nothing_is_monitored_nothing_is_counted(resctrl: Mount) -> None:
         rdt.create(Group(name="gold", monitor="one"))
 
 
+@pytest.mark.slow
 def test_no_rmid_is_left(resctrl: Mount) -> None:
     rdt = Resctrl(resctrl(Hardware(l3=INTEL.l3, monitoring=Monitoring(num_rmids=2))).path)
     rdt.create(Group(name="gold"))
@@ -176,6 +178,7 @@ def test_no_rmid_is_left(resctrl: Mount) -> None:
     assert caught.value.errno == errno.ENOSPC
 
 
+@pytest.mark.slow
 def test_another_programs_lock_is_respected(rdt: Resctrl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "TIMEOUT_S", 0.05)
     with rdt.locked(), pytest.raises(FailedPrecondition, match="another program holds the lock"), rdt.locked():

@@ -20,6 +20,7 @@ def test_only_a_newline_ends_a_line() -> None:
     assert tables.lines("") == tables.lines(b"") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_nothing_else_takes_tables_of_the_kernel_apart(path: Path) -> None:
     calls = (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute))
@@ -32,6 +33,7 @@ def test_a_name_may_be_any_bytes(tmp_path: Path) -> None:
     assert tables.read_text(table) == "fuse.a\udcffb\r\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: "/".join(path.parts[-2:]))
 def test_nothing_else_decodes_texts_of_the_kernel(path: Path) -> None:
     """One name that is no UTF-8 would make all of the table unreadable."""

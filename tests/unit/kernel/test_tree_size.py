@@ -150,6 +150,7 @@ def test_other_file_systems_are_left_out(tmp_path: Path) -> None:
     assert after.inodes == before.inodes - 1, "not the directory; its file has another name"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["directory", "tmpfs", "hanging", "dead", "bind", "link", "file", "nothing"])
 @in_new_namespaces()
 def test_only_what_the_node_made_for_a_volume_is_measured(tmp_path: Path, what: str) -> None:

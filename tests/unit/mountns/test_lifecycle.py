@@ -12,6 +12,7 @@ from support.mountns import on_a_scratch_machine
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make mount namespaces")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M2", "M7", "M9")
 def test_it_is_pinned_and_needs_no_process(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -31,6 +32,7 @@ def test_it_is_pinned_and_needs_no_process(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_process_inside_may_have_any_name(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -80,6 +82,7 @@ with locked_by_a_user({directory}):
     )
 
 
+@pytest.mark.slow
 def test_users_cannot_open_the_lock(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -125,6 +128,7 @@ def test_who_waits_for_a_lock_that_goes_begins_anew(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_where_no_lock_can_be_made_a_namespace_is_joined(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -140,6 +144,7 @@ def test_where_no_lock_can_be_made_a_namespace_is_joined(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M3", "M36")
 def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -156,6 +161,7 @@ def test_starting_twice_is_starting_once(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M4", "M5")
 def test_the_root_inside_is_shared_and_a_slave(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -207,6 +213,7 @@ def test_it_is_freed_with_its_last_process(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M3")
 def test_a_pin_needs_a_directory_that_does_not_propagate(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -271,6 +278,7 @@ assert shown == ("private,slave" if slave_only else "shared,slave"), shown
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M19", "M23")
 def test_the_host_sees_nothing_and_is_seen(tmp_path: Path) -> None:
     on_a_scratch_machine(
@@ -290,6 +298,7 @@ def test_the_host_sees_nothing_and_is_seen(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_on_demand_is_upgraded_and_never_downgraded(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -329,6 +338,7 @@ def test_on_demand_goes_with_the_last(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_container_mount_keeps_what_was_made_on_demand(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -376,6 +386,7 @@ def test_stop_refuses_while_somebody_is_inside(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_status_where_there_is_none(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -386,6 +397,7 @@ def test_status_where_there_is_none(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_host_whose_mounts_are_private(tmp_path: Path) -> None:
     """Guarantee 1 cannot hold there, and status says so; nobody takes the host's old mounts for a container's."""
     on_a_scratch_machine(
@@ -508,6 +520,7 @@ assert list(Path("/run").iterdir()) == []
     )
 
 
+@pytest.mark.slow
 def test_the_process_stays_where_and_as_it_is(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -523,6 +536,7 @@ def test_the_process_stays_where_and_as_it_is(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_in_the_way_is_not_touched(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -540,6 +554,7 @@ def test_what_is_in_the_way_is_not_touched(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_what_is_no_directory_or_no_pin(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -560,6 +575,7 @@ def test_what_is_no_directory_or_no_pin(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_record_that_cannot_be_read_is_no_reason_to_guess(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -582,6 +598,7 @@ def test_a_record_that_cannot_be_read_is_no_reason_to_guess(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.slow
 def test_the_namespace_of_kubens_is_left_alone(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -603,6 +620,7 @@ def test_the_namespace_of_kubens_is_left_alone(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_directory_behind_a_link(tmp_path: Path) -> None:
     """/var/run is a link to /run; the kernel knows mount points without links."""
     on_a_scratch_machine(
@@ -661,6 +679,7 @@ for only in sorted(os.sched_getaffinity(0)):
     )
 
 
+@pytest.mark.slow
 def test_what_is_mounted_where_the_pin_shall_be_stays_as_it_is(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -679,6 +698,7 @@ def test_what_is_mounted_where_the_pin_shall_be_stays_as_it_is(tmp_path: Path) -
     )
 
 
+@pytest.mark.slow
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,

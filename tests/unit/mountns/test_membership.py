@@ -33,6 +33,7 @@ def on_a_machine(tmp_path: Path, body: str) -> None:
     on_a_scratch_machine(tmp_path, BUILDING + body)
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_made_where_it_may_be(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,
@@ -66,6 +67,7 @@ refusal(by_process, "--mount-namespace-pid", f"no process {inside.pid}")
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M14")
 @pytest.mark.parametrize("source", ["--mount-namespace", "KUBENSMNT"])
 def test_what_is_named_must_be_there(tmp_path: Path, source: str) -> None:
@@ -92,6 +94,7 @@ assert sorted(Path("/run").rglob("*")) == files
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M14")
 def test_the_hosts_namespace_hides_nothing(tmp_path: Path) -> None:
     on_a_machine(
@@ -170,6 +173,7 @@ shell.communicate(b"")
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M5", "M9")
 def test_starting_makes_right_what_is_pinned(tmp_path: Path) -> None:
     """As the unit does; a daemon alone does not change what others made."""
@@ -377,6 +381,7 @@ assert sorted(Path("/run").rglob("*")) == files
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "there"), [("host", "host"), ("inside", "inside"), ("host", "None"), ("host", "inside")]
 )
@@ -397,6 +402,7 @@ else:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M14")
 def test_a_process_with_threads_stays_out(tmp_path: Path) -> None:
     on_a_machine(
@@ -536,6 +542,7 @@ assert f"mnt:[{own()}], this process in mnt:[{pinned(pin)}]" in done.stderr, don
     )
 
 
+@pytest.mark.slow
 def test_following_a_runtime_that_tells_nothing(tmp_path: Path) -> None:
     """Another than podkeep's: the namespace must be there, and is not made for it."""
     on_a_machine(
@@ -572,6 +579,7 @@ def decided(**options):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M4", "M13")
 def test_what_kubens_made_is_joined_and_left_alone(tmp_path: Path) -> None:
     on_a_machine(
@@ -596,6 +604,7 @@ refusal(decided(pin=str(KUBENS_PIN)), f"mountns.pin: {KUBENS_PIN}: no mount name
     )
 
 
+@pytest.mark.slow
 def test_two_to_choose_from_are_one_too_many(tmp_path: Path) -> None:
     on_a_machine(
         tmp_path,

@@ -38,6 +38,7 @@ def ip(*arguments):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M32")
 @pytest.mark.parametrize("prepared", [True, False])
 def test_what_is_pinned_inside_stays_usable(tmp_path: Path, prepared: bool) -> None:
@@ -64,6 +65,7 @@ else:
     )
 
 
+@pytest.mark.slow
 def test_it_is_a_mount_point_as_ip_netns_makes_it(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -81,6 +83,7 @@ def test_it_is_a_mount_point_as_ip_netns_makes_it(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_goes_with_the_namespace(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -102,6 +105,7 @@ def test_it_goes_with_the_namespace(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_it_stays_with_a_namespace_in_it(tmp_path: Path) -> None:
     on_a_scratch_machine(
         tmp_path,
@@ -122,6 +126,7 @@ assert mountinfo.under(netns) == table[1:]
     )
 
 
+@pytest.mark.slow
 def test_what_others_pinned_there_before_is_seen_on_the_mount(tmp_path: Path) -> None:
     """CNI plugins and other runtimes put namespaces there without making it a mount point."""
     on_a_scratch_machine(
@@ -142,6 +147,7 @@ def test_what_others_pinned_there_before_is_seen_on_the_mount(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_it_goes_with_the_last_of_several(tmp_path: Path) -> None:
     """It is one for all that are pinned on the host, whoever made it."""
     on_a_scratch_machine(
@@ -172,6 +178,7 @@ ip("delete", "host")
     )
 
 
+@pytest.mark.slow
 def test_it_is_what_it_is(tmp_path: Path) -> None:
     """A link leads to it; what is no directory is in the way."""
     on_a_scratch_machine(
@@ -198,6 +205,7 @@ def test_it_is_what_it_is(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M9")
 def test_it_is_shared_whoever_mounted_it(tmp_path: Path) -> None:
     on_a_scratch_machine(

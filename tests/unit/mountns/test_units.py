@@ -26,6 +26,7 @@ def settings(text: str) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M1")
 @pytest.mark.parametrize("keep", [False, True])
 @pytest.mark.parametrize("podkeep", [None, PODKEEP])
@@ -148,6 +149,7 @@ STOP = as_shell(units.service(DEFAULT_PIN, podkeep=None), "ExecStop")
 PINNED = f"findmnt -n -o FSROOT --mountpoint {PIN}"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M2", "M3", "M4", "M5", "M6", "M7", "M36")
 def test_the_steps_without_podkeep() -> None:
     script = f"""
@@ -201,6 +203,7 @@ def helped(tmp_path: Path, script: str) -> subprocess.CompletedProcess[str]:
     return on_a_host(f"{install}; start() {{ ({START}) >/dev/null 2>&1; }}\n{script}")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M33")
 def test_the_helper_runs_a_command_inside(tmp_path: Path) -> None:
     done = helped(
@@ -221,6 +224,7 @@ def test_the_helper_runs_a_command_inside(tmp_path: Path) -> None:
     assert (shell_status, missing, streams, signal) == ("3", "127", "in", "143")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("M33")
 @pytest.mark.parametrize(
     ("setup", "said"),

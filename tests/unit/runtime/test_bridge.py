@@ -148,6 +148,7 @@ def test_bridge_names_that_the_kernel_or_nft_would_not_take(name: str) -> None:
         Bridge.from_config(NetworkConfig(bridge=name), RUN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["podkeep0", "a" * 15, "br-0.5_x", "0br"])
 def test_nft_takes_the_rules_and_taking_them_twice_leaves_one(
     name: str, machine: Callable[[Callable[[], object]], None]
@@ -167,6 +168,7 @@ def test_nft_takes_the_rules_and_taking_them_twice_leaves_one(
     machine(body)
 
 
+@pytest.mark.slow
 def test_host_ports_come_and_go_and_are_put_back_when_somebody_flushed_them(
     machine: Callable[[Callable[[], object]], None],
 ) -> None:
@@ -195,6 +197,7 @@ def test_host_ports_come_and_go_and_are_put_back_when_somebody_flushed_them(
     machine(body)
 
 
+@pytest.mark.slow
 def test_the_bridge_has_what_its_subnets_need_and_changes_them(
     machine: Callable[[Callable[[], object]], None],
 ) -> None:
@@ -247,6 +250,7 @@ def test_routes_that_are_in_the_way(network: str, has_router: bool, other: bool)
     assert subnets.in_the_way(subnet, [route], "eth0") is None, "the bridge's own"
 
 
+@pytest.mark.slow
 def test_a_subnet_that_the_machine_uses_is_refused(machine: Callable[[Callable[[], object]], None]) -> None:
     def ip(*arguments: str) -> None:
         subprocess.run(["ip", *arguments], check=True)
@@ -283,6 +287,7 @@ def test_a_subnet_that_the_machine_uses_is_refused(machine: Callable[[Callable[[
     machine(body)
 
 
+@pytest.mark.slow
 def test_new_subnets_that_nft_refuses_are_not_used(
     machine: Callable[[Callable[[], object]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,6 +311,7 @@ def test_new_subnets_that_nft_refuses_are_not_used(
     machine(body)
 
 
+@pytest.mark.slow
 def test_ipv6_that_is_switched_off_is_switched_on_for_the_bridge_and_its_pods(
     machine: Callable[[Callable[[], object]], None],
 ) -> None:
@@ -332,6 +338,7 @@ def test_ipv6_that_is_switched_off_is_switched_on_for_the_bridge_and_its_pods(
     machine(body)
 
 
+@pytest.mark.slow
 def test_the_first_pods_start_the_bridge_together(machine: Callable[[Callable[[], object]], None]) -> None:
     """It is not started while pods are connected by CNI."""
 

@@ -239,6 +239,7 @@ def test_a_dump_that_fails_says_why_and_leaves_nothing(layout: Layout, tmp_path:
     assert not (tmp_path / "c.tar").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("record", "error", "message"),
     [

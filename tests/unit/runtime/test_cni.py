@@ -254,6 +254,7 @@ def test_del_is_in_reverse_and_uses_what_add_used(net: Net) -> None:
     assert "prevResult" not in repeated["stdin"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("order", "kind", "text"),
     [
@@ -344,6 +345,7 @@ def test_a_plugin_that_is_not_there_or_no_program(net: Net) -> None:
         net.cni.attach(net.cni.plan(net.pod.config), net.pod)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("version", "commands", "with_previous"),
     [("0.2.0", ["ADD", "DEL"], []), ("0.3.1", ["ADD", "DEL"], ["ADD"]), ("0.4.0", ["ADD", "CHECK", "DEL"], None)],
@@ -364,6 +366,7 @@ def test_old_versions_get_what_they_know(
     assert given == (commands if with_previous is None else with_previous)
 
 
+@pytest.mark.slow
 def test_the_newest_version_that_all_plugins_speak_is_used(net: Net) -> None:
     Plugin.make(net.bin, "old", versions=("0.4.0", "1.0.0"))
     net.write({"type": "first"}, {"type": "old"}, cniVersion="0.4.0", cniVersions=["0.4.0", "1.0.0", "1.1.0", "2.0.0"])
@@ -377,6 +380,7 @@ def test_the_newest_version_that_all_plugins_speak_is_used(net: Net) -> None:
         net.cni.require_ready()
 
 
+@pytest.mark.slow
 def test_status_and_check_can_be_switched_off_or_fail(net: Net) -> None:
     with pytest.raises(Unavailable, match="no CNI configuration"):
         net.cni.require_ready()

@@ -292,6 +292,7 @@ def test_volumes_are_filled_from_inside_the_image(rootfs: Path, tmp_path: Path) 
     assert list(Path(made["/missing"]).iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_file_of_the_image_is_no_volume(rootfs: Path, tmp_path: Path) -> None:
     os.mkfifo(rootfs / "pipe")
     for path in ("/data/file", "/pipe"):

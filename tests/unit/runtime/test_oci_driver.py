@@ -88,6 +88,7 @@ def test_code_and_outputs(tmp_path: Path) -> None:
     assert run("cat", tmp_path) == ExecResult(exit_code=0, stdout=b"", stderr=b"")
 
 
+@pytest.mark.slow
 def test_both_outputs_at_their_limit_fit_into_one_answer(tmp_path: Path) -> None:
     script = "head -c 20000000 /dev/zero; head -c 20000000 /dev/zero >&2; echo end"
     result = run(script, tmp_path)
@@ -97,11 +98,13 @@ def test_both_outputs_at_their_limit_fit_into_one_answer(tmp_path: Path) -> None
     assert answer.ByteSize() < transport.MAX_MESSAGE_BYTES
 
 
+@pytest.mark.slow
 def test_output_that_ends_with_the_program_is_whole(tmp_path: Path) -> None:
     for _ in range(20):
         assert len(run("head -c 65536 /dev/zero", tmp_path).stdout) == 65536
 
 
+@pytest.mark.slow
 def test_outputs_that_are_closed_early(tmp_path: Path) -> None:
     result = run("echo said; exec >&- 2>&-; sleep 0.1; exit 4", tmp_path)
     assert result == ExecResult(exit_code=4, stdout=b"said\n", stderr=b"")
@@ -215,6 +218,7 @@ def test_exec_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["sync", "streams"])
 def test_the_environment_of_a_command_is_never_in_a_file_for_all(tmp_path: Path, how: str) -> None:
     program = Path(__file__).with_name("programs") / "exec_opens.py"
@@ -376,6 +380,7 @@ def test_a_refused_container_leaves_the_socket_of_its_terminal_in_the_bundle(tmp
     assert (tmp_path / "where").read_text() == f"{left} \n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tty", [False, True])
 def test_conmon_creates_nothing_before_it_is_told(tmp_path: Path, tty: bool) -> None:
     """Nor if nobody ever tells it."""
@@ -535,6 +540,7 @@ class _NoMemory(Allowance):
         raise MemoryError(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("short_kill_timeout")
 def test_a_command_is_killed_also_if_reading_it_fails(tmp_path: Path) -> None:
     started, script = tmp_path / "started", tmp_path / "runtime"
@@ -589,6 +595,7 @@ def sleeping(tmp_path: Path, short_kill_timeout: None) -> Driver:
 ALL = ExecStdio(stdin=True, stdout=True, stderr=True)
 
 
+@pytest.mark.slow
 def test_a_command_whose_end_cannot_be_watched_is_not_left(
     tmp_path: Path, sleeping: Driver, no_descriptor: Callable[[int], None]
 ) -> None:
@@ -596,6 +603,7 @@ def test_a_command_whose_end_cannot_be_watched_is_not_left(
         sleeping.exec_sync(ContainerID("c"), tmp_path, {}, ExecLimits(), enter=no_descriptor)
 
 
+@pytest.mark.slow
 def test_a_command_whose_streams_cannot_be_had_is_not_left(
     tmp_path: Path, sleeping: Driver, no_descriptor: Callable[[int], None]
 ) -> None:
@@ -603,6 +611,7 @@ def test_a_command_whose_streams_cannot_be_had_is_not_left(
         sleeping.exec(ContainerID("c"), tmp_path, {}, stdio=ALL, sockets=tmp_path, enter=no_descriptor)
 
 
+@pytest.mark.slow
 def test_a_session_whose_command_cannot_be_watched_is_not_left(
     tmp_path: Path, sleeping: Driver, no_descriptor: Callable[[int], None]
 ) -> None:

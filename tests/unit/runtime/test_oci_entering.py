@@ -51,6 +51,7 @@ def test_children_inherit_what_was_entered() -> None:
     assert process.communicate()[0] == b"321\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("enter", [None, lambda _: None])
 def test_has_an_empty_session_keyring(enter: entering.Enter | None) -> None:
     def start() -> subprocess.Popen[bytes]:
@@ -63,6 +64,7 @@ def test_has_an_empty_session_keyring(enter: entering.Enter | None) -> None:
     assert keyring.in_new_session(start).communicate()[0] == b"not found\n"
 
 
+@pytest.mark.slow
 def test_a_refusal_ends_it_before_it_ran(tmp_path: Path) -> None:
     mark, pids = tmp_path / "mark", []
 

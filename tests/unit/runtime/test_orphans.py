@@ -31,6 +31,7 @@ def test_one_that_roots_process_works_on_stays(tmp_path: Path) -> None:
     assert not orphan.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes_user", [False, True])
 def test_the_arguments_of_users_keep_none(tmp_path: Path, changes_user: bool) -> None:
     orphan = tmp_path / ("ab" * 32)

@@ -210,6 +210,7 @@ def test_a_pod_without_an_ipv6_address_has_no_link_local_one() -> None:
     assert port_filter.port(EVIL, ADDRESSES[EVIL]).addresses[2].packed == ME_LOCAL
 
 
+@pytest.mark.slow
 def test_a_pod_sends_from_its_own_addresses_only(on_a_bridge: Callable[[Callable[[Segment], None]], None]) -> None:
     def body(segment: Segment) -> None:
         assert segment.sent(ALLOWED) == set(ALLOWED)
@@ -221,6 +222,7 @@ def test_a_pod_sends_from_its_own_addresses_only(on_a_bridge: Callable[[Callable
     on_a_bridge(body)
 
 
+@pytest.mark.slow
 def test_a_bridge_learns_no_hardware_address_from_another_pod(
     on_a_bridge: Callable[[Callable[[Segment], None]], None],
 ) -> None:
@@ -294,6 +296,7 @@ def test_pods_come_and_go_and_are_put_back_when_somebody_flushed_the_rules(
     on_a_bridge(body)
 
 
+@pytest.mark.slow
 def test_a_set_that_somebody_changed_is_an_error(on_a_bridge: Callable[[Callable[[Segment], None]], None]) -> None:
     def body(segment: Segment) -> None:
         sets = nfnetlink.Sets(nfnetlink.BRIDGE, "podkeep-pkbr")

@@ -76,6 +76,7 @@ def test_sets_of_ports_are_free_exactly_if_no_two_overlap(mine: list[HostPort], 
     assert refused(lambda: ports.require_free(mine, [holder]), AlreadyExists) == taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_number", [False, True])
 def test_many_ports_cost_in_proportion_to_their_number(same_number: bool) -> None:
     def calls(count: int) -> int:

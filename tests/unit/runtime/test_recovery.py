@@ -186,6 +186,7 @@ def test_pods_of_a_handler_that_is_configured_no_more(house: House, state: Sandb
     assert [item.status.state for item in records.containers()] == ([ContainerState.EXITED] if with_container else [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [ContainerState.REMOVING, ContainerState.RUNNING])
 def test_whatever_is_wrong_with_one_record_the_others_are_looked_after(house: House, state: ContainerState) -> None:
     """A record may even name a sandbox that is not there, or a cgroup that no kernel takes."""
@@ -287,6 +288,7 @@ def test_a_stop_that_was_killed_when_only_its_note_was_missing_is_finished(house
     assert (after.status.state, after.status.network) == (SandboxState.NOTREADY, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("state", list(SandboxState))
 def test_what_takes_too_long_is_left_to_the_client(house: House, state: SandboxState) -> None:
     """A pod that is shown, not ready, and with its address still taken, so that a client stops and removes it."""
@@ -352,6 +354,7 @@ def test_nothing_is_removed_below_a_mount_that_cannot_be_unmounted(tmp_path: Pat
     assert found == [".", "./file", "./shm", "./shm/precious"]
 
 
+@pytest.mark.slow
 def test_no_namespace_stays_open_when_one_cannot_be_pinned(house: House) -> None:
     with house.executor.helper:
         pod = sandbox(namespaces=NamespaceOptions(), cgroup_parent="/podkeep-unit")

@@ -34,6 +34,7 @@ def volume(tmp_path: Path) -> Path:
     return tmp_path / "volume"
 
 
+@pytest.mark.slow
 def test_everything_below_gets_the_label_and_nothing_else(volume: Path) -> None:
     descriptors = len(open_descriptors())
     relabel(str(volume), LABEL)
@@ -59,6 +60,7 @@ def test_what_has_the_label_is_not_written(volume: Path) -> None:
     assert {path: path.lstat().st_ctime_ns for path in volume.rglob("*")} == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ramfs", "mqueue"])
 def test_a_file_system_without_labels_is_passed_over(tmp_path: Path, kind: str) -> None:
     script = f"mount -t {kind} none {tmp_path} && exec {sys.executable} -c 'import sys;"

@@ -43,6 +43,7 @@ def test_growing_and_shrinking_memory_on_v1() -> None:
         texts(1, alone, Resources(memory_limit=32 * MIB, memory_swap_limit=64 * MIB))
 
 
+@pytest.mark.slow
 @given(*[st.integers(1, 1000)] * 4)
 def test_every_step_of_v1_memory_keeps_swap_above_memory(old: int, old_swap: int, new: int, new_swap: int) -> None:
     old_swap, new_swap = max(old, old_swap), max(new, new_swap)

@@ -605,6 +605,7 @@ def test_what_resolv_conf_holds_has_a_bound(field: str) -> None:
         to_sandbox(set_field(f"dns_config.{field}", ["a" * 1025]))
 
 
+@pytest.mark.slow
 def test_a_program_has_what_execve_takes() -> None:
     def with_strings(command: list[str], args: list[str], envs: list[tuple[str, str]]) -> Change:
         def change(config: Any) -> None:
@@ -658,6 +659,7 @@ def test_labels_and_annotations_together(convert: Callable[[Change], Any]) -> No
         convert(fill(MAX_METADATA_BYTES - 9, 10))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("convert", "field", "begin"),
     [

@@ -56,6 +56,7 @@ def test_what_may_need_to_know_its_place_is_executed_as_it_is(tmp_path: Path) ->
         assert sealed.command(str(path)) == str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["crun", "runc"])
 def test_a_kernel_that_does_not_know_the_flag_gets_a_copy_without_it(name: str) -> None:
     path = shutil.which(name)
@@ -71,6 +72,7 @@ def test_a_kernel_that_does_not_know_the_flag_gets_a_copy_without_it(name: str) 
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_a_runtime_that_gets_no_copy_is_said_to_get_none() -> None:
     path = shutil.which("crun")
     assert path is not None

@@ -116,6 +116,7 @@ def test_nothing_is_made_elsewhere_while_a_volume_is_exchanged(tmp_path: Path) -
     assert outcomes >= {"made", "a link of the volume leads to what does not exist"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["directory", "file"])
 def test_what_was_removed_from_a_volume_is_no_defect(tmp_path: Path, kind: str) -> None:
     """A container of the pod may remove what another one's subPath is mounted from."""
@@ -137,6 +138,7 @@ def test_what_was_removed_from_a_volume_is_no_defect(tmp_path: Path, kind: str) 
             staged(Staging(layout, helper), made)
 
 
+@pytest.mark.slow
 def test_a_mount_that_cannot_be_added_leaves_no_descriptor(tmp_path: Path) -> None:
     layout = Layout(root=tmp_path / "root", run=tmp_path / "run")
     layout.rootfs(container().id).mkdir(parents=True)

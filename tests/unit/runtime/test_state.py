@@ -240,6 +240,7 @@ def test_a_damaged_database(tmp_path: Path) -> None:
     refused(path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("record", [b"", b"{", b"[]", b'{"id": 5}', b"\xff\xfe", b'{"id": "a"}'])
 @pytest.mark.parametrize("table", ["sandboxes", "containers"])
 def test_a_record_that_is_none(tmp_path: Path, table: str, record: bytes) -> None:

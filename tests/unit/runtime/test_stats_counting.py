@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
 from runtime_values import container, sandbox
 
 from podkeep.base.errors import FailedPrecondition
@@ -44,6 +45,7 @@ class Slow(Layers):
         self.walks -= 1
 
 
+@pytest.mark.slow
 def test_a_walk_that_nobody_waits_for_any_more_is_still_the_only_one(tmp_path: Path) -> None:
     """Clients that give up and ask again would take a thread each time."""
     state = State(tmp_path / "state.db")

@@ -107,6 +107,7 @@ def test_a_layer_that_is_gone_has_no_size(tmp_path: Path) -> None:
     assert layers.size(SECOND) is not None
 
 
+@pytest.mark.slow
 def test_a_walk_ends_when_the_daemon_stops(tmp_path: Path) -> None:
     descriptors = len(open_descriptors())
     layers = Layers()

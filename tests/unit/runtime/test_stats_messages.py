@@ -385,6 +385,7 @@ def test_a_list_that_no_message_holds_is_told_without_the_texts_of_the_largest(
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", sorted(OF_KUBELETS))
 def test_a_list_fits_also_if_the_kubelets_own_are_long(key: str) -> None:
     def make(record: Any) -> api.Container:

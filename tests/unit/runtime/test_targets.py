@@ -134,6 +134,7 @@ def test_a_link_over_thousands_of_names_is_followed_a_few_times(image: tuple[Pat
         targets.resolve_all(image[1], [f"/long/{number}" for number in range(3)])
 
 
+@pytest.mark.slow
 def test_as_many_paths_as_containers_have_are_resolved(image: tuple[Path, int]) -> None:
     paths = [f"/var/run/a/b/c/d/e/{number}" for number in range(5000)]
     assert targets.resolve_all(image[1], paths) == {path: path.removeprefix("/var") for path in paths}

@@ -41,6 +41,7 @@ def written(path: Path, text: str) -> None:
         os.close(fd)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "machine", [INTEL, HASWELL, AMD, ARM, MONITORING_ONLY], ids=["intel", "haswell", "amd", "arm", "monitoring only"]
 )
@@ -57,6 +58,7 @@ def test_info_says_what_the_hardware_is(resctrl: Mount, machine: Hardware) -> No
         assert actual == expected
 
 
+@pytest.mark.slow
 def test_a_group_has_its_files_as_soon_as_it_is_made(resctrl: Mount) -> None:
     rdt = resctrl(INTEL)
     (rdt.path / "gold").mkdir()
@@ -75,6 +77,7 @@ def test_a_group_has_its_files_as_soon_as_it_is_made(resctrl: Mount) -> None:
     assert rdt.groups() == {"gold"}
 
 
+@pytest.mark.slow
 def test_schemata_keep_what_is_not_written(resctrl: Mount) -> None:
     rdt = resctrl(INTEL)
     (rdt.path / "gold").mkdir()
@@ -130,6 +133,7 @@ def test_a_command_ends_with_a_line_feed_and_fits_a_page(resctrl: Mount) -> None
     assert refused(rdt.path / "schemata", "L3:0=f" + " " * 4096 + "\n") == errno.E2BIG
 
 
+@pytest.mark.slow
 def test_masks_with_gaps_where_the_hardware_takes_them(resctrl: Mount) -> None:
     rdt = resctrl(AMD)
 
@@ -139,6 +143,7 @@ def test_masks_with_gaps_where_the_hardware_takes_them(resctrl: Mount) -> None:
     assert rdt.schemata()["MB"] == {0: "33", 1: "2048", 2: "2048", 3: "2048"}
 
 
+@pytest.mark.slow
 def test_bandwidth_in_megabytes(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(mb=MemoryBandwidth(mbps=True), monitoring=Monitoring()))
 
@@ -154,6 +159,7 @@ def test_bandwidth_in_megabytes(resctrl: Mount) -> None:
     assert found.mbps
 
 
+@pytest.mark.slow
 def test_code_and_data_share_the_classes(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(cdp=True, num_closids=4, domains=(0,)), l2=Cache(cbm_mask=0xFF, domains=(0,))))
     (rdt.path / "gold").mkdir()
@@ -169,6 +175,7 @@ def test_code_and_data_share_the_classes(resctrl: Mount) -> None:
     assert refused(rdt.path / "gold/schemata", "L3:0=f\n") == errno.EINVAL
 
 
+@pytest.mark.slow
 def test_classes_run_out_and_come_back(resctrl: Mount) -> None:
     rdt = resctrl(HASWELL)
     for name in "abc":
@@ -186,6 +193,7 @@ def test_classes_run_out_and_come_back(resctrl: Mount) -> None:
     assert rdt.groups() == {"a", "c", "d"}
 
 
+@pytest.mark.slow
 def test_a_class_for_devices_is_one_less(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(num_closids=3, io_alloc=True)))
     (rdt.path / "a").mkdir()
@@ -195,6 +203,7 @@ def test_a_class_for_devices_is_one_less(resctrl: Mount) -> None:
     assert rdt.last_cmd_status() == "Out of CLOSIDs"
 
 
+@pytest.mark.slow
 def test_the_fewest_classes_of_all_resources_count(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(num_closids=16), mb=MemoryBandwidth(num_closids=2)))
     (rdt.path / "a").mkdir()
@@ -203,6 +212,7 @@ def test_the_fewest_classes_of_all_resources_count(resctrl: Mount) -> None:
         (rdt.path / "b").mkdir()
 
 
+@pytest.mark.slow
 def test_counters_run_out(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(), monitoring=Monitoring(num_rmids=3)))
     (rdt.path / "gold").mkdir()
@@ -239,6 +249,7 @@ def test_exclusive_groups_share_with_nobody(resctrl: Mount) -> None:
     assert rdt.last_cmd_status() == "Unknown or unsupported mode"
 
 
+@pytest.mark.slow
 def test_exclusive_groups_may_leave_too_little_for_another(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(cbm_mask=0xF, min_cbm_bits=2, domains=(3,))))
     (rdt.path / "gold").mkdir()
@@ -252,6 +263,7 @@ def test_exclusive_groups_may_leave_too_little_for_another(resctrl: Mount) -> No
     assert rdt.last_cmd_status() == "No space on L3:3"
 
 
+@pytest.mark.slow
 def test_bits_of_the_hardware_cannot_be_exclusive(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(cbm_mask=0xFF, shareable_bits=0xC0, domains=(0,))))
     (rdt.path / "gold").mkdir()
@@ -262,6 +274,7 @@ def test_bits_of_the_hardware_cannot_be_exclusive(resctrl: Mount) -> None:
     assert (rdt.path / "info/L3/bit_usage").read_text() == "0=HXSSSSSS\n"
 
 
+@pytest.mark.slow
 def test_cpus_belong_to_one_group(resctrl: Mount) -> None:
     rdt = resctrl(Hardware(l3=Cache(), monitoring=Monitoring(), cpus=36))
     gold = rdt.path / "gold"
@@ -286,6 +299,7 @@ def test_cpus_belong_to_one_group(resctrl: Mount) -> None:
     assert (rdt.path / "cpus_list").read_text() == "0-35\n"
 
 
+@pytest.mark.slow
 def test_only_groups_can_be_made_and_removed(resctrl: Mount) -> None:
     rdt = resctrl(INTEL)
     (rdt.path / "gold").mkdir()
@@ -313,6 +327,7 @@ def test_only_groups_can_be_made_and_removed(resctrl: Mount) -> None:
     assert rdt.groups() == {"gold"}
 
 
+@pytest.mark.slow
 def test_hardware_that_only_counts_has_no_control_groups(resctrl: Mount) -> None:
     rdt = resctrl(MONITORING_ONLY)
 
@@ -324,6 +339,7 @@ def test_hardware_that_only_counts_has_no_control_groups(resctrl: Mount) -> None
     assert {path.name for path in (rdt.path / "mon_groups/one").iterdir()} == {"cpus", "cpus_list", "tasks", "mon_data"}
 
 
+@pytest.mark.slow
 def test_a_file_that_was_open_when_its_group_went_is_no_device(resctrl: Mount) -> None:
     rdt = resctrl(INTEL)
     (rdt.path / "gold").mkdir()
@@ -337,6 +353,7 @@ def test_a_file_that_was_open_when_its_group_went_is_no_device(resctrl: Mount) -
     assert not (rdt.path / "gold").exists()
 
 
+@pytest.mark.slow
 def test_counters_read_what_the_test_says(resctrl: Mount) -> None:
     rdt = resctrl(INTEL)
     (rdt.path / "gold").mkdir()
@@ -350,6 +367,7 @@ def test_counters_read_what_the_test_says(resctrl: Mount) -> None:
     assert (rdt.path / "gold/mon_groups/one/mon_data/mon_L3_00/mbm_total_bytes").read_text() == "Unavailable\n"
 
 
+@pytest.mark.slow
 def test_operations_fail_as_often_as_the_test_says(resctrl: Mount) -> None:
     rdt = resctrl(INTEL)
     (rdt.path / "gold").mkdir()

@@ -152,6 +152,7 @@ def test_several_tasks_in_one_write(rdt: Resctrl, family: Family) -> None:
     assert (rdt.tasks("gold"), rdt.tasks("silver")) == ({child}, {family.pid})
 
 
+@pytest.mark.slow
 def test_one_task_in_one_write_on_an_old_kernel(resctrl: Mount, family: Family) -> None:
     rdt = resctrl(Hardware(l3=Cache(), task_lists=False))
     (rdt.path / "gold").mkdir()

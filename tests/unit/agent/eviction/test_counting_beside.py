@@ -117,6 +117,7 @@ class Stuck(World):
         self.running.remove(pod)
 
 
+@pytest.mark.slow
 def test_a_pod_that_does_not_end_is_not_evicted_in_place_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

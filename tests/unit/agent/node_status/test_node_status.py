@@ -224,6 +224,7 @@ def test_the_largest_images() -> None:
     assert len(images(found, -1)) == 3
 
 
+@pytest.mark.slow
 def test_what_a_runtime_says_at_great_length_leaves_the_status_one_that_an_api_takes() -> None:
     """Or it would not be told that the node is not ready."""
     long = "x" * (1 << 20)

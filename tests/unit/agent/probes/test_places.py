@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from podkeep.agent.probes.places import Places
 from unit.cri.cri_endpoint import run
 
 
+@pytest.mark.slow
 def test_places_are_limited_and_those_that_hang_give_theirs_up() -> None:
     async def work() -> None:
         places, inside, forever = Places(2, share=2), [], asyncio.Event()

@@ -234,6 +234,7 @@ def test_what_was_reported_before_counts_until_a_probe_says_otherwise() -> None:
     run(work())
 
 
+@pytest.mark.slow
 def test_a_hanging_probe_delays_no_other() -> None:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()

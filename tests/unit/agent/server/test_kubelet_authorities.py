@@ -79,6 +79,7 @@ def give(path: Path, user: User, time_s: int) -> None:
     os.utime(path, (time_s, time_s))
 
 
+@pytest.mark.slow
 def test_an_authority_that_is_removed_is_not_trusted_any_more(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """OpenSSL only adds authorities to settings that are there: somebody of a removed one could go on as before."""
     old, new = User(tmp_path, "old"), User(tmp_path, "new")

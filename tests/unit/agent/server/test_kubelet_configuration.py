@@ -173,6 +173,7 @@ def test_every_setting_of_a_known_field_is_shown_and_can_be_read_again() -> None
     assert again.agent == config.load(None).agent
 
 
+@pytest.mark.slow
 def test_taints_are_texts_here() -> None:
     taints = [{"key": "dedicated", "value": "gpu", "effect": "NoSchedule"}, {"key": "slow", "effect": "NoExecute"}]
     document = {"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration"}

@@ -328,6 +328,7 @@ NO_GOLD = (
 ANNOTATION = "rdt.resources.alpha.kubernetes.io/"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q70", "Q72", "Q73")
 @pytest.mark.parametrize(
     ("quotas", "value", "expected"),

@@ -272,6 +272,7 @@ def test_rules_without_end_do_not_count() -> None:
     assert not rbac.authorize(bob, get("pods", "ns1")).allowed
 
 
+@pytest.mark.slow
 def test_bindings_without_end_do_not_count() -> None:
     """A review may name thousands of groups, and each of them had all of its bindings looked at."""
     groups = tuple(f"g{number}" for number in range(1_000))

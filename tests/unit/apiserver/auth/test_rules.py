@@ -174,6 +174,7 @@ def test_many_urls_are_not_compared_with_many() -> None:
     assert len(uncovered(owned, [url("get", "/a", "/b")])) == 2
 
 
+@pytest.mark.slow
 def test_what_is_looked_up_is_what_rules_cover() -> None:
     choose = random.Random(5)
 

@@ -72,6 +72,7 @@ def test_a_body_that_cannot_be_read_is_refused(text: bytes, expected: str) -> No
     assert (refused.value.code, refused.value.message) == (400, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "media_type"),
     [
@@ -101,6 +102,7 @@ def test_managed_fields_count_apart() -> None:
         bodies.parse(managed % b",".join(fields), JSON, strict=False)
 
 
+@pytest.mark.slow
 def test_a_json_patch_has_as_many_values_as_its_operations_need() -> None:
     operations = [{"op": "test", "path": "/data/a", "value": "b"}] * 10_000
     found = patch_value(json.dumps(operations).encode(), PatchType.JSON, FieldValidation.STRICT, [])

@@ -197,6 +197,7 @@ def test_there_are_no_custom_resources(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
@@ -347,6 +348,7 @@ def test_a_table_and_metadata_alone(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "body", [{}, {"metadata": {"name": "a"}}, {"spec": {}}, {"metadata": {"name": "a"}, "spec": {}}]
 )
@@ -477,6 +479,7 @@ def test_too_many_requests_at_a_time_are_told_to_come_later(tmp_path: Path) -> N
     run(tmp_path, test, InFlight(reads=0, writes=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "as_", ["", ";as=Table;v=v1;g=meta.k8s.io", ";as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"]
 )
@@ -654,6 +657,7 @@ IN_FULL = "application/json;as=Table;v=v1;g=meta.k8s.io"
 WATCH_OF_ALL_IN_FULL = f"{WATCH_OF_ALL}&includeObject=Object"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "accept"),
     [

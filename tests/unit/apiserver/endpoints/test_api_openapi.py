@@ -41,6 +41,7 @@ def _references(value: Any) -> Iterator[str]:
             yield from _references(item)
 
 
+@pytest.mark.slow
 def test_every_document_has_what_it_refers_to() -> None:
     root = _documents().root()["paths"]
     assert {"api/v1", "apis/apps/v1", "apis/authorization.k8s.io/v1"} <= root.keys()
@@ -102,6 +103,7 @@ _ASKED = (
 ).split()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _ASKED)
 def test_what_people_ask_about_is_described(name: str) -> None:
     schemas = json.loads(_documents().v2_json)["definitions"]

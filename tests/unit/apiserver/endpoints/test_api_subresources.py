@@ -88,6 +88,7 @@ def test_replicas_are_applied_by_scale(tmp_path: Path) -> None:
     run(tmp_path, test)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "content_type", "body"),
     [
@@ -230,6 +231,7 @@ def test_the_last_disruption_is_noted_as_such() -> None:
     assert charged["status"]["disruptedPods"] == {"p": NOW}
 
 
+@pytest.mark.slow
 def test_others_have_their_turn_while_many_budgets_are_looked_at(tmp_path: Path) -> None:
     """All those of a namespace were decoded at once: hundreds of large ones kept everybody waiting for seconds."""
 

@@ -85,6 +85,7 @@ def test_a_small_request_does_not_wait_for_many_reads_of_large_objects(path: str
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_the_log_of_a_small_pod_does_not_wait_for_reads_of_large_ones(tmp_path: Path) -> None:
     async def steps(api: Api) -> None:
         await api.make_roles()

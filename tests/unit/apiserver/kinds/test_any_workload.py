@@ -87,6 +87,7 @@ def _mixed(random_: random.Random, resource: Resource) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plural", MANIFESTS)
 def test_any_object(plural: str) -> None:
     resource, random_ = RESOURCES[plural], random.Random(plural)

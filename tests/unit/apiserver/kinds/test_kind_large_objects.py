@@ -17,6 +17,7 @@ MANY = 4_000
 NAMES = [f"n{number}" for number in range(MANY)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("group", "plural", "value", "found"),
     [

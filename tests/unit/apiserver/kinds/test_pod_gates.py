@@ -55,6 +55,7 @@ def _field(gate: str) -> str:
     return next(fields.names[0] for fields in GATED if fields.gate.name == gate)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q61", "U5")
 @pytest.mark.parametrize("gate", sorted(DROPPED))
 @pytest.mark.parametrize("enabled", [True, False])

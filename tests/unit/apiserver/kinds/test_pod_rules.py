@@ -31,6 +31,7 @@ UPDATES = pod_steps.cases("pod_updates")
 ME = Request(field_manager="me")
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("U10", "U11", "V2", "V3", "V5")
 @pytest.mark.parametrize("part", range(4))
 def test_creations(tmp_path: Path, part: int) -> None:
@@ -46,6 +47,7 @@ def test_creations(tmp_path: Path, part: int) -> None:
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("V4")
 @pytest.mark.parametrize("case", [case for case in CREATIONS if "spec" in case], ids=lambda case: case["case"])
 def test_what_is_filled_in(tmp_path: Path, case: dict[str, Any]) -> None:
@@ -75,6 +77,7 @@ def test_updates(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("V8")
 @pytest.mark.parametrize("path", ["template", "spec.template"])
 def test_templates(path: str) -> None:

@@ -18,6 +18,7 @@ _WRAP = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [[], [{"op": "copy", "from": "/x", "path": "/z"}], [{"op": "test", "path": "/y"}]])
 def test_moves_do_not_make_objects_that_nest_without_bound(last: list[Any]) -> None:
     with pytest.raises(PatchError, match="nests more than 200 levels deep") as refused:

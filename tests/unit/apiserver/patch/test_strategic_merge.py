@@ -216,6 +216,7 @@ def test_wrong_patches(patch: Any, code: int, text: str) -> None:
     assert caught.value.code == code
 
 
+@pytest.mark.slow
 def test_long_lists_are_merged_in_time_that_grows_with_their_length() -> None:
     many = containers(*(f"c{number}" for number in range(20_000)))
     patch = {"spec": {"containers": [{"name": f"c{number}", "image": "x"} for number in reversed(range(20_000))]}}

@@ -112,6 +112,7 @@ def test_what_is_created_has_an_identity(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "code", "text"),
     [
@@ -252,6 +253,7 @@ def test_what_was_computed_from_a_write_that_fails_is_not_answered(tmp_path: Pat
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_a_namespace_has_no_more_objects_than_memory_for_them(tmp_path: Path) -> None:
     """Whoever may write there can take some away, and nodes and controllers go on."""
     node = Request(field_manager="n", user=User(name="system:node:n", groups=("system:nodes",)))
@@ -505,6 +507,7 @@ def test_patches_of_every_type(tmp_path: Path) -> None:
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("patch", "kind", "code"),
     [
@@ -758,6 +761,7 @@ def test_an_object_too_large_for_its_managers_is_stored_without_them(tmp_path: P
     run(tmp_path, steps)
 
 
+@pytest.mark.slow
 def test_an_object_gets_no_more_values_by_patches_than_it_may_be_created_with(tmp_path: Path) -> None:
     async def steps(registry: Registry, store: Store, clock: Clock) -> None:
         await registry.create(at(CONFIG_MAPS), config_map(**{f"a{number}": "" for number in range(9_000)}), ME)

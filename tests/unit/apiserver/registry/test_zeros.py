@@ -152,6 +152,7 @@ def by(manager: str) -> Request:
     return Request(field_manager=manager)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.kind}-{case.path}")
 def test_a_zero_is_stored_where_the_type_in_go_keeps_it(tmp_path: Path, case: Case) -> None:
     sample = Sample(case)

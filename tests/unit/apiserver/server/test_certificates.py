@@ -309,6 +309,7 @@ def test_the_administrators_certificate_names_them(current: Files, tmp_path: Pat
     assert not peer_of(current, tmp_path, None)
 
 
+@pytest.mark.slow
 def test_a_new_certificate_of_a_user_is_believed(current: Files, tmp_path: Path) -> None:
     wanted = certificates.client("user", "ann", ["dev", "ops"], days=1)
     pair = certificates.issue(current, wanted, int(time.time()))

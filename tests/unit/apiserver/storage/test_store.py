@@ -176,6 +176,7 @@ def test_watchers_get_every_write_once_in_order(tmp_path: Path) -> None:
     run(tmp_path / "db", steps)
 
 
+@pytest.mark.slow
 def test_a_watch_from_before_a_restart_reads_the_disk(tmp_path: Path) -> None:
     async def write(store: Store) -> None:
         writes = [store.put(key("a"), value("a"), store.newest(key("a"))) for _ in range(1201)]
@@ -378,6 +379,7 @@ def test_a_watcher_of_large_objects_is_ended_sooner(tmp_path: Path) -> None:
     run(tmp_path / "db", steps)
 
 
+@pytest.mark.slow
 def test_a_large_group_does_not_end_a_watcher_that_reads(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         watcher = store.watch("pods", 0)
@@ -513,6 +515,7 @@ def test_a_write_does_not_wait_for_the_compaction_of_large_objects(tmp_path: Pat
         assert connection.execute("SELECT count(*) FROM log").fetchone() == (4,)
 
 
+@pytest.mark.slow
 def test_the_first_of_many_large_writes_does_not_wait_for_the_last(tmp_path: Path) -> None:
     async def steps(store: Store) -> None:
         writes = [store.put(key(f"{number}"), value(f"{number}", data="x" * (1 << 20)), None) for number in range(16)]
@@ -555,6 +558,7 @@ def test_what_objects_were_takes_no_more_of_the_disk_than_it_may(
     assert caplog.messages == [f"watches and lists go back less than 3600 s (api.history): {why}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("resource_name", sorted(storage.SHORT_LIVED))
 def test_of_what_is_short_lived_less_is_kept(tmp_path: Path, resource_name: str) -> None:
     path = tmp_path / "db"

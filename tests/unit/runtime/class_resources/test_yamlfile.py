@@ -111,6 +111,7 @@ def test_what_is_merged_twice_is_looked_at_once() -> None:
     assert set(last.entries()) == {f"k{number}" for number in range(35)}
 
 
+@pytest.mark.slow
 def test_merging_has_an_end() -> None:
     with pytest.raises(InvalidArgument, match="takes over more than 40 levels deep"):
         _parse(_chain(5000, "*m{0}")).entries()["m4999"].entries()

@@ -182,6 +182,7 @@ def test_pairs_that_are_reset_while_their_pod_lets_them_wait_end(caplog: pytest.
     serving(scenario, caplog)
 
 
+@pytest.mark.slow
 def test_a_connection_has_a_bounded_number_of_pairs(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(server: StreamingServer) -> None:
         peer = await Peer.forward(server, ForwardRequest(pod="pod", connect=_never))
@@ -520,6 +521,7 @@ def test_clients_that_send_many_small_frames_take_turns(
     serving(scenario, caplog)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ended", ["reset", "gone"])
 def test_a_pod_has_a_bounded_number_of_forwarded_connections_and_others_have_theirs(
     ended: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

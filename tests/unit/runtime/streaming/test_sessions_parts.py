@@ -49,6 +49,7 @@ def run(coroutine: Coroutine[Any, Any, Any]) -> Any:
 # queues
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(min_size=1, max_size=QUEUE_BYTES // 2), max_size=12))
 def test_a_queue_passes_everything_on_in_order_and_is_bounded(parts: list[bytes]) -> None:
     async def go() -> tuple[bytes, int]:
@@ -159,6 +160,7 @@ def test_sizes(line: bytes, size: Size | None) -> None:
     assert parse_size(line) == size
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 65535), st.integers(1, 65535)), max_size=5), st.integers(1, 40), st.booleans())
 def test_sizes_are_found_however_they_are_cut(sizes: list[tuple[int, int]], step: int, ended: bool) -> None:
     lines = [json.dumps({"Width": width, "Height": height}).encode() for width, height in sizes]
@@ -227,6 +229,7 @@ def test_terminals_of_one_pod_are_told_their_sizes_one_after_the_other(tmp_path:
     assert most == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["exec", "attach", "port-forward"])
 def test_everybody_else_has_a_turn_after_each_portion_of_output(kind: str, tmp_path: Path) -> None:
     """Output that was there whenever it was read, and taken whenever it was sent, held the event loop."""
@@ -543,6 +546,7 @@ class _Wire:
         return
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 255), st.binary(max_size=50)), max_size=20), st.integers(1, 20))
 def test_channels_are_told_apart_however_messages_are_cut(messages: list[tuple[int, bytes]], step: int) -> None:
     async def go() -> None:

@@ -158,6 +158,7 @@ BAD: list[Wanted] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q37")
 @pytest.mark.parametrize("bad", BAD)
 def test_what_fails_leaves_everything_as_it_was(mounted: Mounted, tmp_path: Path, bad: Wanted) -> None:
@@ -172,6 +173,7 @@ def test_what_fails_leaves_everything_as_it_was(mounted: Mounted, tmp_path: Path
     assert not Notes(tmp_path, mounted.path).default_changed
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q37")
 def test_too_few_closids_are_counted_in_the_error(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(Hardware(l3=Cache(num_closids=3)))
@@ -297,6 +299,7 @@ def test_notes_that_cannot_be_written_stop_it_before_a_group_is_made(mounted: Mo
 _ESTABLISH = Path(__file__).with_name("programs") / "establish.py"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q37")
 @pytest.mark.parametrize("point", ["rdt.group.noted", "rdt.groups.made", "rdt.schemata.written"])
 def test_what_a_killed_daemon_left_is_ours(mounted: Mounted, tmp_path: Path, point: str) -> None:
@@ -314,6 +317,7 @@ def test_what_a_killed_daemon_left_is_ours(mounted: Mounted, tmp_path: Path, poi
     assert mounted.groups() == set()
 
 
+@pytest.mark.slow
 def test_a_pseudo_locked_group_is_refused(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(Hardware(l3=Cache(), pseudo_locking=True))
     (mounted.path / "gold").mkdir()

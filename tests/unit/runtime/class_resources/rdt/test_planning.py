@@ -27,6 +27,7 @@ def planned(mounted: Mounted, root: Path, text: str = TWO) -> Plan:
     return planning.plan(configuration.read(yamlfile.parse(text, source="rdt.yaml")), groups)
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q37")
 def test_a_group_that_locks_a_part_of_a_cache_takes_no_closid(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(Hardware(l3=Cache(num_closids=3, domains=(0,)), pseudo_locking=True))
@@ -46,6 +47,7 @@ def test_a_group_that_locks_a_part_of_a_cache_takes_no_closid(resctrl: Mount, tm
         (mounted.path / name).mkdir()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q37")
 def test_a_group_of_ours_counts_as_long_as_something_is_in_it(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(HASWELL)
@@ -58,6 +60,7 @@ def test_a_group_of_ours_counts_as_long_as_something_is_in_it(resctrl: Mount, tm
     assert planned(mounted, tmp_path).foreign == ()
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("Q39")
 def test_where_nothing_can_be_allocated_the_file_is_checked_all_the_same(resctrl: Mount, tmp_path: Path) -> None:
     mounted = resctrl(MONITORING_ONLY)

@@ -200,6 +200,7 @@ def test_bandwidth_is_within_bounds_and_not_more_than_the_partitions(
             assert value <= whole.classes[f"all-of-{each.partition}"].values["MB"][number]
 
 
+@pytest.mark.slow
 @_SETTINGS
 @example(width=13, least=2, parts=[1, 11, 3, 1, 11, 2])  # what the first ones may have depends on those who wait
 @example(width=11, least=3, parts=[1, 36, 54])  # the largest makes up for the first one

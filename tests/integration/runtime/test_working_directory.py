@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from podkeep.base.errors import FailedPrecondition
+from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.cri.v1 import api_pb2 as api
 from support import streams
 from support.cri import Pods, bind, namespaces, pod
 from support.daemon import Daemon
+from support.registry import Registry
 from support.waiting import wait_for
 
 PROGRAM = "#!/bin/sh\npwd\n"
@@ -29,6 +32,26 @@ def volume(daemon: Daemon, tmp_path: Path) -> Path:
     path.chmod(0o777)
     path.parent.chmod(0o755)
     return path
+
+
+@pytest.fixture(scope="module")
+def by_runc(open_directory: Path, registry: Registry) -> Iterator[Daemon]:
+    """A daemon whose OCI runtime is runc."""
+    base = open_directory / f"runc-{os.urandom(3).hex()}"
+    base.mkdir()
+    handlers = '[runtime.handlers.crun]\npath = "/usr/bin/crun"\n[runtime.handlers.runc]\npath = "/usr/sbin/runc"\n'
+    with Daemon(base, extra=f'[registries."{registry.host}"]\ninsecure = true\n{handlers}') as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def runc(by_runc: Daemon, image: str) -> Iterator[Pods]:
+    """A client of it; afterwards it holds what it held before."""
+    before = by_runc.resources()
+    with Pods(by_runc.socket, image) as client:
+        client.pull()
+        yield client
+    assert by_runc.resources() == before
 
 
 def sharing(pods: Pods, name: str = "pod") -> str:
@@ -214,3 +237,32 @@ def test_a_command_has_its_directory_and_nothing_more(pods: Pods, volume: Path) 
     moved = pods.launch(sharing(pods, "moved"), "sh", "-c", move, mounts=mounts, working_dir="/home")
     wait_for(lambda: pods.exec(moved, "pidof", "sleep").stdout, "the program behind chroot(2)")
     assert pods.exec(moved, "pwd").stdout == b"/home\n"
+
+
+@pytest.mark.parametrize("path", ["{out}", "/v/out", "/v/in"])
+def test_no_directory_is_made_where_a_link_to_another_process_leads(
+    path: str, volume: Path, runc: Pods, by_runc: Daemon
+) -> None:
+    """runc makes a working directory that is missing as root, also on the machine: by the root of another process."""
+    outside = volume.parent / "outside"
+    outside.mkdir()
+    (volume / "in").mkdir()
+    out = f"/proc/{by_runc.pid}/root{outside}"
+    (volume / "out").symlink_to(out)
+    sandbox = runc.run(pod("pod", options=namespaces(pid=api.NODE)), handler="runc")
+    with pytest.raises(InvalidArgument, match="working directory"):
+        runc.launch(sandbox, "true", mounts=[bind(volume, "/v")], working_dir=f"{path.format(out=out)}/new")
+    assert [*outside.iterdir(), *(volume / "in").iterdir()] == []
+
+
+@pytest.mark.parametrize("path", ["/", "/v", "/new/directory"])
+def test_other_working_directories_are_had_by_runc(path: str, volume: Path, runc: Pods) -> None:
+    sandbox = runc.run(pod("pod", options=namespaces(pid=api.NODE)), handler="runc")
+    container = runc.launch(sandbox, "sleep", "1000", mounts=[bind(volume, "/v")], working_dir=path)
+    assert runc.exec(container, "pwd").stdout == f"{path}\n".encode()
+
+
+def test_alone_with_its_processes_a_container_has_any_directory_of_a_volume(volume: Path, runc: Pods) -> None:
+    sandbox = runc.run(pod("pod"), handler="runc")
+    container = runc.launch(sandbox, "sleep", "1000", mounts=[bind(volume, "/v")], working_dir="/v/new")
+    assert runc.exec(container, "pwd").stdout == b"/v/new\n"

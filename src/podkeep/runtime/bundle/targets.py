@@ -43,6 +43,27 @@ def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
     return result
 
 
+def check_working_directory(root: int, path: str, covered: Iterable[str]) -> None:
+    """Check that nobody but the image says where a working directory is: no link of a volume or of /proc is on the way.
+
+    A volume itself may be it. What is in one may be exchanged for a link at any time.
+
+    :param covered: where something is mounted, without links of the image.
+    :raises InvalidArgument: if the way leads through something that is mounted.
+    """
+    walk = _ImageOnly(root)
+    walk.covered.update(covered)
+    try:
+        walk.resolve(path)
+    except InvalidArgument as error:
+        raise InvalidArgument(
+            f"the working directory {path} is below a volume, /dev, /proc or /sys, or links of the image lead there:"
+            " the OCI runtime would make it as root if it is missing, also where a link to another process leads",
+            hint="name a directory of the image or a volume itself, give the container a process namespace of its own,"
+            " or use crun",
+        ) from error
+
+
 def check_virtual(root: int) -> None:
     """Check that /dev, /proc and /sys of an image are directories, or not there.
 
@@ -122,6 +143,15 @@ class Walk:
         :param covered: something is mounted there, or above.
         """
         return None if covered else _link(self._root, inner)
+
+
+class _ImageOnly(Walk):
+    """Refuses to look into what is mounted."""
+
+    def target(self, inner: str, *, covered: bool) -> str | None:
+        if covered:
+            raise InvalidArgument(f"{inner} is in something that is mounted")
+        return super().target(inner, covered=False)
 
 
 def _is_below(path: str, tops: Iterable[str]) -> bool:

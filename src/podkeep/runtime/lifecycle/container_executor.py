@@ -128,6 +128,8 @@ class ContainerExecutor:
             # After all edits of the configuration: mounts that CDI has added are locked as well.
             config = self.staging.lock(container, sandbox, plan.config, whole=whole)
             failpoints.reach("container.locked")
+            # Only now it is known where all mounts are.
+            self._check_working_directory(container, driver, config)
             if plan.label:
                 relabel_mounts(container, plan.volumes, plan.label, self.layout.images)
             _write_private(bundle / "config.json", json.dumps(config))
@@ -380,6 +382,15 @@ class ContainerExecutor:
         user = users.resolve(security, run.user, passwd=passwd, group=group)
         spec.check_mapped(user, idmap)
         return user, found, anonymous_volumes.distinct(volumes, found)
+
+    def _check_working_directory(self, container: Container, driver: Driver, config: Mapping[str, Any]) -> None:
+        """Check that the OCI runtime makes no working directory where a link to another process leads."""
+        alone = container.config.namespaces.pid is NamespaceMode.CONTAINER
+        if alone or not driver.makes_directories_anywhere:
+            return
+        with openat.closing(openat.open_directory(self.layout.rootfs(container.id))) as root:
+            mounted = (item["destination"] for item in config["mounts"])
+            targets.check_working_directory(root, config["process"]["cwd"], mounted)
 
     def _stage(self, request: ContainerRequest, plan: ContainerPlan) -> float:
         """Make the volumes, copies of mounts and mounted images of a plan; return the seconds as ``_make_rootfs``."""

@@ -418,6 +418,13 @@ class Driver(FrozenStruct, kw_only=True):
             self.handler.is_virtual_machine or working_directory.looks_itself(sealed.program(self.handler.path))
         )
 
+    @property
+    def makes_directories_anywhere(self) -> bool:
+        """Whether a working directory that is missing may be made outside of the container."""
+        return not self.handler.is_virtual_machine and working_directory.makes_it_anywhere(
+            sealed.program(self.handler.path)
+        )
+
     def _needs_check(self, process: Mapping[str, Any]) -> bool:
         return self.looks_at_commands and (process.get("cwd") or "/") != "/"
 

@@ -18,6 +18,7 @@ from podkeep.kernel.process.procfs import ProcessId
 
 _LOOK_THEMSELVES = frozenset({"runc", "runsc"})
 """OCI runtimes that go nowhere else: runc looks, and gVisor has a kernel of its own in the container."""
+_MAKE_INSIDE = frozenset({"crun", "runsc"})
 
 
 def check(process: ProcessId) -> None:
@@ -36,6 +37,14 @@ def check(process: ProcessId) -> None:
         raise NotFound(f"process {process.pid} of the container is gone")
     if not inside:
         raise outside("the container's")
+
+
+def makes_it_anywhere(runtime: str) -> bool:
+    """Say whether an OCI runtime, by its name, may make a missing directory wherever links lead, also outside.
+
+    runc does, as root, and looks only afterwards where it came to. crun makes it inside (openat2, RESOLVE_IN_ROOT).
+    """
+    return runtime not in _MAKE_INSIDE
 
 
 def looks_itself(runtime: str) -> bool:

@@ -132,6 +132,41 @@ def test_the_end_of_a_compressed_log_is_not_looked_for(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize("filling", ["zeros", "empty members", "no end of a name", "empty blocks"])
+def test_a_compressed_log_that_yields_nothing_is_read_in_bounded_turns(tmp_path: Path, filling: str) -> None:
+    """Whoever writes beside a log had one turn read a file to its end: one of zeros needs no disk."""
+    size, path = 1 << 20, tmp_path / "0.log.20260101-000000.gz"
+    head = b"\x1f\x8b\x08\x08" + bytes(6) if filling == "no end of a name" else b""
+    if filling == "empty blocks":
+        head = b"\x1f\x8b\x08\x00" + bytes(6)
+    once = {
+        "zeros": b"\0",
+        "empty members": gzip.compress(b""),
+        "no end of a name": b"x",
+        "empty blocks": b"\0\0\0\xff\xff",
+    }[filling]
+    path.write_bytes(gzip.compress(line(b"first")) + head + once * (size // len(once)))
+    (tmp_path / "0.log").write_bytes(line(b"next"))
+    reader = log_reader.LogReader(tmp_path / "0.log", rotated=True)
+    records: list[log_reader.Record] = []
+    turns, most = 0, 0
+    while not turns or reader.behind:
+        before = bytes_read()
+        records += reader.read(log_reader.READ_BYTES)
+        most = max(most, bytes_read() - before)
+        turns += 1
+    assert [record.text for record in records] == [b"first\n", b"next\n"]
+    assert most < 2 * log_reader.READ_BYTES
+    if filling == "zeros":
+        assert turns == 1, "what is no member ends the file"
+    reader.close()
+
+
+def bytes_read() -> int:
+    """Return how many bytes this process has read so far."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def test_record_that_is_still_being_written_is_read_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "0.log"
     whole = line(b"hello")

@@ -10,7 +10,6 @@ What a container wrote is read in bounded pieces, whatever it wrote: many lines,
 
 from __future__ import annotations
 
-import gzip
 import io
 import os
 import zlib
@@ -23,13 +22,14 @@ from msgspec import structs
 from podkeep.agent.logs import files as log_files
 from podkeep.agent.logs.rotation import RotatedLog
 from podkeep.agent.logs.rotation import rotated as rotated_logs
+from podkeep.agent.logs.unpacked import UnpackedFile
 from podkeep.base.errors import DataLoss, NotFound
 from podkeep.base.frozen import FrozenStruct
 
 _BLOCK = 64 * 1024
 READ_BYTES = 256 * 1024
 """How much of a log is read before others get their turn."""
-_DAMAGED = (EOFError, zlib.error, gzip.BadGzipFile)
+_DAMAGED = (EOFError, zlib.error)
 """What is raised where a compressed file is cut or not what it was."""
 MAX_RECORD = 1 << 20
 """The longest record that is held in memory; runtimes write 16 KiB at most, unless they are told otherwise."""
@@ -139,7 +139,7 @@ class LogReader:
         """Whether the last read ended because of its limit."""
         # One that is compressed would be unpacked from its start again for each block that is looked at from its end:
         # hours for 16 KB that unpack to 16 MB.
-        if tail is not None and not isinstance(self._file, gzip.GzipFile):
+        if tail is not None and not isinstance(self._file, UnpackedFile):
             self._file.seek(tail_offset(self._file, tail))
 
     def left_out(self) -> list[str]:
@@ -166,8 +166,10 @@ class LogReader:
         while True:
             rotated = self._is_rotated()  # asked first: what is written before the rename is in the file then
             self._follow_cut()
-            while block := self._block(min(_BLOCK, limit)):
-                limit -= len(block)
+            while taken := self._block(min(_BLOCK, limit)):
+                block, packed = taken
+                # Unpacking costs what it takes as well as what it gives: it may give nothing.
+                limit -= max(len(block), packed)
                 yield from self._records(block)
                 if limit <= 0:
                     self.behind = True
@@ -178,13 +180,20 @@ class LogReader:
     def close(self) -> None:
         self._file.close()
 
-    def _block(self, size: int) -> bytes:
-        """Return what comes next, at most ``size`` bytes; nothing at the end, or where a damaged file ends for us."""
+    def _block(self, size: int) -> tuple[bytes, int] | None:
+        """Return what comes next, at most ``size`` bytes, and how many were read for it.
+
+        None at the end, or where a damaged file ends for us.
+        """
+        if not isinstance(self._file, UnpackedFile):
+            block = self._file.read1(size)
+            return (block, len(block)) if block else None
         try:
-            return self._file.read1(size)
+            block, packed = self._file.read(size)
         except _DAMAGED:
             self._damaged = True
-            return b""
+            return None
+        return (block, packed) if block or packed else None
 
     def _records(self, block: bytes) -> Iterator[Record]:
         *lines, self._rest = (self._rest + block).split(b"\n")
@@ -208,7 +217,7 @@ class LogReader:
 
     def _follow_cut(self) -> None:
         """Begin anew in a file that somebody has cut (logrotate: ``copytruncate``); its writer goes on at its end."""
-        if isinstance(self._file, gzip.GzipFile) or os.fstat(self._file.fileno()).st_size >= self._file.tell():
+        if isinstance(self._file, UnpackedFile) or os.fstat(self._file.fileno()).st_size >= self._file.tell():
             return
         self._file.seek(0)
         # What was written since the last read was cut off as well.
@@ -246,7 +255,7 @@ class LogReader:
         return True
 
 
-def _open_oldest(path: Path) -> io.BufferedReader | gzip.GzipFile:
+def _open_oldest(path: Path) -> io.BufferedReader | UnpackedFile:
     """Open the first of the files that a log was written to, of those that are there and can be opened."""
     for file in rotated_logs(path):
         with suppress(NotFound):
@@ -254,7 +263,7 @@ def _open_oldest(path: Path) -> io.BufferedReader | gzip.GzipFile:
     return _open_newest(path)
 
 
-def _open_newest(path: Path) -> io.BufferedReader | gzip.GzipFile:
+def _open_newest(path: Path) -> io.BufferedReader | UnpackedFile:
     """Open the log, or between its rename and the new one what was renamed."""
     try:
         return _open(path)
@@ -264,17 +273,12 @@ def _open_newest(path: Path) -> io.BufferedReader | gzip.GzipFile:
         return _open_rotated(rotated[-1], path)
 
 
-def _open(path: Path, *, compressed: bool = False) -> io.BufferedReader | gzip.GzipFile:
+def _open(path: Path, *, compressed: bool = False) -> io.BufferedReader | UnpackedFile:
     fd = log_files.open_log(path)
     if fd is None:
         raise NotFound(f"no log at {path}", hint="the container has not started, or its log was removed")
-    if not compressed:
-        return os.fdopen(fd, "rb")
-    plain = os.fdopen(fd, "rb", buffering=0)
-    unpacked = gzip.GzipFile(fileobj=plain)
-    unpacked.myfileobj = plain  # closes it, too
-    return unpacked
+    return UnpackedFile(fd) if compressed else os.fdopen(fd, "rb")
 
 
-def _open_rotated(file: RotatedLog, path: Path) -> io.BufferedReader | gzip.GzipFile:
+def _open_rotated(file: RotatedLog, path: Path) -> io.BufferedReader | UnpackedFile:
     return _open(path.with_name(file.name), compressed=file.compressed)

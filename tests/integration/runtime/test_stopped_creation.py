@@ -7,11 +7,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from podkeep.base.errors import Cancelled
+from podkeep.base.errors import Cancelled, FailedPrecondition
+from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.kernel.process import process_tree, procfs
 from support.cri import Pods, bind, namespaces, pod
 from support.daemon import Daemon
+from support.mortal import Mortal
 from support.waiting import wait_for
 
 # The pod's first process is left alone, and so is the shell, which has no children: all that it calls is built in.
@@ -62,3 +64,29 @@ def test_a_pod_is_stopped_whose_container_has_stopped_the_creation_of_another(
     # And not that the OCI runtime took too long.
     assert isinstance(outcome, Cancelled), outcome
     assert len(tree) >= 3  # with the OCI runtime and what it sets up
+
+
+def test_a_container_is_not_removed_while_it_is_made(mortal: Mortal, tmp_path: Path) -> None:
+    """It is in no list, but its directory has its ID: its rootfs went while its creation was at it."""
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    pods = mortal.start(failpoints=f"container.staged=open:{gate}")
+    sandbox = pods.run()
+    containers = mortal.daemon.layout.root / "containers"
+
+    async def scenario() -> list[object]:
+        async with CriClient(mortal.daemon.socket) as client:
+            creating = asyncio.ensure_future(client.runtime.CreateContainer(pods.create_request(sandbox)))
+            await asyncio.to_thread(wait_for, lambda: list(containers.glob("*")), "a container")
+            (container,) = os.listdir(containers)
+            remove = api.RemoveContainerRequest(container_id=container)
+            removed = await asyncio.gather(client.runtime.RemoveContainer(remove), return_exceptions=True)
+            await asyncio.to_thread(gate.write_bytes, b"")
+            return [*removed, *await asyncio.gather(creating, return_exceptions=True)]
+
+    removed, created = asyncio.run(scenario())
+    assert isinstance(removed, FailedPrecondition), (removed, created)
+    assert isinstance(created, api.CreateContainerResponse), created
+    assert [container.id for container in pods.containers()] == [created.container_id]
+    pods.remove_container(created.container_id)
+    assert list(containers.iterdir()) == []

@@ -403,9 +403,17 @@ class Containers:
             await asyncio.wait({task})
 
     async def remove(self, text: str) -> None:
-        """Remove a container, killing it first if it runs; a missing one is no error."""
+        """Remove a container, killing it first if it runs; a missing one is no error.
+
+        :raises FailedPrecondition: if it is being made, by a thread that its removal would take everything from.
+        """
         container = self._state.find_container(text)
         if container is not None:
+            if container.status.state is ContainerState.CREATING:
+                raise FailedPrecondition(
+                    f"container {container.id} is being created",
+                    hint="stop its pod sandbox, which gives its creation up, or wait for the end of that",
+                )
             await self._changing.do(("remove", container.id), lambda: self._remove(container.id))
 
     async def _remove(self, container_id: ContainerID) -> None:

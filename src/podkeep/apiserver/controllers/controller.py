@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from podkeep.apiserver.auth.pod_references import claims
 from podkeep.apiserver.auth.user import (
     AUTHENTICATED,
     SYSTEM_NAMESPACE,
@@ -51,6 +52,7 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 _metadata = msgspec.json.Decoder(_Envelope).decode
+_CLAIMS = "persistentvolumeclaims"
 
 
 class Change:
@@ -271,3 +273,38 @@ class PodsOfNodes:
     def node(self, pod: Key) -> str:
         """Return the node of a pod; empty if it has none, or is gone."""
         return self._nodes.get(pod, "")
+
+
+class PodsOfClaims:
+    """Which pods name each claim of a volume, for controllers that look at a claim: the pods of a namespace, hundreds
+    of megabytes, perhaps, need not be read for it.
+
+    Each of them has its own, as of :class:`PodsOfNodes`.
+    """
+
+    def __init__(self) -> None:
+        self._named: dict[Key, frozenset[Key]] = {}
+        """By pods."""
+        self._users: dict[Key, dict[Key, None]] = {}
+        """By claims."""
+
+    def note(self, change: Change) -> tuple[frozenset[Key], frozenset[Key]]:
+        """Take in the change of a pod, and return the claims that it named and those that it names.
+
+        Of a pod that is gone these are what it named last.
+        """
+        key = change.key
+        named = frozenset(Key(_CLAIMS, key.namespace, name) for name in claims(change.value))
+        old, new = self._named.pop(key, frozenset()), frozenset() if change.is_deletion else named
+        if new:
+            self._named[key] = new
+        for claim in old - new:
+            del self._users[claim][key]
+            if not self._users[claim]:
+                del self._users[claim]
+        for claim in new - old:
+            self._users.setdefault(claim, {})[key] = None
+        return old, named
+
+    def users(self, claim: Key) -> list[Key]:
+        return list(self._users.get(claim, ()))

@@ -14,13 +14,40 @@ from typing import Any
 import msgspec
 
 from podkeep.apiserver.admission.storage_classes import PROTECTION
-from podkeep.apiserver.auth import pod_references
-from podkeep.apiserver.controllers.controller import NOTHING, Change, Item, Patch, Plan, revised, service_account
-from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES, ClaimingPod
+from podkeep.apiserver.controllers.controller import (
+    NOTHING,
+    Change,
+    Item,
+    Patch,
+    Plan,
+    PodsOfClaims,
+    revised,
+    service_account,
+)
+from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
 
 Value = Mapping[str, Any]
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    uid: str
+    deletion_timestamp: str = ""
+    deletion_grace_period_seconds: int | None = None
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    node_name: str = ""
+    volumes: list[dict[str, Any]] = []
+
+
+class ClaimingPod(msgspec.Struct, frozen=True):
+    """What of a pod says which claims it has or uses: it may be large."""
+
+    metadata: _Metadata
+    spec: _Spec = _Spec()
 
 
 class StorageProtection:
@@ -32,10 +59,7 @@ class StorageProtection:
 
     def __init__(self) -> None:
         self._going: set[Key] = set()
-        self._named: dict[Key, frozenset[Key]] = {}
-        """By pods."""
-        self._users: dict[Key, dict[Key, None]] = {}
-        """By claims."""
+        self._pods = PodsOfClaims()
         self._told: dict[Key, int] = {}
         """The revision of each pod that the controller was told of."""
 
@@ -59,16 +83,7 @@ class StorageProtection:
             self._told.pop(key, None)
         else:
             self._told[key] = change.revision
-        named = frozenset(Key(CLAIMS, key.namespace, name) for name in pod_references.claims(change.value))
-        old, new = self._named.pop(key, frozenset()), frozenset() if change.is_deletion else named
-        if new:
-            self._named[key] = new
-        for claim in old - new:
-            del self._users[claim][key]
-            if not self._users[claim]:
-                del self._users[claim]
-        for claim in new - old:
-            self._users.setdefault(claim, {})[key] = None
+        old, named = self._pods.note(change)
         return old | named
 
     def _is_used(self, key: Key, value: Value, lister: Lister) -> bool:
@@ -78,7 +93,7 @@ class StorageProtection:
         # read: the pods of a namespace may be hundreds of megabytes.
         there = (Key(PODS, key.namespace, name) for name, _ in lister.sizes(PODS, key.namespace))
         untold = (pod for pod in there if self._told.get(pod) != lister.revision_of(*pod))
-        pods = (lister.part(*pod, ClaimingPod) for pod in chain(self._users.get(key, ()), untold))
+        pods = (lister.part(*pod, ClaimingPod) for pod in chain(self._pods.users(key), untold))
         return any(pod is not None and _uses(msgspec.to_builtins(pod), value) for pod in pods)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-import msgspec
-
-from podkeep.apiserver.auth import pod_references
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
     Change,
     Item,
     Patch,
     Plan,
+    PodsOfClaims,
     Write,
     revised,
     service_account,
@@ -44,27 +42,8 @@ _EXTERNAL = (
 Value = Mapping[str, Any]
 
 
-class _Metadata(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    name: str
-    uid: str
-    deletion_timestamp: str = ""
-    deletion_grace_period_seconds: int | None = None
-
-
-class _Spec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    node_name: str = ""
-    volumes: list[dict[str, Any]] = []
-
-
-class ClaimingPod(msgspec.Struct, frozen=True):
-    """What of a pod says which claims it has or uses: the pods of a namespace may be many, and large."""
-
-    metadata: _Metadata
-    spec: _Spec = _Spec()
-
-
 class VolumeBinder:
-    """The controller. It remembers nothing: claims and volumes say all."""
+    """The controller. It remembers which claims there are, and which pods name them; the rest is in the objects."""
 
     name = "persistent-volume-binder"
     user = service_account(name)
@@ -72,6 +51,7 @@ class VolumeBinder:
 
     def __init__(self) -> None:
         self._claims: dict[Key, None] = {}
+        self._pods = PodsOfClaims()
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return claims and volumes that may not be what they should be."""
@@ -89,11 +69,10 @@ class VolumeBinder:
             if not change.is_deletion:
                 yield key
             yield from list(self._claims)
-        elif key.resource == PODS and not change.is_deletion:
-            for name in pod_references.claims(change.value):
-                claim = Key(CLAIMS, key.namespace, name)
-                if claim in self._claims:
-                    yield claim
+        elif key.resource == PODS:
+            _, named = self._pods.note(change)
+            if not change.is_deletion:
+                yield from [claim for claim in named if claim in self._claims]
         # Whether a claim waits for its consumer, and what it is told, depends on its class.
         elif key.resource == CLASSES:
             yield from list(self._claims)
@@ -104,21 +83,26 @@ class VolumeBinder:
         value = lister.get(*item)
         if value is None:
             return NOTHING
-        return _volume(value, lister) if item.resource == VOLUMES else _claim(value, lister, now)
+        if item.resource == VOLUMES:
+            return _volume(value, lister)
+        # A pod that was not told yet is told soon, and the claim looked at again.
+        return _claim(value, lister, now, is_wanted=bool(self._pods.users(item)))
 
 
-def _claim(claim: Value, lister: Lister, now: datetime) -> Plan:
+def _claim(claim: Value, lister: Lister, now: datetime, *, is_wanted: bool) -> Plan:
     if "deletionTimestamp" in claim["metadata"]:
         return NOTHING
     spec, status = claim.get("spec", {}), claim.get("status", {})
     name = spec.get("volumeName", "")
-    volume = lister.get(VOLUMES, "", name) if name else _found(claim, lister)
+    volume = lister.get(VOLUMES, "", name) if name else _found(claim, lister, is_wanted=is_wanted)
     if volume is None:
         lost = bool(name) and _COMPLETED in claim["metadata"].get("annotations", {})
         phase = _phase(CLAIMS, claim, "Lost" if lost else "Pending")
         if name:
             return phase
-        return Plan(writes=[*phase.writes, *_told(claim, lister, now)], after=REPEATED.total_seconds())
+        return Plan(
+            writes=[*phase.writes, *_told(claim, lister, now, is_wanted=is_wanted)], after=REPEATED.total_seconds()
+        )
     if not _may_have(volume, claim) or (volume["spec"].get("claimRef") is None and not fits(volume, claim)):
         return _phase(CLAIMS, claim, "Pending")
     if volume["spec"].get("claimRef", {}).get("uid") != claim["metadata"]["uid"]:
@@ -166,7 +150,7 @@ def _volume(volume: Value, lister: Lister) -> Plan:
     return _phase(VOLUMES, volume, "Failed", message=why)
 
 
-def _found(claim: Value, lister: Lister) -> Value | None:
+def _found(claim: Value, lister: Lister, *, is_wanted: bool) -> Value | None:
     """Return the volume for a claim that names none: one that is kept for it, or the smallest that fits.
 
     Of one that is kept for it class and labels do not count (``FindMatchingVolume``).
@@ -175,18 +159,18 @@ def _found(claim: Value, lister: Lister) -> Value | None:
     kept = [volume for volume in volumes if volume["spec"].get("claimRef")]
     if kept:
         return kept[0]
-    if _waits(claim, lister):
+    if not is_wanted and _waits(claim, lister):
         return None
     fitting = [volume for volume in volumes if fits(volume, claim)]
     return min(fitting, key=lambda volume: (_size(volume), volume["metadata"]["name"]), default=None)
 
 
-def _told(claim: Value, lister: Lister, now: datetime) -> Iterator[Write]:
+def _told(claim: Value, lister: Lister, now: datetime, *, is_wanted: bool) -> Iterator[Write]:
     """Yield the event that says why a claim has no volume, now and then (upstream: ``syncUnboundClaim``)."""
     name = _class(claim)
     kind = lister.get(CLASSES, "", name) if name else None
     provisioner = kind.get("provisioner", "") if kind else ""
-    if _waits(claim, lister):
+    if not is_wanted and _waits(claim, lister):
         said = "Normal", _WAITS, "waiting for first consumer to be created before binding"
     elif not name:
         said = "Normal", "FailedBinding", "no persistent volumes available for this claim and no storage class is set"
@@ -205,12 +189,9 @@ def _told(claim: Value, lister: Lister, now: datetime) -> Iterator[Write]:
 
 
 def _waits(claim: Value, lister: Lister) -> bool:
+    """Return whether a claim is bound only when a pod names it."""
     kind = lister.get(CLASSES, "", _class(claim))
-    if kind is None or kind.get("volumeBindingMode") != _WAITS:
-        return False
-    metadata = claim["metadata"]
-    pods = map(msgspec.to_builtins, lister.parts(PODS, metadata["namespace"], ClaimingPod))
-    return all(metadata["name"] not in pod_references.claims(pod) for pod in pods)
+    return kind is not None and kind.get("volumeBindingMode") == _WAITS
 
 
 def _may_have(volume: Value, claim: Value) -> bool:

@@ -6,7 +6,7 @@ budget is in ``endpoints/evictions.py``. A pod that was to be disrupted, and sta
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -40,6 +40,12 @@ DELETION_TIMEOUT = timedelta(minutes=2)
 """How long an eviction counts that no deletion of its pod has followed (``DeletionTimeout``)."""
 INTERVAL = timedelta(seconds=0.2)
 """How often the pods of a budget are counted, and those of a namespace read, at most."""
+PIECE = 2 << 20
+"""Work of one turn of reading pods, in bytes of them: some milliseconds. A namespace may have hundreds of megabytes."""
+PAUSE = timedelta(seconds=0.1)
+"""Between two such turns."""
+_MATCH = 200
+"""Work of comparing a pod's labels with a selector, and with each further requirement of it, in bytes that are read."""
 
 _SCALED = {
     ("v1", "ReplicationController"): "replicationcontrollers",
@@ -75,6 +81,19 @@ class Expected(FrozenStruct, kw_only=True):
     """Names of pods that no controller makes: it is not known how many of them there should be."""
 
 
+class _Owner(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    uid: str = ""
+    name: str = ""
+    kind: str = ""
+    api_version: str = ""
+    controller: bool = False
+
+
+class _Condition(msgspec.Struct, frozen=True, omit_defaults=True):
+    type: str = ""
+    status: str = ""
+
+
 class _Fields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     name: str
     namespace: str
@@ -83,11 +102,11 @@ class _Fields(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     creation_timestamp: str
     labels: dict[str, str] = {}
     deletion_timestamp: str = ""
-    owner_references: list[dict[str, Any]] = []
+    owner_references: list[_Owner] = []
 
 
 class _Status(msgspec.Struct, frozen=True, omit_defaults=True):
-    conditions: list[dict[str, Any]] = []
+    conditions: list[_Condition] = []
 
 
 class _Pod(msgspec.Struct, frozen=True):
@@ -96,13 +115,53 @@ class _Pod(msgspec.Struct, frozen=True):
     metadata: _Fields
     status: _Status = _Status()
 
+    def counted(self) -> Mapping[str, Any]:
+        """Return what is kept of it: its labels, which may be a hundred thousand, are not."""
+        metadata = msgspec.structs.replace(
+            self.metadata, labels={}, owner_references=[one for one in self.metadata.owner_references if one.controller]
+        )
+        conditions = [one for one in self.status.conditions if one.type == "Ready"]
+        found: Mapping[str, Any] = msgspec.to_builtins(_Pod(metadata, _Status(conditions)))
+        return found
+
 
 class _Read(NamedTuple):
-    """The pods of a namespace, when they were read, and how many changes of them had been told then."""
+    """The pods of a namespace by the selectors of its budgets, and until when they are not read again."""
 
-    at: datetime
+    until: datetime
     told: int
-    pods: Sequence[Mapping[str, Any]]
+    """How many changes of them had been told when they were read."""
+    took_turns: bool
+    pods: Mapping[LabelSelector, Sequence[Mapping[str, Any]]]
+
+
+class _Reading:
+    """The pods of a namespace as they are at one moment, read a piece at a time."""
+
+    def __init__(
+        self, lister: Lister, namespace: str, told: int, wanted: Iterable[LabelSelector], now: datetime
+    ) -> None:
+        # Both are of one moment, and in one order: nothing can be written between the two.
+        self._rest = zip(lister.sizes(PODS, namespace), lister.parts(PODS, namespace, _Pod), strict=True)
+        self._told, self._begun = told, now
+        self._pods: dict[LabelSelector, list[Mapping[str, Any]]] = {selector: [] for selector in wanted}
+        self._matching = _MATCH * sum(1 + len(selector.requirements) for selector in self._pods)
+        self.due = now
+
+    def read_on(self, now: datetime) -> _Read | None:
+        """Read the next pods, and return all if these were the last."""
+        left = PIECE
+        for (_, size), pod in self._rest:
+            labels, counted = pod.metadata.labels, None
+            for selector, found in self._pods.items():
+                if selector.matches(labels):
+                    counted = counted or pod.counted()
+                    found.append(counted)
+            left -= size + self._matching
+            if left <= 0:
+                self.due = now + PAUSE
+                return None
+        return _Read(now + max(INTERVAL, now - self._begun), self._told, now > self._begun, self._pods)
 
 
 class DisruptionBudgets:
@@ -118,6 +177,7 @@ class DisruptionBudgets:
         self._told: dict[str, int] = {}
         """Changes of pods, by the namespaces that have budgets."""
         self._read: dict[str, _Read] = {}
+        self._reading: dict[str, _Reading] = {}
 
     def observe(self, change: Change) -> Iterator[Item]:
         """Return the budgets that cover a pod, and the pod if it is to be disrupted; or the budget itself."""
@@ -143,6 +203,7 @@ class DisruptionBudgets:
             del self._selectors[key.namespace]
             self._told.pop(key.namespace, None)
             self._read.pop(key.namespace, None)
+            self._reading.pop(key.namespace, None)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return the status that a budget, or a pod, should have, if it has another."""
@@ -156,26 +217,46 @@ class DisruptionBudgets:
         left = (self._counted.get(item, now - INTERVAL) + INTERVAL - now).total_seconds()
         if left > 0:
             return Plan(after=left)
-        read = self._pods(item.namespace, lister, now)
-        if read.told != self._told.get(item.namespace, 0):
-            return Plan(after=(read.at + INTERVAL - now).total_seconds())
+        selector = selectors.of_object(value.get("spec", {}).get("selector"))
+        if selector is None:
+            self._counted[item] = now
+            return _count(value, (), lister, now)
+        found = self._pods(item.namespace, selector, lister, now)
+        if not isinstance(found, _Read):
+            return Plan(after=found.total_seconds())
+        is_old = found.told != self._told.get(item.namespace, 0)
+        # What took a while to read is old when it is there, as long as pods change.
+        if is_old and not found.took_turns:
+            return Plan(after=(found.until - now).total_seconds())
         self._counted[item] = now
-        return _count(value, read.pods, lister, now)
+        plan = _count(value, found.pods[selector], lister, now)
+        return msgspec.structs.replace(plan, after=INTERVAL.total_seconds()) if is_old else plan
 
-    def _pods(self, namespace: str, lister: Lister, now: datetime) -> _Read:
-        """Return the pods of a namespace, read lately or now: once for all of its budgets, which may be hundreds."""
-        self._read = {name: read for name, read in self._read.items() if read.at + INTERVAL > now}
-        if namespace not in self._read:
-            pods = [msgspec.to_builtins(pod) for pod in lister.parts(PODS, namespace, _Pod)]
-            self._read[namespace] = _Read(now, self._told.get(namespace, 0), pods)
-        return self._read[namespace]
+    def _pods(self, namespace: str, selector: LabelSelector, lister: Lister, now: datetime) -> _Read | timedelta:
+        """Return the pods of a namespace, read lately or now, once for all of its budgets, which may be hundreds.
+
+        Or after which time to ask again.
+        """
+        self._read = {name: read for name, read in self._read.items() if read.until > now}
+        read, reading = self._read.get(namespace), self._reading.get(namespace)
+        if reading is None:
+            if read is not None:
+                return read if selector in read.pods else read.until - now
+            wanted = {selector, *self._selectors.get(namespace, {}).values()}
+            reading = _Reading(lister, namespace, self._told.get(namespace, 0), wanted, now)
+        elif reading.due > now:
+            return reading.due - now
+        self._reading.pop(namespace, None)  # one that fails begins anew
+        if (read := reading.read_on(now)) is None:
+            self._reading[namespace] = reading
+            return PAUSE
+        self._read[namespace] = read
+        return read if selector in read.pods else read.until - now
 
 
-def _count(budget: Mapping[str, Any], of_namespace: Sequence[Mapping[str, Any]], lister: Lister, now: datetime) -> Plan:
+def _count(budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], lister: Lister, now: datetime) -> Plan:
     metadata, old = budget["metadata"], budget.get("status", {})
     spec = budget.get("spec", {})  # a budget without one covers no pod
-    selector = selectors.of_object(spec.get("selector"))
-    pods = [pod for pod in of_namespace if selector is not None and selector.matches(pod["metadata"].get("labels", {}))]
     evicted, late = unconfirmed(pods, old.get("disruptedPods", {}), now)
     text = f"Pod was expected by PDB {metadata['namespace']}/{metadata['name']} to be deleted but it wasn't"
     events = [_told(pod, "NotDeleted", text, lister, now) for pod in late]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from podkeep.apiserver.controllers.controller import Change, Create, Delete, Item, Patch, Plan
 from podkeep.apiserver.controllers.event_expiry import EventExpiry
 from podkeep.apiserver.controllers.namespace_contents import NamespaceContents
-from podkeep.apiserver.controllers.namespaces import NamespaceDeletion
+from podkeep.apiserver.controllers.namespaces import MOST_FINALIZERS, PAUSE, PIECE, NamespaceDeletion
 from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from support.admission import RESOURCES, CountedObjects, Objects
 from support.controllers import NOW, change
@@ -150,9 +149,48 @@ def test_no_more_of_a_namespace_is_read_at_a_time_than_is_deleted() -> None:
     """All objects were decoded whole, for each fifty that were deleted: minutes, and gigabytes, for some thousands."""
     many = [thing("pods", f"s{number:04}") for number in range(1_000)]
     objects = CountedObjects(namespace(), *many)
-    plan = NamespaceDeletion(RESOURCES.values()).reconcile("shop", objects, NOW)
-    assert len(list(islice(plan.writes, 51))) == 51
-    assert len(objects.read) < 100
+    controller, deleted = NamespaceDeletion(RESOURCES.values()), set[str]()
+    for turn in range(20):
+        objects.read.clear()
+        plan = controller.reconcile("shop", objects, NOW)
+        deleted |= {write.name for write in plan.writes if isinstance(write, Delete)}
+        assert (len(deleted), plan.after) == (50 * (turn + 1), 0)
+        assert len(objects.read) < 150  # for their sizes as well
+    # All are asked to go: what follows is looked at later.
+    plan = controller.reconcile("shop", objects, NOW)
+    assert (list(plan.writes), plan.after) == ([], PAUSE.total_seconds())
+
+
+def test_what_remains_is_looked_at_in_pieces() -> None:
+    """A namespace full of objects that wait for their finalizers held up the whole API, with each change of one."""
+    controller, now = NamespaceDeletion(RESOURCES.values()), NOW
+    large = [thing("configmaps", f"c{number}", "example.com/x", deleting=True) for number in range(3)]
+    for _, value in large:
+        value["data"] = {"x": "x" * PIECE}
+    objects = Objects(namespace(), *large)
+    assert list(controller.observe(change(namespace()))) == ["shop"]
+    for _ in large:
+        for _ in range(2):  # the second has come before its time
+            plan = controller.reconcile("shop", objects, now)
+            assert (list(plan.writes), plan.after) == ([], PAUSE.total_seconds())
+        now += PAUSE
+    assert list(controller.observe(change(large[0]))) == ["shop"]
+    plan = controller.reconcile("shop", objects, now)
+    (told,) = plan.writes
+    assert isinstance(told, Patch)
+    text = "Some resources are remaining: configmaps. has 3 resource instances"
+    assert told.patch["status"]["conditions"][3]["message"] == text
+    assert plan.after == PAUSE.total_seconds()  # it has changed meanwhile
+
+
+def test_not_any_number_of_finalizers_is_told() -> None:
+    """A condition of a hundred megabytes was made of them, which the API refused, again and again."""
+    many = [thing("configmaps", f"c{one}", *(f"e.com/{one}-{n}" for n in range(60)), deleting=True) for one in range(9)]
+    (told,) = ended(namespace(), *many).writes
+    assert isinstance(told, Patch)
+    message = told.patch["status"]["conditions"][4]["message"]
+    assert message.count("e.com/") == MOST_FINALIZERS
+    assert message.endswith(" in 1 resource instances, and others")
 
 
 def test_pods_that_are_about_to_go_are_waited_for() -> None:

@@ -43,6 +43,14 @@ def _shared(owners: tuple[OwnerReference, ...]) -> tuple[OwnerReference, ...]:
     return owners
 
 
+def _uids(owners: Iterable[OwnerReference]) -> set[str]:
+    return {owner.uid for owner in owners}
+
+
+def _blocked(owners: Iterable[OwnerReference]) -> set[str]:
+    return {owner.uid for owner in owners if owner.block_owner_deletion}
+
+
 class _Life(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """What decides about the life of an object, as it is written in it."""
 
@@ -102,7 +110,11 @@ class GarbageCollector:
     def __init__(self, resources: Iterable[Resource]) -> None:
         self._kinds = {(item.kind.api_version, item.kind.kind): item for item in resources}
         self._dependents: dict[str, dict[Key, None]] = {}
+        self._blockers: dict[str, dict[Key, None]] = {}
+        """Those of the dependents that block the deletion of their owner."""
         self._owners: dict[Key, tuple[OwnerReference, ...]] = {}
+        self._told: dict[Key, int] = {}
+        """The revision of each object with owners that the collector was told of."""
         self._waiting: dict[str, Key] = {}
         """Owners that are deleted in the foreground, by uid."""
         self._ending: set[Key] = set()
@@ -117,7 +129,7 @@ class GarbageCollector:
         """Return the object, its dependents or its owners, whichever may have to go."""
         found, key = change.metadata, change.key
         before = self._owners.get(key, ())
-        self._remember(key, () if change.is_deletion else found.owner_references)
+        self._remember(key, () if change.is_deletion else found.owner_references, change.revision)
         if change.is_deletion or change.size < _LARGE_BYTES:
             self._large.pop(key, None)
         else:
@@ -138,16 +150,21 @@ class GarbageCollector:
             if owner.uid in self._waiting:
                 yield self._waiting[owner.uid]
 
-    def _remember(self, key: Key, owners: tuple[OwnerReference, ...]) -> None:
-        old, new = ({owner.uid for owner in some} for some in (self._owners.pop(key, ()), owners))
+    def _remember(self, key: Key, owners: tuple[OwnerReference, ...], revision: int) -> None:
+        before = self._owners.pop(key, ())
+        self._told.pop(key, None)
         if owners:
-            self._owners[key] = _shared(owners)
-        for uid in old - new:
-            self._dependents[uid].pop(key, None)
-            if not self._dependents[uid]:
-                del self._dependents[uid]
-        for uid in new - old:
-            self._dependents.setdefault(uid, {})[key] = None
+            self._owners[key], self._told[key] = _shared(owners), revision
+        for index, old, new in (
+            (self._dependents, _uids(before), _uids(owners)),
+            (self._blockers, _blocked(before), _blocked(owners)),
+        ):
+            for uid in old - new:
+                index[uid].pop(key, None)
+                if not index[uid]:
+                    del index[uid]
+            for uid in new - old:
+                index.setdefault(uid, {})[key] = None
 
     def _foreground(self, key: Key, found: Metadata) -> Iterator[Item]:
         if not (found.deletion_timestamp and FOREGROUND in found.finalizers):
@@ -174,20 +191,25 @@ class GarbageCollector:
                 return orphan(item, found, dependents)
             if FOREGROUND not in finalizers or self._is_blocked(item, fields["uid"]):
                 return NOTHING
-            return foreground(item, found, dependents)
+            # Of the others it is known that they do not block it.
+            return foreground(item, found, self._those_of(item, fields["uid"], lister, untold=True))
         owners = msgspec.convert(fields.get("ownerReferences", ()), tuple[OwnerReference, ...])
         if not owners:
             return NOTHING
         states = self._states(owners, item, lister)
         return collect(item, found, states, dependents)
 
-    def _those_of(self, owner: Key, uid: str, lister: Lister) -> Iterator[tuple[Key, Found]]:
+    def _those_of(self, owner: Key, uid: str, lister: Lister, *, untold: bool = False) -> Iterator[tuple[Key, Found]]:
         """Yield the dependents of an object, of each what :class:`_Life` has: whole, thousands would be gigabytes.
 
         What names it in another namespace than its own is none: who may write there could keep its deletion waiting.
+
+        :param untold: only those that have changed since the collector was told of them.
         """
         for key in self._dependents.get(uid, ()):
             if owner.namespace not in ("", key.namespace):
+                continue
+            if untold and self._told.get(key) == lister.revision_of(*key):
                 continue
             part = lister.part(*key, _Dependent)
             if part is not None and _reference(found := msgspec.to_builtins(part), uid):
@@ -198,12 +220,7 @@ class GarbageCollector:
 
         When it goes, or does so no more, the owner is looked at again.
         """
-        return any(
-            reference.uid == uid and reference.block_owner_deletion
-            for key in self._dependents.get(uid, ())
-            if owner.namespace in ("", key.namespace)
-            for reference in self._owners[key]
-        )
+        return any(owner.namespace in ("", key.namespace) for key in self._blockers.get(uid, ()))
 
     def _states(self, owners: Iterable[OwnerReference], dependent: Key, lister: Lister) -> list[State]:
         found: dict[Key, _Known | None] = {}

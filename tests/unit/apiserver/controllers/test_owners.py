@@ -245,3 +245,31 @@ def test_dependents_are_not_read_while_one_of_them_is_known_to_block() -> None:
         list(collector.observe(change(found)))
     assert not list(collector.reconcile(key("owner"), objects, NOW).writes)
     assert objects.read == ["owner"]
+
+
+@pytest.mark.parametrize("blocking", ["", "owner"])
+def test_dependents_are_not_read_for_what_the_collector_was_told_of_them(blocking: str) -> None:
+    """All of them were, when an owner was deleted: two seconds for 256 MiB, of each of the thousands they name."""
+    owner, dependents = item("owner", deleting=FOREGROUND), [item(name, "owner", resourceVersion="1") for name in "abc"]
+    changed = item("b", "owner", resourceVersion="2", blocking=blocking)
+    collector, objects = GarbageCollector(RESOURCES.values()), Noted(owner, dependents[0], changed, dependents[2])
+    for found in (owner, *dependents):
+        list(collector.observe(change(found)))
+    plan = collector.reconcile(key("owner"), objects, NOW)
+    assert [name for name in objects.read if name != "owner"] == ["b"]
+    assert bool(list(plan.writes)) is not bool(blocking)
+
+
+def test_a_dependent_may_block_its_owner_and_not_any_more() -> None:
+    owner, collector = item("owner", deleting=FOREGROUND), GarbageCollector(RESOURCES.values())
+    list(collector.observe(change(owner)))
+    for blocking in ("owner", "", "owner", "other"):
+        dependent = item("a", "owner", "other", blocking=blocking, resourceVersion="1")
+        list(collector.observe(change(dependent)))
+        objects = Noted(owner, dependent)
+        assert bool(list(collector.reconcile(key("owner"), objects, NOW).writes)) is (blocking != "owner")
+        assert objects.read == ["owner"]
+    list(collector.observe(change(item("a", "owner", blocking="owner", resourceVersion="1"))))
+    list(collector.observe(change(item("a", "owner", blocking="owner"), EventType.DELETED)))
+    assert list(collector.reconcile(key("owner"), Noted(owner), NOW).writes)
+    assert not collector._blockers

@@ -6,10 +6,9 @@ dependents that block it; one that orphans its dependents is taken out of their 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum, auto
 from functools import lru_cache
-from itertools import chain
 from typing import Any, NamedTuple
 
 import msgspec
@@ -117,6 +116,7 @@ class GarbageCollector:
         """The revision of each object with owners that the collector was told of."""
         self._waiting: dict[str, Key] = {}
         """Owners that are deleted in the foreground, by uid."""
+        self._waiting_keys: set[Key] = set()
         self._ending: set[Key] = set()
         """Objects that are about to go."""
         self._large: dict[Key, _Known] = {}
@@ -140,7 +140,7 @@ class GarbageCollector:
         else:
             self._ending.discard(key)
         if change.is_deletion:
-            self._waiting.pop(found.uid, None)
+            self._wait_no_more(found.uid)
             yield from self._dependents.get(found.uid, ())
         else:
             if found.owner_references or found.deletion_timestamp:
@@ -168,10 +168,15 @@ class GarbageCollector:
 
     def _foreground(self, key: Key, found: Metadata) -> Iterator[Item]:
         if not (found.deletion_timestamp and FOREGROUND in found.finalizers):
-            self._waiting.pop(found.uid, None)
+            self._wait_no_more(found.uid)
         elif found.uid not in self._waiting:
             self._waiting[found.uid] = key
+            self._waiting_keys.add(key)
             yield from self._dependents.get(found.uid, ())
+
+    def _wait_no_more(self, uid: str) -> None:
+        if (key := self._waiting.pop(uid, None)) is not None:
+            self._waiting_keys.discard(key)
 
     # What to do
 
@@ -197,7 +202,7 @@ class GarbageCollector:
         if not owners:
             return NOTHING
         states = self._states(owners, item, lister)
-        return collect(item, found, states, dependents)
+        return collect(item, found, states, dependents, lambda: self._has_waiting(item, fields["uid"], lister))
 
     def _those_of(self, owner: Key, uid: str, lister: Lister, *, untold: bool = False) -> Iterator[tuple[Key, Found]]:
         """Yield the dependents of an object, of each what :class:`_Life` has: whole, thousands would be gigabytes.
@@ -214,6 +219,13 @@ class GarbageCollector:
             part = lister.part(*key, _Dependent)
             if part is not None and _reference(found := msgspec.to_builtins(part), uid):
                 yield key, found
+
+    def _has_waiting(self, owner: Key, uid: str, lister: Lister) -> bool:
+        """Tell whether a dependent of an object is itself deleted in the foreground."""
+        known = self._dependents.get(uid, {}).keys() & self._waiting_keys
+        return any(owner.namespace in ("", key.namespace) for key in known) or any(
+            _is_waiting(value) for _, value in self._those_of(owner, uid, lister, untold=True)
+        )
 
     def _is_blocked(self, owner: Key, uid: str) -> bool:
         """Tell whether a dependent is known to block an owner: none of them has to be read then.
@@ -249,8 +261,17 @@ class GarbageCollector:
         return None if part is None else _Known(revision, part.metadata.uid, part.metadata.is_waiting)
 
 
-def collect(item: Key, found: Found, states: list[State], dependents: Iterator[tuple[Key, Found]]) -> Plan:
-    """Return what to do about an object with owners, given what each of them is."""
+def collect(
+    item: Key,
+    found: Found,
+    states: list[State],
+    dependents: Iterator[tuple[Key, Found]],
+    has_waiting: Callable[[], bool],
+) -> Plan:
+    """Return what to do about an object with owners, given what each of them is.
+
+    :param has_waiting: says whether a dependent of the object is deleted in the foreground.
+    """
     fields = metadata(found)
     owners = fields["ownerReferences"]
     # Nothing is deleted while an owner of it cannot be looked up.
@@ -259,9 +280,9 @@ def collect(item: Key, found: Found, states: list[State], dependents: Iterator[t
     if State.THERE in states:
         kept = [owner for owner, state in zip(owners, states, strict=True) if state is State.THERE]
         return NOTHING if len(kept) == len(owners) else Plan(writes=[_with_owners(item, found, kept)])
-    if State.WAITING in states and (first := next(dependents, None)) is not None:
+    if State.WAITING in states and next(dependents, None) is not None:
         delete = Delete(**_place(item), uid=fields["uid"], propagation="Foreground")
-        if any(_is_waiting(value) for _, value in chain([first], dependents)):
+        if has_waiting():
             # Owners and dependents that wait for each other would wait for ever.
             freed = [{**owner, "blockOwnerDeletion": False} for owner in owners]
             if freed != owners:

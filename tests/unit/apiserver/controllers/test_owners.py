@@ -273,3 +273,22 @@ def test_a_dependent_may_block_its_owner_and_not_any_more() -> None:
     list(collector.observe(change(item("a", "owner", blocking="owner"), EventType.DELETED)))
     assert list(collector.reconcile(key("owner"), Noted(owner), NOW).writes)
     assert not collector._blockers
+
+
+@pytest.mark.parametrize("waiting", ["told", "not told", ""])
+def test_the_dependents_of_what_goes_with_its_owner_are_not_read(waiting: str) -> None:
+    """All of them were, to see whether one waits: two seconds for 256 MiB, for each object that goes."""
+    owner, dependents = (
+        item("owner", deleting=FOREGROUND),
+        [item(name, "middle", resourceVersion="1") for name in "abc"],
+    )
+    middle, there = item("middle", "owner", blocking="owner", resourceVersion="1"), [*dependents]
+    if waiting:
+        there[1] = item("b", "middle", deleting=FOREGROUND, resourceVersion="1" if waiting == "told" else "2")
+    collector, objects = GarbageCollector(RESOURCES.values()), Noted(owner, middle, *there)
+    for found in (owner, middle, *(there if waiting == "told" else dependents)):
+        list(collector.observe(change(found)))
+    (write,) = collector.reconcile(key("middle"), objects, NOW).writes
+    # Of two that may wait for each other, one does so no more.
+    assert isinstance(write, Patch if waiting else Delete)
+    assert [name for name in objects.read if name in "bc"] == (["b"] if waiting == "not told" else [])

@@ -15,6 +15,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -30,7 +31,7 @@ from podkeep.base.errors import FailedPrecondition, Internal
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import PodUID
 from podkeep.base.undo import UndoStack
-from podkeep.kernel.files import tree_size
+from podkeep.kernel.files import openat, tree_size
 from podkeep.kernel.files.removal import remove_tree, unmount
 from podkeep.kernel.files.tree_size import TreeSize
 from podkeep.kernel.mount import mountinfo
@@ -41,6 +42,9 @@ _IDENTITY = "pod.json"
 _UNFINISHED = (f".{_IDENTITY}.", f".{userns.FILE_NAME}.")
 """How the names of files begin that ``atomicfile`` has not given their own name yet."""
 _DELETION = "deletion-grace-period"
+_GRACE = re.compile(rb"-?[0-9]{1,18}")
+_MAX_BYTES = 1 << 16
+"""Of a file that says whose a directory is, or that the pod is to end; they have some hundred."""
 
 
 FORMER_ROOT, FORMER_POD_LOGS = "/var/lib/kubelet", "/var/log/pods"
@@ -279,11 +283,25 @@ class PodDirs:
 
     def _record(self, uid: PodUID) -> _Record | None:
         try:
-            record = msgspec.json.decode((self.pods / uid / _IDENTITY).read_bytes(), type=_Record)
+            record = msgspec.json.decode(self._read(uid, _IDENTITY) or b"", type=_Record)
         # What cannot be read is somebody else's: it is left alone rather than removed.
         except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
         return record if record.runtime == self._runtime else None
+
+    def _read(self, uid: PodUID, name: str) -> bytes | None:
+        """Return a file of a pod's directory, of which a pod with a hostPath there may make anything.
+
+        None: there is none, or it is none of ours.
+
+        :raises OSError: if it cannot be read.
+        """
+        fd = openat.open_beside(self.pods / uid / name)
+        if fd is None:
+            return None
+        with openat.closing(fd):
+            data = openat.read_bytes(fd, _MAX_BYTES + 1)
+        return data if len(data) <= _MAX_BYTES else None
 
     def is_taken(self, uid: PodUID) -> bool:
         """Say whether the directory of pod ``uid`` is in use; an empty directory may be taken by anybody.
@@ -333,10 +351,8 @@ class PodDirs:
 
     def requested_deletion(self, uid: PodUID) -> int | None:
         """Return the grace period somebody asked for when asking to end pod ``uid``; ``None`` if nobody did."""
-        try:
-            return int((self.pods / uid / _DELETION).read_bytes())
-        except FileNotFoundError:
-            return None
+        data = self._read(uid, _DELETION) or b""
+        return int(data) if _GRACE.fullmatch(data) else None
 
     def orphans(self, known: Collection[str]) -> list[PodUID]:
         """Return the pods that have a directory of ours, that no process owns, and that are not in ``known``.

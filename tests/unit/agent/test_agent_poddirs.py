@@ -211,6 +211,31 @@ def test_deletion_is_asked_for_in_the_directory(tmp_path: Path) -> None:
     assert dirs.requested_deletion(PodUID("u1")) is None
 
 
+@pytest.mark.parametrize("what", ["pipe", "link", "endless", "text"])
+def test_files_that_a_pod_has_put_in_a_directory_are_not_waited_for(tmp_path: Path, what: str) -> None:
+    """One with a hostPath there; a pipe kept the agent from starting, and from knowing any pod."""
+    dirs, elsewhere = PodDirs(tmp_path, SOCKET), tmp_path / "elsewhere"
+    for name in ("pod.json", "deletion-grace-period"):
+        path = made(dirs, "u1") / name
+        dirs.request_deletion(PodUID("u1"), 7)
+        path.rename(elsewhere)
+        if what == "pipe":
+            os.mkfifo(path)
+        elif what == "link":
+            path.symlink_to(elsewhere)
+        elif what == "endless":
+            path.write_bytes(b" " * (1 << 20) + elsewhere.read_bytes())
+        else:
+            path.write_text("now")
+        if name == "pod.json":
+            assert dirs.identity(PodUID("u1")) is None
+            assert dirs.is_foreign(PodUID("u1"))
+            assert dirs.managed() == []
+            path.unlink()
+        else:
+            assert dirs.requested_deletion(PodUID("u1")) is None
+
+
 def test_descriptors_are_given_back(tmp_path: Path) -> None:
     dirs = PodDirs(tmp_path, SOCKET)
     before = open_descriptors()

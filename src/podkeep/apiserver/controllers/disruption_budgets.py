@@ -44,6 +44,9 @@ PIECE = 2 << 20
 """Work of one turn of reading pods, in bytes of them: some milliseconds. A namespace may have hundreds of megabytes."""
 PAUSE = timedelta(seconds=0.1)
 """Between two such turns."""
+MOST_REQUIREMENTS = 20_000
+"""Of the selectors of a namespace's budgets together, and one more for each: every change of a pod is held against all
+of them. Budgets beyond that are not counted, and allow nothing."""
 _MATCH = 200
 """Work of comparing a pod's labels with a selector, and with each further requirement of it, in bytes that are read."""
 
@@ -61,6 +64,10 @@ _DEPLOYED, _DEPLOYMENT = ("apps/v1", "ReplicaSet"), ("apps/v1", "Deployment")
 _TARGET = "DisruptionTarget"
 _BY_KUBELET = "TerminationByKubelet"
 """Reason of a pod that its node ends, which may take as long as its grace period."""
+_BEYOND = (
+    "the PodDisruptionBudgets of the namespace have more than"
+    f" {MOST_REQUIREMENTS} labels and expressions in their selectors together"
+)
 _UNMANAGED = (
     "Pods selected by this PodDisruptionBudget (selector: {selector}) were found to be unmanaged. As a result, the "
     "status of the PDB cannot be calculated correctly, which may result in undefined behavior. To account for these "
@@ -173,6 +180,10 @@ class DisruptionBudgets:
 
     def __init__(self) -> None:
         self._selectors: dict[str, dict[Key, LabelSelector]] = {}
+        self._requirements: dict[str, int] = {}
+        """Of the selectors of each namespace, together."""
+        self._beyond: dict[str, dict[Key, None]] = {}
+        """Budgets of each namespace that have no room."""
         self._counted: dict[Key, datetime] = {}
         self._told: dict[str, int] = {}
         """Changes of pods, by the namespaces that have budgets."""
@@ -190,20 +201,40 @@ class DisruptionBudgets:
             if _disrupted_at(change.value) is not None:
                 yield key
             return
-        of_namespace = self._selectors.setdefault(key.namespace, {})
-        of_namespace.pop(key, None)
+        before = self._requirements.get(key.namespace, 0)
+        self._forget(key)
         if change.is_deletion:
             self._counted.pop(key, None)
         else:
             selector = selectors.of_object(change.value.get("spec", {}).get("selector"))
             if selector is not None:
-                of_namespace[key] = selector
+                self._note(key, selector)
             yield key
-        if not of_namespace:
-            del self._selectors[key.namespace]
-            self._told.pop(key.namespace, None)
-            self._read.pop(key.namespace, None)
-            self._reading.pop(key.namespace, None)
+        waiting = self._beyond.get(key.namespace)
+        if waiting and self._requirements.get(key.namespace, 0) < before:
+            yield next(iter(waiting))
+        if not self._selectors.get(key.namespace):
+            for known in (self._selectors, self._requirements, self._told, self._read, self._reading):
+                known.pop(key.namespace, None)
+
+    def _note(self, key: Key, selector: LabelSelector) -> bool:
+        """Have pods held against the selector of a budget, if there is room for it; return whether there is."""
+        requirements = self._requirements.get(key.namespace, 0) + 1 + len(selector.requirements)
+        if requirements > MOST_REQUIREMENTS:
+            self._beyond.setdefault(key.namespace, {})[key] = None
+            return False
+        self._selectors.setdefault(key.namespace, {})[key] = selector
+        self._requirements[key.namespace] = requirements
+        return True
+
+    def _forget(self, key: Key) -> None:
+        if waiting := self._beyond.get(key.namespace):
+            waiting.pop(key, None)
+            if not waiting:
+                del self._beyond[key.namespace]
+        selector = self._selectors.get(key.namespace, {}).pop(key, None)
+        if selector is not None:
+            self._requirements[key.namespace] -= 1 + len(selector.requirements)
 
     def reconcile(self, item: Item, lister: Lister, now: datetime) -> Plan:
         """Return the status that a budget, or a pod, should have, if it has another."""
@@ -218,6 +249,11 @@ class DisruptionBudgets:
         if left > 0:
             return Plan(after=left)
         selector = selectors.of_object(value.get("spec", {}).get("selector"))
+        if selector is not None and item in self._beyond.get(item.namespace, ()):
+            self._forget(item)
+            if not self._note(item, selector):
+                self._counted[item] = now
+                return _count(value, (), lister, now, why_not=_BEYOND)
         if selector is None:
             self._counted[item] = now
             return _count(value, (), lister, now)
@@ -254,13 +290,17 @@ class DisruptionBudgets:
         return read if selector in read.pods else read.until - now
 
 
-def _count(budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], lister: Lister, now: datetime) -> Plan:
+def _count(
+    budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], lister: Lister, now: datetime, *, why_not: str = ""
+) -> Plan:
     metadata, old = budget["metadata"], budget.get("status", {})
     spec = budget.get("spec", {})  # a budget without one covers no pod
     evicted, late = unconfirmed(pods, old.get("disruptedPods", {}), now)
     text = f"Pod was expected by PDB {metadata['namespace']}/{metadata['name']} to be deleted but it wasn't"
     events = [_told(pod, "NotDeleted", text, lister, now) for pod in late]
     try:
+        if why_not:
+            raise _Uncountable(why_not)
         wanted = expected(spec, pods, lister)
     except _Uncountable as error:
         # Nothing may be evicted while it is not known how many pods there should be (``failSafe``).

@@ -12,6 +12,7 @@ from podkeep.apiserver.controllers.controller import Create, Patch, Plan
 from podkeep.apiserver.controllers.disruption_budgets import (
     BUDGETS,
     INTERVAL,
+    MOST_REQUIREMENTS,
     PAUSE,
     PIECE,
     PODS,
@@ -262,6 +263,32 @@ def test_a_budget_that_selects_others_has_them_read() -> None:
     soon = controller.reconcile(KEY, other, NOW + INTERVAL / 2)
     assert (list(soon.writes), soon.after) == ([], INTERVAL.total_seconds() / 2)
     assert status_of(controller.reconcile(KEY, other, NOW + INTERVAL))["expectedPods"] == 2
+
+
+def test_budgets_for_whose_selectors_there_is_no_room_allow_nothing() -> None:
+    """Thousands of budgets with a hundred expressions each made each change of a pod take a second."""
+    many = {"matchExpressions": [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(100)]}
+    controller, found = DisruptionBudgets(), []
+    for number in range(MOST_REQUIREMENTS // 101 + 2):
+        resource, value = budget(minAvailable=0, selector=many)
+        found.append((resource, value | {"metadata": value["metadata"] | {"name": f"b{number}", "uid": f"b{number}"}}))
+    keys = [key for item in found for key in told(controller, item)]
+    objects = Objects(*found, pod("p"))
+    assert told(controller, pod("p")) == keys[:-2]
+    refused = controller.reconcile(keys[-1], objects, NOW)
+    (condition,) = status_of(refused)["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", "SyncFailed")
+    assert f"more than {MOST_REQUIREMENTS} labels and expressions" in condition["message"]
+    assert status_of(controller.reconcile(keys[0], objects, NOW))["disruptionsAllowed"] == 1
+    # Those that wait get the room of others.
+    assert told(controller, found[3]) == [keys[3]]
+    assert told(controller, found[0], EventType.DELETED) == [keys[-2]]
+    assert status_of(controller.reconcile(keys[-2], objects, NOW + INTERVAL))["disruptionsAllowed"] == 1
+    assert told(controller, pod("p")) == [*keys[1:3], *keys[4:-2], keys[3], keys[-2]]
+    for item in found:
+        told(controller, item, EventType.DELETED)
+    assert told(controller, pod("p")) == []
+    assert [*controller._selectors, *controller._requirements, *controller._beyond] == []
 
 
 def test_pods_are_read_once_for_all_budgets_of_a_namespace() -> None:

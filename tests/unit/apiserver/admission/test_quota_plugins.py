@@ -267,6 +267,34 @@ def test_pods_that_have_ended_or_should_have_are_not_charged(tmp_path: Path) -> 
     run(tmp_path, steps)
 
 
+def test_pods_that_end_are_not_read_before_their_time_is_up(tmp_path: Path) -> None:
+    """All of them were, whole, for each write that a quota counts: a hundred may take years to end, and half a second
+    to be read."""
+    read: list[str] = []
+
+    class Noted(StoreLister):
+        def newest(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
+            read.append(name)
+            return super().newest(resource, namespace, name)
+
+    async def steps(cluster: Cluster) -> None:
+        await cluster.create("resourcequotas", quota(hard={"pods": "9", "requests.cpu": "9"}))
+        for name, grace in (("a", 30), ("b", 1000)):
+            await cluster.create("pods", pod(name, nodeName="n"))
+            await cluster.registry.delete(at("pods", name), DeleteOptions(grace_period=grace), ME)
+        ledger = QuotaLedger(Noted(cluster.store), cluster.clock)
+        ledger.quotas("default")
+        ledger.used("default", "q")
+        # The time of its end is that of its deletion and its grace period, to which the latter is added again.
+        for seconds, cpu, ended in ((0, "2", []), (60, "2", []), (1, "1", ["a"]), (0, "1", [])):
+            cluster.clock.now += timedelta(seconds=seconds)
+            read.clear()
+            assert str(ledger.used("default", "q")["requests.cpu"]) == cpu
+            assert read == ended
+
+    run(tmp_path, steps)
+
+
 def test_the_ledger_after_more_than_it_can_look_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "HISTORY_EVENTS", 2)
 

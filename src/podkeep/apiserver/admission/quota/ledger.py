@@ -93,7 +93,8 @@ class _Namespace:
     used: dict[str, Amounts] = field(default_factory=dict)
     counted: dict[tuple[str, str], _Counted] = field(default_factory=dict)
     resources: set[str] = field(default_factory=set)
-    deleting: set[tuple[str, str]] = field(default_factory=set)
+    deleting: dict[tuple[str, str], datetime] = field(default_factory=dict)
+    """Pods that are charged until their grace period is over, and when that is."""
     is_counted: bool = False
 
 
@@ -123,8 +124,9 @@ class QuotaLedger:
         found = self._current()[namespace]
         if not found.is_counted:
             self._count(namespace, found)
-        # sorted() makes a list: counting changes the set.
-        for resource, item in sorted(found.deleting):
+        # The others need not be read: a hundred of them may have 150 MiB.
+        now = self._now()
+        for resource, item in sorted(place for place, until in found.deleting.items() if until < now):
             self._recount(found, (resource, namespace, item))
         return found.used[name]
 
@@ -172,7 +174,7 @@ class QuotaLedger:
 
     def _count(self, namespace: str, found: _Namespace) -> None:
         """Count every object of a namespace that a quota concerns."""
-        found.counted, found.deleting, found.is_counted = {}, set(), True
+        found.counted, found.deleting, found.is_counted = {}, {}, True
         found.used = {name: {} for name in found.quotas}
         hard = {name for quota in found.quotas.values() for name in quota.get("spec", {}).get("hard", ())}
         found.resources = quota_usage.counted_resources(hard)
@@ -200,7 +202,7 @@ class QuotaLedger:
         if before is not None:
             _add(found, before, -1)
             del found.counted[place]
-        found.deleting.discard(place)
+        found.deleting.pop(place, None)
         if value is None:
             return
         # Remembered: what is subtracted later must be what is added now, and by then the object may be in other scopes.
@@ -208,8 +210,8 @@ class QuotaLedger:
         counted = _Counted(revision, charged, quota_usage.usage(resource, value, now), quotas)
         found.counted[place] = counted
         _add(found, counted, 1)
-        if resource == PODS and charged and "deletionTimestamp" in metadata(value):
-            found.deleting.add(place)
+        if resource == PODS and charged and (until := quota_usage.charged_until(value)) is not None:
+            found.deleting[place] = until
 
 
 def _add(found: _Namespace, counted: _Counted, sign: int) -> None:

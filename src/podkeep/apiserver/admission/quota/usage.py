@@ -109,12 +109,20 @@ def is_charged(pod: Object, now: datetime) -> bool:
     """Tell whether a pod uses more than its place: not once it has ended, or should have."""
     if at(pod, "status", "phase") in ("Failed", "Succeeded"):
         return False
+    return (until := charged_until(pod)) is None or now <= until
+
+
+def charged_until(pod: Object) -> datetime | None:
+    """Return when a pod that has not ended should have; None: not before it changes."""
     fields = metadata(pod)
     if "deletionTimestamp" not in fields or "deletionGracePeriodSeconds" not in fields:
-        return True
+        return None
     # Clients choose it, as an int64, which is more than timedelta() takes.
     grace = timedelta(seconds=min(fields["deletionGracePeriodSeconds"], 10**8))
-    return now - datetime.fromisoformat(fields["deletionTimestamp"]) <= grace
+    try:
+        return datetime.fromisoformat(fields["deletionTimestamp"]) + grace
+    except OverflowError:
+        return None
 
 
 def _pod(pod: Object) -> Amounts:

@@ -491,3 +491,9 @@ def test_the_end_of_a_log_is_80_lines_and_2048_bytes(
     text = "".join(f"2026-01-01T00:00:00.000000000Z stdout {tag} {line}\n" for tag, line in entries)
     log.write_bytes(text.encode())
     assert termination_message(tmp_path / "none", log, fall_back=True).lstrip("\ufffd") == expected
+
+
+def test_a_termination_log_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    unreadable = Path(f"/proc/{os.getpid()}/mem")  # a regular file, which gives EIO at its start
+    why = f"Error on reading termination log {unreadable}: Input/output error"
+    assert termination_message(unreadable, tmp_path / "log", fall_back=False) == why

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from podkeep.base.errors import FailedPrecondition, KernelCallError
-from podkeep.kernel import libc
+from podkeep.base.errors import FailedPrecondition
 from podkeep.kernel.files import openat
 
 _UNDERSCORES = 2
@@ -62,21 +61,8 @@ def status(log: Path) -> os.stat_result | None:
     :raises OSError: if it cannot be asked.
     """
     with suppress(FileNotFoundError), directory_of(log) as directory:
-        return status_in(directory, log.name)
+        return openat.status(directory, log.name)
     return None
-
-
-def status_in(directory: int, name: str) -> os.stat_result:
-    """Return what has a name in the directory of a log, a link itself.
-
-    The kernel alone is asked: the server of a file system that a pod has mounted there need not answer.
-
-    :raises OSError: if it cannot be asked, FileNotFoundError if nothing has the name.
-    """
-    try:
-        return libc.look(directory, os.fsencode(name)).status
-    except KernelCallError as error:
-        raise OSError(error.errno, os.strerror(error.errno), name) from error
 
 
 def exists(log: Path) -> bool:

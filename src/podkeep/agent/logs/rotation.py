@@ -241,7 +241,7 @@ def _move_aside(path: Path) -> str:
 def _move_back(path: Path, renamed: str) -> None:
     with log_files.directory_of(path) as directory:
         try:
-            log_files.status_in(directory, path.name)
+            openat.status(directory, path.name)
         except FileNotFoundError:
             _rename(directory, renamed, path.name)
 

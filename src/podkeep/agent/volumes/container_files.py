@@ -217,13 +217,17 @@ def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
         at most 80 lines and 2048 bytes.
     """
     # The container chose what is at the path: only a regular file is opened, and no lease is waited for.
-    text = _end(openat.open_beside(path), _MAX_MESSAGE)[0]
+    try:
+        text = _end(openat.open_beside(path), _MAX_MESSAGE)[0]
+    except OSError as error:
+        return f"Error on reading termination log {path}: {error.strerror}"  # in a kubelet's words
     if text or not fall_back:
         return text.decode(errors="replace")
     try:
         return _log_tail(log).decode(errors="replace")
-    except FailedPrecondition as error:
-        return f"Error on reading termination message from logs: {error.message}"  # in a kubelet's words
+    except (FailedPrecondition, OSError) as error:
+        why = error.message if isinstance(error, FailedPrecondition) else error.strerror
+        return f"Error on reading termination message from logs: {why}"  # in a kubelet's words
 
 
 def _end(fd: int | None, limit: int) -> tuple[bytes, bool]:

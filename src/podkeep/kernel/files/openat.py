@@ -331,6 +331,19 @@ def open_in(dirfd: int, name: str) -> int | None:
     return None
 
 
+def status(dirfd: int, name: str) -> os.stat_result:
+    """Return what has a name in a directory, a link itself.
+
+    The kernel alone is asked: the server of a file system that a pod has mounted there need not answer.
+
+    :raises OSError: if it cannot be asked, FileNotFoundError if nothing has the name.
+    """
+    try:
+        return libc.look(dirfd, os.fsencode(name)).status
+    except KernelCallError as error:
+        raise OSError(error.errno, os.strerror(error.errno), name) from error
+
+
 def read_bytes(fd: int, limit: int) -> bytes:
     """Return what comes next of a file, at most ``limit`` bytes.
 

@@ -71,7 +71,7 @@ class LogLimit:
         return found
 
     def _is_oversized(self, directory: int, name: str) -> bool:
-        info = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        info = openat.status(directory, name)
         return stat.S_ISREG(info.st_mode) and info.st_size >= self._limit
 
     async def _bound(self, container: ContainerID, file: LogFile) -> None:
@@ -108,7 +108,7 @@ class LogLimit:
         base = rotated_name(name, datetime.now(UTC))
         for aside in (base, *(numbered(base, number) for number in range(1, 1000))):
             try:
-                os.stat(aside, dir_fd=directory, follow_symlinks=False)
+                openat.status(directory, aside)
             except FileNotFoundError:
                 return aside
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), base)

@@ -73,6 +73,20 @@ def test_a_pod_beyond_its_deadline_fails(node: RunningNode, image: str) -> None:
     assert condition(found, "Ready")["reason"] == "PodFailed"
 
 
+def test_a_pod_has_failed_when_its_containers_have_ended(node: RunningNode, image: str) -> None:
+    """While they take their time the pod is not ready and has not failed: a Job would start another one beside it."""
+    script = "trap 'touch /v/told; while [ ! -e /v/go ]; do sleep 0.05; done; exit 0' TERM; sleep 99999 & wait"
+    main = shell(image, script, volumeMounts=[mount("/v")])
+    node.apply(pod(main, activeDeadlineSeconds=2, terminationGracePeriodSeconds=20, **SHARED))
+    uid = node.running("web")["metadata"]["uid"]
+    volume = node.daemon.base / "kubelet" / "pods" / uid / "volumes/kubernetes.io~empty-dir/volume"
+    node.until(lambda: (volume / "told").exists(), "the container is told to end")
+    found = node.pod("web", lambda item: condition(item, "Ready").get("reason") == "PodFailed", "not ready")
+    assert (found["status"]["phase"], found["status"].get("reason")) == ("Running", None)
+    (volume / "go").touch()
+    assert node.phase("web", "Failed")["status"]["reason"] == "DeadlineExceeded"
+
+
 def test_an_end_that_was_decided_holds_though_the_agent_is_killed_before_it_could_tell(
     node: RunningNode, image: str
 ) -> None:

@@ -467,12 +467,27 @@ def test_a_pod_whose_containers_all_restart_says_so() -> None:
 # ----------------------------------------------------------------------------------------------------------- the end
 
 
-def test_a_reason_makes_the_pod_failed_at_once() -> None:
+def test_an_end_is_told_when_nothing_of_the_pod_runs_any_more() -> None:
+    """Until then it is not ready, but has what it has: its place on the node, in its Job and in its budget."""
+    target = PodCondition(type="DisruptionTarget", status="True", reason="TerminationByKubelet")
     seen = observed(view("a", State.RUNNING), view("b", State.RUNNING))
-    status = status_of(make(), seen, finished=True, reason="Evicted", text="too large")
-    assert (status.phase, status.reason, status.message) == ("Failed", "Evicted", "too large")
-    later = status_of(make(), observed(view("a", State.EXITED)), finished=True, previous=status)
+    runs = status_of(make(), seen)
+    end = {"finished": True, "reason": "Evicted", "text": "too large", "conditions": (target,)}
+    status = status_of(make(), seen, previous=runs, **end)
+    assert (status.phase, status.reason, status.message) == ("Running", "", "")
+    assert (condition(status, "Ready").status, condition(status, "Ready").reason) == ("False", "PodFailed")
+    assert not any(item.type == "DisruptionTarget" for item in status.conditions)
+    later = status_of(make(), observed(view("a", State.EXITED)), previous=status, **end)
     assert (later.phase, later.reason, later.message) == ("Failed", "Evicted", "too large")
+    assert condition(later, "DisruptionTarget").reason == "TerminationByKubelet"
+
+
+def test_a_failed_init_container_ends_the_pod_when_its_sidecars_have_ended() -> None:
+    pod = make("Never", ("a",), (side(), "i"))
+    seen = observed(view("s", State.RUNNING), view("i", State.EXITED, 0, 1))
+    assert status_of(pod, seen).phase == "Pending"
+    seen = observed(view("s", State.EXITED, 0, 137), view("i", State.EXITED, 0, 1))
+    assert status_of(pod, seen).phase == "Failed"
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

@@ -710,6 +710,8 @@ class PodWorker:
         running = targets(self.pod, _running(observed), self._node.probes.address(self.pod, observed))
         if not running:
             return
+        # Before the first hook runs: who sends requests to the pod is to stop it now (kubelet, SyncTerminatingPod).
+        await self._report(observed)
         # Kept over repetitions of this step: the grace period goes on while the runtime is away.
         if self._ending is None:
             seconds = grace_of(self.pod) if self._grace is None else self._grace

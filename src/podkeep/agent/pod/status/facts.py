@@ -29,8 +29,8 @@ class StatusFacts(FrozenStruct, kw_only=True):
     :param replaced: attempts (IDs) that the agent ended to start the container anew, whatever its restart policy.
     :param finished: the pod has ended, or is being removed, and nothing of it is started again.
     :param failed: it ended in failure whatever its containers say.
-    :param reason: why the agent ended it (``DeadlineExceeded``, ``Evicted``): the pod has failed as of now; ``text`` is
-        the message of that.
+    :param reason: why the agent ended it (``DeadlineExceeded``, ``Evicted``): the pod has failed once nothing of it
+        runs any more; ``text`` is the message of that.
     :param now: the present; conditions that change do so now.
     :param previous: the status that was last reported; without it that of the pod's object.
     :param conditions: of the agent, beside those that follow from containers: ``PodResizePending``,

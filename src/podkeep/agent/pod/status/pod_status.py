@@ -57,8 +57,12 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
     status = _with_phase(pod, observed, facts, previous, status, statuses.replaced())
     if facts.finished and not _anything_runs(observed):
         status = at_its_end(pod, status)
-    found = conditions(pod, observed, status, previous, _own_conditions(facts, previous, status))
+    held = _ends_early(pod, observed, status)
+    found = conditions(pod, observed, status, previous, _own_conditions(facts, previous, status, held=held))
     now = rfc3339.of_nanoseconds(int(facts.now * 1e9))
+    if held:
+        before = {"phase": previous.phase or "Pending", "reason": previous.reason, "message": previous.message}
+        status = msgspec.structs.replace(status, **before)
     return msgspec.structs.replace(status, conditions=with_times(found, previous, now))
 
 
@@ -110,8 +114,22 @@ def end_of(before: PodPhase | None) -> PodPhase | None:
     return before if before in _ENDS else None
 
 
-def _own_conditions(facts: StatusFacts, previous: PodStatus, status: PodStatus) -> tuple[PodCondition, ...]:
+def _ends_early(pod: Pod, observed: Observed, status: PodStatus) -> bool:
+    """Return whether the pod has an end that must not be told yet, since something of it still runs.
+
+    Who sees the end of a pod takes what it had for free: a scheduler its resources, a Job its place (kubelet,
+    mergePodStatus). Its conditions say already that it is not ready.
+    """
+    return status.phase in _ENDS and pod.status.phase not in _ENDS and _anything_runs(observed)
+
+
+def _own_conditions(
+    facts: StatusFacts, previous: PodStatus, status: PodStatus, *, held: bool
+) -> tuple[PodCondition, ...]:
     given = facts.conditions
+    if held:
+        # It comes with the end.
+        given = tuple(item for item in given if item.type != DISRUPTION_TARGET)
     if status.phase in _ENDS:
         given = tuple(item for item in given if item.type == DISRUPTION_TARGET)
     if not any(item.type == DISRUPTION_TARGET for item in given):

@@ -63,6 +63,19 @@ def test_a_rule_restarts_all_containers(node: RunningNode, image: str) -> None:
     assert log.read_text().split("\n")[0].endswith(" 2")
 
 
+def test_a_container_that_is_restarted_with_all_can_end_by_itself(node: RunningNode, image: str) -> None:
+    """It gets SIGTERM and two seconds, as a kubelet does it, and what it has to save is saved."""
+    script = f"while [ ! -e /v/up ]; do sleep 0.05; done; {ONCE.format(code=88, then='exit 0')}"
+    trigger = shell(image, script, restartPolicy="Never", restartPolicyRules=[rule("RestartAllContainers", 88)])
+    script = "[ -e /v/saved ] && exit 0; trap 'touch /v/saved; exit 0' TERM; touch /v/up; sleep 99999 & wait"
+    beside = shell(image, script, "beside")
+    trigger["volumeMounts"] = beside["volumeMounts"] = [mount("/v")]
+    node.apply(pod(trigger, beside, **SHARED))
+    node.phase("web", "Succeeded")
+    killed = node.until(lambda: [item for item in node.events("web") if item["reason"] == "Killing"], "its event")
+    assert [item["message"] for item in killed] == ["killing"]
+
+
 def test_a_pod_beyond_its_deadline_fails(node: RunningNode, image: str) -> None:
     """The reason and message are a kubelet's, and the containers are stopped."""
     node.apply(pod(shell(image, FOREVER), activeDeadlineSeconds=1))

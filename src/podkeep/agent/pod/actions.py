@@ -72,7 +72,7 @@ class KillContainer(FrozenStruct, kw_only=True):
 
 
 class ResetContainer(FrozenStruct, kw_only=True):
-    """Remove one attempt of a container from the runtime, after stopping it without a grace period if it runs.
+    """Remove one attempt of a container from the runtime, after stopping it within two seconds if it runs.
 
     The logs stay. The trigger of the restart comes last, so that a reset that was interrupted goes on.
     """

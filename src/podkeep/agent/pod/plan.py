@@ -42,6 +42,8 @@ _NS = 1e9
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadline"
 ALL_RESTARTING = "AllContainersRestarting"
+RESET_MESSAGE = "killing"
+"""Of the event about a container that runs when all are started again, in a kubelet's words."""
 SANDBOX_CHANGED = "SandboxChanged"
 SANDBOX_CHANGED_MESSAGE = "Pod sandbox changed, it will be killed and re-created."
 Delay = Callable[[str], float]

@@ -48,7 +48,7 @@ from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, admit
 from podkeep.agent.pod.ends import Ends
 from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
-from podkeep.agent.pod.plan import SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
+from podkeep.agent.pod.plan import RESET_MESSAGE, SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status.conditions import is_only_the_sandbox
@@ -589,10 +589,17 @@ class PodWorker:
             self._killed[action.view.id] = action
             self._kills[action.view.id] = self._beside.start(self._kill(action, observed))
         elif isinstance(action, ResetContainer):
-            await teardown.stop_containers(self._node.client, [action.view.id], 0)
-            await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=action.view.id))
+            await self._reset(action.view)
         else:
             raise FailedPrecondition(f"nothing carries out {action}")
+
+    async def _reset(self, view: ContainerView) -> None:
+        """Remove an attempt of a container; if it runs, it is told to end, without its preStop hook, and is given the
+        least that a container has for its end."""
+        if view.state is not State.EXITED:
+            target = targets(self.pod, {view.name: view}, "")[view.name]
+            await self._stopper.kill(target, Grace(0), RESET_MESSAGE, hook=False)
+        await self._node.client.runtime.RemoveContainer(api_pb2.RemoveContainerRequest(container_id=view.id))
 
     async def _start_container(self, action: StartContainer, observed: Observed, admitted: Admitted) -> None:
         metrics, kind = self._node.metrics, self._kind_of(action.container.name)

@@ -196,14 +196,16 @@ def test_hosts() -> None:
     text = hosts.render(pod.spec, "h", ("10.0.0.2",), "ignored", "sub")
     assert "127.0.0.1\tlocalhost\n" in text
     assert "10.0.0.2\th.sub\th\n" in text
-    assert text.endswith("10.1.1.1\ta\tb\n")
+    # Conformance tests tell by the first line whether a kubelet manages the file.
+    assert text.startswith("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n")
+    assert text.endswith("\n\n# Entries added by HostAliases.\n10.1.1.1\ta\tb\n")
     assert "ignored" not in text
 
 
 def test_hosts_of_a_pod_on_the_hosts_network_are_the_hosts() -> None:
     pod, _ = make(hostNetwork=True)
     text = hosts.render(pod.spec, "h", (), "10.9.9.9 own")
-    assert text.endswith("10.9.9.9 own\n")
+    assert text == "# Kubernetes-managed hosts file (host network).\n10.9.9.9 own\n"
 
 
 NODE = dns.parse("# comment\nnameserver 10.0.0.1\nsearch a b ; c\noptions ndots:2 rotate\nnameserver 10.0.0.2\nbogus\n")

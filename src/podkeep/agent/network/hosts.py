@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from podkeep.api.pod import HostAlias, PodSpec
 
-_HEADER = "# Written by podkeep for this pod; changes are lost when a container restarts.\n"
-# As a kubelet writes it (managedHostsFileContent).
+# As a kubelet writes all of it (managedHostsFileContent). By the first line programs, and Kubernetes' conformance
+# tests, know a file that the node manages.
+_HEADER = "# Kubernetes-managed hosts file.\n"
+_HEADER_OF_HOST = "# Kubernetes-managed hosts file (host network).\n"
 _LOCAL = """127.0.0.1\tlocalhost
 ::1\tlocalhost ip6-localhost ip6-loopback
 fe00::0\tip6-localnet
@@ -24,7 +26,7 @@ def render(spec: PodSpec, hostname: str, pod_ips: Sequence[str], host_file: str,
     :param host_file: the node's own file, which is what a pod with ``hostNetwork`` sees.
     """
     if spec.host_network:
-        text = _HEADER + host_file
+        text = _HEADER_OF_HOST + host_file
         text += "" if host_file.endswith("\n") or not host_file else "\n"
     else:
         names = f"{hostname}.{domain}\t{hostname}" if domain else hostname
@@ -36,4 +38,4 @@ def _aliases(aliases: Sequence[HostAlias]) -> str:
     if not aliases:
         return ""
     lines = (f"{alias.ip}\t{chr(9).join(alias.hostnames)}\n" for alias in aliases)
-    return "\n# spec.hostAliases\n" + "".join(lines)
+    return "\n# Entries added by HostAliases.\n" + "".join(lines)

@@ -10,6 +10,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -318,7 +319,7 @@ class _Supervisor:
         try:
             return await worker.run()
         except PodRejected as error:
-            status = rejected(worker.pod, error)
+            status = rejected(worker.pod, error, time.time())
             self._fail(self._located(worker.pod, error))
             return PodResult(exit_code=1, status=status)
         except Exception as error:  # noqa: BLE001 - whatever it was: no pod goes on alone

@@ -190,3 +190,4 @@ def test_a_pod_that_asks_for_more_than_there_is_fails(node: RunningNode, image: 
 
     assert failed["status"]["reason"] == "OutOfcpu"
     assert failed["status"]["message"].startswith("Pod was rejected: Node didn't have enough resource: cpu, requested")
+    assert failed["status"]["startTime"] >= failed["metadata"]["creationTimestamp"]

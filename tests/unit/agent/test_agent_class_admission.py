@@ -282,7 +282,7 @@ def rejection(
             with pytest.raises(PodRejected) as caught:
                 await worker.run()
             await worker.tear_down()
-            return caught.value, heard.events, rejected(pod, caught.value)
+            return caught.value, heard.events, rejected(pod, caught.value, 1_700_000_000.0)
 
     return run(work())
 
@@ -296,6 +296,7 @@ def test_a_pod_that_asks_for_what_is_not_there_is_failed_before_it_has_a_sandbox
     failure, events, status = rejection(tmp_path / "s", node_of, runtime, pod)
     assert events == [Event(type="Warning", reason="ClassResourceUnavailable", message=UNKNOWN)]
     assert status == PodStatus(
+        start_time="2023-11-14T22:13:20Z",
         phase="Failed",
         reason="ClassResourceUnavailable",
         message=f"Pod was rejected: {UNKNOWN}",

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -480,7 +481,7 @@ class PodManager:
         rejection = PodRejected(answer.message, reason=answer.reason)
         self._node.metrics.add(ADMISSION_REJECTIONS, answer.reason)
         self._report(managed.pod, rejection.event())
-        self._reported(managed, rejected(managed.pod, rejection))
+        self._reported(managed, rejected(managed.pod, rejection, time.time()))
         return False
 
     async def _until_there_is_room(self, managed: _ManagedPod, others: Sequence[Pod]) -> None:
@@ -526,7 +527,7 @@ class PodManager:
                 await worker.run()
                 return True
             except PodRejected as rejection:
-                self._reported(managed, rejected(managed.pod, rejection))
+                self._reported(managed, rejected(managed.pod, rejection, time.time()))
                 return True
             except PodkeepError as error:
                 log.warning("pod %s/%s: %s; trying again", *managed.name, error)

@@ -66,9 +66,13 @@ def pod_status(pod: Pod, observed: Observed, facts: StatusFacts) -> PodStatus:
     return msgspec.structs.replace(status, conditions=with_times(found, previous, now))
 
 
-def rejected(pod: Pod, rejection: PodRejected) -> PodStatus:
-    """Return the status of a pod that the node did not take on: as much as a kubelet says of it."""
+def rejected(pod: Pod, rejection: PodRejected, now: float) -> PodStatus:
+    """Return the status of a pod that the node did not take on: as much as a kubelet says of it.
+
+    :param now: seconds since 1970, when it was looked at, which is its start time.
+    """
     return PodStatus(
+        start_time=pod.status.start_time or rfc3339.of_nanoseconds(int(now * 1e9)),
         observed_generation=pod.metadata.generation,
         phase="Failed",
         reason=rejection.reason,

@@ -259,6 +259,13 @@ def test_memory_that_runs_out_ends_the_whole_container_where_the_kernel_can() ->
     assert dict(container(pod).linux.resources.unified) == {}
 
 
+def test_nothing_of_a_container_goes_to_swap_where_the_kernel_can_see_to_it() -> None:
+    pod = make()
+    (only,) = pod.spec.containers
+    kept = container(pod, resources=linux_resources(pod, only, 8 << 30, no_swap=True)).linux.resources
+    assert dict(kept.unified) == {"memory.swap.max": "0"}
+
+
 @pytest.mark.requirement("V32", "V33", "V35", "V36", "V47", "V114")
 def test_an_image_volume_is_asked_for_by_what_the_pull_returned() -> None:
     pod = make({"runtimeClassName": "crun"})

@@ -138,8 +138,7 @@ def container_config(pod: Pod, container: Container, plan: ContainerPlan) -> api
                     api_pb2.HugepageLimit(page_size=size, limit=limit)
                     for size, limit in sorted(resources.hugepage_limits.items())
                 ],
-                # kubelet, generateLinuxContainerResources
-                unified={"memory.oom.group": "1"} if resources.ends_whole else {},
+                unified=resources.unified,
             ),
             security_context=container_security(pod, container, namespaces, plan.image_user, plan.seccomp, plan.groups),
         ),

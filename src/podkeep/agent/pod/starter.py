@@ -331,6 +331,7 @@ class Starter:
                     self._node.page_sizes,
                     cfs_quota=agent.cpu_cfs_quota,
                     ends_whole=podcgroups.can_end_whole() and not agent.single_process_oom_kill,
+                    no_swap=podcgroups.can_forbid_swap(),
                 ),
                 user_namespace=admitted.user_namespace,
                 classes=classes,

@@ -116,6 +116,16 @@ def can_end_whole() -> bool:
 
 
 @cache
+def can_forbid_swap() -> bool:
+    """Return whether a container without a limit of memory can be kept from swap.
+
+    With cgroup version 1 there is a limit of memory and swap together alone.
+    """
+    # The root has no such file; what is below has it if the kernel counts swap.
+    return _cgroups().version == 2 and any(any(top.glob("*/memory.swap.max")) for top in _cgroups().layout.hierarchies)
+
+
+@cache
 def _cgroups() -> Cgroups:
     """Return the machine's cgroups; where they are mounted does not change."""
     return Cgroups()

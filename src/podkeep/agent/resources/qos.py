@@ -40,6 +40,14 @@ class LinuxResources(FrozenStruct, kw_only=True):
     """Bytes by page size as CRI spells it, ``2MB``; 0 is a limit here."""
     ends_whole: bool = False
     """Where memory runs out, all its processes are ended, as cgroup version 2 can (memory.oom.group)."""
+    no_swap: bool = False
+    """Nothing of it is written to swap, as cgroup version 2 can see to without a limit of memory."""
+
+    @property
+    def unified(self) -> dict[str, str]:
+        """Files of cgroup version 2 and what is written to them (kubelet, generateLinuxContainerResources)."""
+        whole = {"memory.oom.group": "1"} if self.ends_whole else {}
+        return whole | ({"memory.swap.max": "0"} if self.no_swap else {})
 
 
 def qos_class(pod: Pod) -> PodQOSClass:
@@ -76,12 +84,14 @@ def linux_resources(
     *,
     cfs_quota: bool = True,
     ends_whole: bool = False,
+    no_swap: bool = False,
 ) -> LinuxResources:
     """Return the limits of ``container``; where it has none, the pod's as a whole apply.
 
     :param memory_capacity: bytes of memory the node has.
     :param cfs_quota: enforce limits of CPU time.
     :param ends_whole: memory that runs out ends all of it.
+    :param no_swap: keep it from swap whether or not its memory has a limit (kubelet: ``memorySwap``, ``NoSwap``).
     :param page_sizes: huge pages of the node (``2MB``), which a container gets none of unless it asks.
     """
     own = requests.pod_level(pod).limits
@@ -96,6 +106,7 @@ def linux_resources(
         oom_score_adj=oom_score_adj(pod, container, memory_capacity),
         hugepage_limits=dict.fromkeys(page_sizes, 0) | hugepage_limits(requests.amounts(limits)),
         ends_whole=ends_whole,
+        no_swap=no_swap,
     )
 
 

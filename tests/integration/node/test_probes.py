@@ -88,6 +88,20 @@ def test_a_container_that_fails_its_liveness_probe_is_restarted(node: RunningNod
     node.delete("web", gracePeriodSeconds=1)
 
 
+def test_the_first_end_by_a_probe_costs_no_back_off(node: RunningNode, image: str) -> None:
+    """A kubelet looks at the end before it, so that the third is the first to wait."""
+    probe = every_second(exec={"command": ["false"]}, terminationGracePeriodSeconds=1)
+    node.apply(pod(shell(image, "exec sleep 1000", livenessProbe=probe), restartPolicy="Always"))
+
+    def waits(found: dict[str, Any]) -> bool:
+        state = containers(found).get("main", {}).get("state", {})
+        return bool(state.get("waiting", {}).get("reason") == "CrashLoopBackOff")
+
+    main = containers(node.pod("web", waits, "in back-off"))["main"]
+    assert main["restartCount"] == 2
+    assert main["state"]["waiting"]["message"].startswith("back-off 10s ")
+
+
 def test_other_probes_wait_for_startup(node: RunningNode, image: str) -> None:
     """Neither liveness nor readiness is asked before startup is proven; what comes after a sidecar waits for that."""
     sidecar = shell(

@@ -573,7 +573,11 @@ class PodWorker:
             self._starts_in_user_namespace = admitted.user_namespace is not None
         elif isinstance(action, StartContainer):
             previous = action.previous
-            if previous is not None:
+            # Of one that was killed the end before it counts (kubelet, doBackOff): there is none of the first attempt.
+            is_first_kill = previous is not None and (
+                previous.id in self._killed and len(observed.containers[previous.name]) == 1
+            )
+            if previous is not None and not is_first_kill:
                 self._back_off.restarted(previous.name, self._ends.ran.get(previous.id, previous.ran))
             await self._resizing.before_start(self.pod, action.container.name)
             await self._start_container(action, observed, admitted)

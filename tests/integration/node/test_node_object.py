@@ -49,6 +49,7 @@ def test_the_node_says_what_it_is(node: RunningNode) -> None:
     assert info["bootID"]
     assert "" in [handler["name"] for handler in status["runtimeHandlers"]]
     assert status["features"] == {"supplementalGroupsPolicy": True}
+    assert "RestartAllContainersOnContainerExits" in status["declaredFeatures"]
     assert {"type": "Hostname", "address": node.name} in status["addresses"]
     node.until(lambda: {"Starting", "NodeHasSufficientMemory"} <= set(reasons(node)), "events")
 

@@ -34,6 +34,14 @@ def node_after(made: Any) -> dict[str, Any]:
     return {"status": status | {"conditions": list(made.conditions.values)}}
 
 
+def test_what_pods_of_the_node_can_do_is_declared() -> None:
+    """By these names a scheduler finds a node for ``RestartAllContainers``, and an API server lets a pod be resized as
+    a whole (KEP-5328); an API server takes them in the order of their names alone."""
+    declared = fields(facts())["declaredFeatures"]
+    assert declared == ["InPlacePodLevelResourcesVerticalScaling", "RestartAllContainersOnContainerExits"]
+    assert report(facts(), {}, {}, now=NOW, due=True).patch["status"]["declaredFeatures"] == declared  # type: ignore[index]
+
+
 def test_a_node_that_is_well() -> None:
     found = conditions((), (), (), NOW)
     assert [(item["type"], item["status"], item["reason"], item["message"]) for item in found.values] == [

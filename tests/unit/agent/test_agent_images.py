@@ -365,6 +365,13 @@ def test_pull_secrets_of_both_forms_in_their_order() -> None:
     assert missing is None
 
 
+def test_credentials_say_which_object_of_the_api_they_are_from() -> None:
+    known, other = docker_secret("known", "a"), docker_secret("other", "b")
+    known["metadata"]["uid"] = "uid-1"
+    found, _ = pull_secrets.keyring(*parsed(with_secrets("known", "other"), known, other))
+    assert [item.origin for item in found.lookup("r.example/app")] == ["default/known/uid-1", ""]
+
+
 @pytest.mark.requirement("V29")
 def test_a_pull_secret_that_is_missing_is_an_event_and_no_more() -> None:
     elsewhere = docker_secret("s", "x")

@@ -7,6 +7,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,18 @@ def test_what_was_pulled_with_a_secret_is_for_who_has_it(tmp_path: Path) -> None
     assert not found.may_use(NAME, ID, [YOURS], [NAME])
     assert not found.may_use(NAME, ID, [], [NAME])
     assert not found.may_use(OTHER, ID, [MINE], [NAME, OTHER])
+
+
+def test_a_secret_whose_credentials_were_rotated_is_the_same_secret(tmp_path: Path) -> None:
+    """As KEP-2535 has it; another Secret of its name is another one."""
+    bring(records(tmp_path), replace(MINE, origin="team/pull/uid-1"))
+    found = records(tmp_path)
+    assert found.may_use(NAME, ID, [replace(YOURS, origin="team/pull/uid-1")], [NAME])
+    assert found.may_use(NAME, ID, [replace(MINE, origin="other/copy/uid-2")], [NAME])
+    assert not found.may_use(NAME, ID, [replace(YOURS, origin="team/pull/uid-2")], [NAME])
+    assert not found.may_use(NAME, ID, [YOURS], [NAME])
+    bring(found, YOURS)
+    assert not found.may_use(NAME, ID, [Credentials(username="x", password="x")], [NAME])
 
 
 def test_what_was_pulled_without_is_for_everybody(tmp_path: Path) -> None:

@@ -20,8 +20,9 @@ pull that was left may have brought stays in doubt under its digest when the nex
 have the name lead elsewhere. An image that was preloaded stays so, too, when an agent pulls it under whatever name; not
 if a pull had to bring it again, as it was removed.
 
-Credentials are kept as keyed hashes. Files are written whole or not at all; one that cannot be read counts as a pull
-that may not be relied on. Blocking; several agents may share the directory.
+Credentials are kept as keyed hashes, with the Secret that they were from: who refers to that Secret may use the image
+also when it holds others by now (KEP-2535: credentials that were rotated). Files are written whole or not at all; one
+that cannot be read counts as a pull that may not be relied on. Blocking; several agents may share the directory.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ log = logging.getLogger(__name__)
 
 Policy: TypeAlias = Literal["NeverVerify", "NeverVerifyPreloadedImages", "NeverVerifyAllowlistedImages", "AlwaysVerify"]
 MOST_CREDENTIALS = 100
-"""That are kept of one image and repository; the oldest go first."""
+"""That are kept of one image and repository, and as many Secrets; the oldest go first."""
 MOST_REPOSITORIES = 100
 """That are kept of one image; those that it was not pulled from for longest go first."""
 LEFT_S = 24 * 3600.0
@@ -60,10 +61,12 @@ _KEY_BYTES = 32
 
 
 class _Access(msgspec.Struct, kw_only=True):
-    """Who may use what came from one repository: everybody on the node, or who has one of these credentials."""
+    """Who may use what came from one repository: everybody on the node, or who has one of these credentials, or one of
+    these Secrets."""
 
     everybody: bool = False
     credentials: list[str] = []
+    secrets: list[str] = []
 
 
 class _Record(msgspec.Struct, kw_only=True):
@@ -137,7 +140,9 @@ class PullRecords:
         access = None if record is None else record.repositories.get(name.name)
         if access is None:
             return False
-        return access.everybody or any(self._hash(item) in access.credentials for item in credentials)
+        return access.everybody or any(
+            item.origin in access.secrets or self._hash(item) in access.credentials for item in credentials
+        )
 
     def _doubts(self, images: Collection[str], names: Iterable[Reference]) -> list[Path]:
         """Return the files of pulls of one of its names that may have brought an image, as far as is known.
@@ -234,11 +239,11 @@ class PullRecords:
                 del record.repositories[other]
             if credentials is None:
                 # Once a registry gave it to everybody, no list of credentials says more.
-                access.everybody, access.credentials = True, []
+                access.everybody, access.credentials, access.secrets = True, [], []
             elif not access.everybody:
-                mine = self._hash(credentials)
-                access.credentials = [*(other for other in access.credentials if other != mine), mine]
-                access.credentials = access.credentials[-MOST_CREDENTIALS:]
+                access.credentials = _with_newest(access.credentials, self._hash(credentials))
+                if credentials.origin:
+                    access.secrets = _with_newest(access.secrets, credentials.origin)
             atomicfile.write(self._pulled / _hashed(image), msgspec.json.encode(record))
 
     def _begun(self) -> list[Path]:
@@ -312,6 +317,11 @@ class PullRecords:
             os.link(new, path)
         new.unlink()
         return path.read_bytes()
+
+
+def _with_newest(known: Iterable[str], new: str) -> list[str]:
+    """Return what is known with ``new`` as the last of it, and not more than is kept."""
+    return [*(other for other in known if other != new), new][-MOST_CREDENTIALS:]
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

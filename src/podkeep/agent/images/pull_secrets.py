@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from podkeep.agent.events import Event
 from podkeep.agent.objects.sources import Sources
+from podkeep.api.configuration import Secret
 from podkeep.api.pod import Pod
 from podkeep.api.validation.secret_types import docker_entries
 from podkeep.base.errors import InvalidArgument
@@ -37,6 +40,14 @@ class _Room:
         self._size, self._entries, self._patterns = left
 
 
+def _from(secret: Secret, entries: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield entries with the Secret that they are from; one that no API has is none that could be replaced."""
+    meta = secret.metadata
+    origin = f"{meta.namespace}/{meta.name}/{meta.uid}" if meta.uid else ""
+    for where, credentials in entries:
+        yield where, replace(credentials, origin=origin)
+
+
 def keyring(pod: Pod, sources: Sources) -> tuple[Keyring, Event | None]:
     """Return the credentials in ``spec.imagePullSecrets``, and the event about those that are not to be had. Blocks.
 
@@ -56,7 +67,7 @@ def keyring(pod: Pod, sources: Sources) -> tuple[Keyring, Event | None]:
             room.take(size=sum(map(len, secret.data.values())))
             found = docker_entries(secret)
             room.take(entries=len(found), patterns=sum(pattern_length(where) for where, _ in found))
-            entries += found
+            entries += _from(secret, found)
         except InvalidArgument as error:
             log.warning("pull secret %s/%s: %s", pod.metadata.namespace, name, error.message)
             missing.append(name)

@@ -23,12 +23,26 @@ _DOCKER_HUB_NAMES = frozenset({"docker.io", _DOCKER_HUB})
 
 @dataclass(frozen=True, kw_only=True)
 class Credentials:
-    """Who asks a registry: a name and a password, or a token of either kind (CRI: AuthConfig)."""
+    """Who asks a registry: a name and a password, or a token of either kind (CRI: AuthConfig).
+
+    ``origin`` is the object of the API that they are from, and stays when what is in it is replaced; it makes no others
+    of them.
+    """
 
     username: str = ""
     password: str = field(default="", repr=False)
     identity_token: str = field(default="", repr=False)
     registry_token: str = field(default="", repr=False)
+    origin: str = field(default="", repr=False, compare=False)
+
+    def told(self) -> dict[str, str]:
+        """Return what a registry is told, by the names of the fields."""
+        return {
+            "username": self.username,
+            "password": self.password,
+            "identity_token": self.identity_token,
+            "registry_token": self.registry_token,
+        }
 
 
 Entry = tuple[str, Credentials]

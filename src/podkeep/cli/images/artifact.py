@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -254,7 +253,7 @@ def _registry(invocation: Invocation, name: Reference, actions: str) -> Registry
     from podkeep.images.registry.registry import Registry
 
     endpoint = endpoints.for_worker(name, invocation.config.registries, progress_timeout=_TIMEOUT_S)[-1]
-    given = tuple(RegistryAuth(**asdict(credentials)) for credentials in _credentials(name))
+    given = tuple(RegistryAuth(**credentials.told()) for credentials in _credentials(name))
     return Registry(structs.replace(endpoint, credentials=given), name.repository, actions=actions)
 
 

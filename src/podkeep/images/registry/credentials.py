@@ -12,7 +12,6 @@ import os
 import re
 import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 from msgspec import structs
@@ -87,7 +86,7 @@ class NodeCredentials:
             mirrored = "/".join(part for part in (endpoint.host, endpoint.prefix, name.repository) if part)
             # A mirror is asked for under its own host: it must not see what is meant for the registry.
             found = self.find(name.name if endpoint.own else mirrored)
-            given = tuple(RegistryAuth(**asdict(item)) for item in found.credentials)
+            given = tuple(RegistryAuth(**item.told()) for item in found.credentials)
             equipped.append(structs.replace(endpoint, credentials=given))
             problems += found.problems
         # Logged and not raised: the image may be public, or another source may have credentials.

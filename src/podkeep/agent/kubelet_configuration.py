@@ -104,6 +104,10 @@ ELSEWHERE = {
 """Fields whose settings are called otherwise."""
 _ZERO_IS_UNSET = frozenset({_TIME, _TEXT})
 """Forms in which a kubelet takes the empty value for one that is not given, as kubeadm writes them."""
+_EMPTY_IS_SET = frozenset({"resolvConf"})
+"""Fields of these forms that are pointers in Go: the empty value is one (``resolvConf: ""``, no name servers)."""
+_ZERO_IS_DEFAULT = frozenset({"port", "registryBurst", "eventBurst", "nodeLeaseDurationSeconds", "maxPods"})
+"""Integers of which a kubelet takes 0 for the default, since they are none (``SetDefaults_KubeletConfiguration``)."""
 _KINDS: dict[str, tuple[type, ...]] = {
     _BOOL: (bool,),
     _INT: (int,),
@@ -159,7 +163,7 @@ def read(document: Mapping[str, Any], source: str) -> Read:
             continue
         for path, form, found in _leaves(source, key, FIELDS.get(key), value):
             # kubeadm writes every field of the Go type, the empty ones too.
-            if found is None or (form in _ZERO_IS_UNSET and found in ("", 0.0)):
+            if found is None or _is_unset(path, form, found):
                 continue
             if path == "featureGates":
                 known = {name: on for name, on in found.items() if name in _GATES}
@@ -171,6 +175,13 @@ def read(document: Mapping[str, Any], source: str) -> Read:
             elif not _is_empty(found):
                 ignored.append(path)
     return Read(settings=settings, ignored=tuple(ignored))
+
+
+def _is_unset(path: str, form: str, value: Any) -> bool:
+    """Return whether a kubelet takes a value for one that is not given."""
+    if form in _ZERO_IS_UNSET:
+        return value in ("", 0.0) and path not in _EMPTY_IS_SET
+    return path in _ZERO_IS_DEFAULT and value == 0
 
 
 def _leaves(source: str, path: str, form: _Form | None, value: Any) -> Iterator[tuple[str, str, Any]]:

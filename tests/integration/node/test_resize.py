@@ -191,3 +191,64 @@ def test_a_pod_that_asks_for_more_than_there_is_fails(node: RunningNode, image: 
     assert failed["status"]["reason"] == "OutOfcpu"
     assert failed["status"]["message"].startswith("Pod was rejected: Node didn't have enough resource: cpu, requested")
     assert failed["status"]["startTime"] >= failed["metadata"]["creationTimestamp"]
+
+
+def test_a_resize_of_a_container_that_has_ended_is_completed(node: RunningNode, image: str) -> None:
+    """It does not run, so there is nothing to be changed, and the pod does not stay in progress for ever."""
+    amounts = {"requests": {"cpu": "10m", "memory": "16Mi"}}
+    done = shell(image, "true") | {"name": "done", "resources": amounts}
+    manifest = pod(shell(image, FOREVER) | {"resources": amounts}, restartPolicy="Never")
+    manifest["spec"]["containers"].append(done)
+    node.apply(manifest)
+    node.pod("web", has_ended("done"), "the end of one container")
+
+    change = {"containers": [{"name": "done", "resources": {"requests": {"cpu": "20m", "memory": "16Mi"}}}]}
+    node.patch("web", {"spec": change}, subresource="resize")
+
+    node.until(lambda: {"ResizeStarted", "ResizeCompleted"} <= reasons(node, "web"), "the end of the resize")
+    node.pod("web", lambda found: condition(found, "PodResizeInProgress") is None, "told to be over")
+
+
+def has_ended(name: str) -> Any:
+    def ended(found: dict[str, Any]) -> bool:
+        return any(
+            item["name"] == name and "terminated" in item["state"]
+            for item in found["status"].get("containerStatuses", ())
+        )
+
+    return ended
+
+
+def test_a_resize_changes_an_init_container_that_runs(node: RunningNode, image: str) -> None:
+    amounts = {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"cpu": "100m", "memory": "64Mi"}}
+    manifest = asking(image, **amounts)
+    manifest["spec"]["initContainers"] = [shell(image, FOREVER, name="first", resources=amounts)]
+    node.apply(manifest)
+    node.until(lambda: "Started" in reasons(node, "web"), "the init container")
+
+    more = amounts | {"limits": {"cpu": "100m", "memory": "48Mi"}}
+    node.patch("web", {"spec": {"initContainers": [{"name": "first", "resources": more}]}}, subresource="resize")
+
+    node.until(lambda: {"ResizeStarted", "ResizeCompleted"} <= reasons(node, "web"), "the end of the resize")
+
+    def limit(found: dict[str, Any]) -> bool:
+        (first,) = found["status"]["initContainerStatuses"]
+        return bool(first["resources"]["limits"]["memory"] == "48Mi" and first["restartCount"] == 0)
+
+    node.pod("web", limit, "told as resized")
+
+
+def test_an_init_container_is_granted_no_more_than_the_node_has(node: RunningNode, image: str) -> None:
+    """Also after its end, when it counts for what the pod asks for: other pods would find no room."""
+    first = shell(image, "true") | {"name": "first", "resources": {"requests": {"cpu": "10m"}}}
+    manifest = asking(image, requests={"cpu": "10m"})
+    manifest["spec"]["initContainers"] = [first]
+    node.apply(manifest)
+    node.running("web")
+
+    change = {"initContainers": [{"name": "first", "resources": {"requests": {"cpu": "5000"}}}]}
+    node.patch("web", {"spec": change}, subresource="resize")
+
+    node.pod("web", lambda found: (condition(found, "PodResizePending") or {}).get("reason") == "Infeasible", "refused")
+    node.apply(asking(image, name="other", requests={"cpu": "10m"}))
+    node.running("other")

@@ -22,7 +22,7 @@ from podkeep.agent.pod.actions import (
     Wait,
     WorkerState,
 )
-from podkeep.agent.pod.plan import decide
+from podkeep.agent.pod.plan import decide, over
 from podkeep.agent.pod.starter import surplus
 from podkeep.agent.probes.model import ProbeResult
 from podkeep.api import manifest
@@ -413,6 +413,35 @@ def test_resize_of_a_container(policies: dict[str, str], actuated: Any, expected
     had = {} if actuated is None else {"a": ResourceRequirements(**(actuated | {"requests": actuated["limits"]}))}
     assert ask(pod, seen(*runs("a")), state=WorkerState(actuated=had)) == expected
     assert ask(pod, seen(*runs("a"))) == ["wait"]
+
+
+def test_resize_of_an_init_container_that_runs() -> None:
+    """While it runs; the others are given what they are granted when they start."""
+    pod = make("Always", {"name": "a", "resources": LARGE}, inits=[{"name": "i", "resources": LARGE}])
+    small = ResourceRequirements(limits={"cpu": "1", "memory": "64Mi"}, requests={"cpu": "1", "memory": "64Mi"})
+    old = WorkerState(actuated={"i": small, "a": small})
+    assert ask(pod, seen(*runs("i")), state=old) == ["resize i"]
+    same = WorkerState(actuated={"i": pod.spec.init_containers[0].resources, "a": small})
+    assert ask(pod, seen(*runs("i")), state=same) == ["wait"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "observed", "expected"),
+    [
+        ("Never", seen(*runs("i")), set()),
+        ("Never", seen(*ended("i")), {"i"}),
+        ("OnFailure", seen(*ended("i", code=1)), set()),
+        ("Always", seen(*ended("i"), *runs("a", "s")), {"i"}),
+        ("Always", seen(*runs("a", "s")), {"i"}),
+        ("Always", seen(*ended("i", "a"), *runs("s")), {"i"}),
+        ("OnFailure", seen(*ended("i", "a"), *runs("s")), {"i", "a"}),
+        ("Never", seen(*ended("i", "s"), *ended("a", code=1)), {"i", "a"}),
+        ("Never", seen(view("i", State.UNKNOWN), view("a", State.CREATED)), set()),
+    ],
+)
+def test_which_containers_have_ended_for_good(policy: str, observed: Observed, expected: set[str]) -> None:
+    pod = make(policy, {"name": "a"}, inits=[{"name": "i"}, {"name": "s", "restartPolicy": "Always"}])
+    assert over(pod, observed, WorkerState()) == expected
 
 
 def test_resize_of_a_pod_as_a_whole() -> None:

@@ -10,12 +10,16 @@ from podkeep.base.frozen import FrozenStruct
 
 SPREAD = 0.5
 """Of the period between reports: how much earlier or later one is, so that not all nodes report at once."""
-DECLARED_FEATURES = ("InPlacePodLevelResourcesVerticalScaling", "RestartAllContainersOnContainerExits")
+DECLARED_FEATURES = (
+    "InPlacePodLevelResourcesVerticalScaling",
+    "InPlacePodVerticalScalingInitContainers",
+    "RestartAllContainersOnContainerExits",
+)
 """What pods of this node can do that not every kubelet has (KEP-5328), in the order of their names.
 
 A scheduler leaves a pod waiting, and an API server refuses a resize, that needs one which the node does not declare.
-Upstream's others are not here: init containers that are no sidecars are not resized, and whether a WebSocket passes
-unchanged (ExtendWebSocketsToKubelet) is for the runtime to say, which may be another one.
+Upstream's other one is not here: whether a WebSocket passes unchanged (ExtendWebSocketsToKubelet) is for the runtime to
+say, which may be another one.
 """
 _LISTS = ("addresses", "podClassResources", "containerClassResources")
 """Fields whose lists a strategic patch would merge."""

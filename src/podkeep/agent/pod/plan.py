@@ -169,6 +169,20 @@ def _ended(pod: Pod, container: Container, before: _Before) -> int | None:
     return None if code is None or restarts_after(container, pod.spec, code) else code
 
 
+def over(pod: Pod, observed: Observed, state: WorkerState) -> frozenset[str]:
+    """Return the names of the containers that have ended for good: none of them runs again in the pod's sandbox."""
+    before = _Before(pod, observed, state)
+    found = {container.name for container in pod.spec.containers if _ended(pod, container, before) is not None}
+    begun = any(observed.latest(container.name) is not None for container in pod.spec.containers)
+    for container in pod.spec.init_containers:
+        view = observed.latest(container.name)
+        # One that is done may have been removed.
+        done = begun if view is None else view.state is State.EXITED and (begun or view.exit_code == 0)
+        if done and not is_sidecar(container):
+            found.add(container.name)
+    return frozenset(found)
+
+
 def _code_before(container: Container, before: _Before) -> int | None:
     """Return how a container ended that the runtime has forgotten; one that was removed to start again has not."""
     status = before.reported(container.name)
@@ -276,7 +290,7 @@ class _Containers:
                 self._container(container)
         self._older_attempts()
         mains = self._allowed(self._starts)
-        resize = self._resize() if initialized else ()
+        resize = self._resize() if initialized or self._resized else ()
         actions: tuple[Action, ...] = (*self._kills, *self._allowed(ephemeral), *inits, *resize, *mains)
         backing_off = tuple(self._backing_off)
         if actions:

@@ -55,9 +55,14 @@ class PodResizing:
         """Whether a resize failed so recently that it is not tried again yet."""
         return time.monotonic() < self._not_before
 
-    def note_end(self, pod: Pod) -> None:
-        """Report a resize that has come to its end."""
-        self._tell(self._allocations.finish(pod))
+    def note_end(self, pod: Pod, over: Callable[[], frozenset[str]]) -> None:
+        """Report a resize that has come to its end.
+
+        :param over: returns the containers that have ended for good; asked only while there is a resize.
+        """
+        if self._allocations.in_progress(pod.metadata.uid):
+            self._allocations.over(pod.metadata.uid, over())
+            self._tell(self._allocations.finish(pod))
 
     async def before_start(self, pod: Pod, container: str) -> None:
         """Give the pod's cgroup what it was granted before a container starts that has more, or less, than before."""
@@ -67,7 +72,8 @@ class PodResizing:
         try:
             rest = await self._resizer.begin(pod, allocation.actuated, ())
             # As long as another container has more than it was granted, so must the pod.
-            if all(allocation.has(name) for name in allocation.granted.containers if name != container):
+            others = allocation.granted.containers.keys() - allocation.over - {container}
+            if all(map(allocation.has, others)):
                 await self._resizer.finish(pod, rest)
         except PodkeepError as error:
             self._tell(self._allocations.fail(pod, error.message))

@@ -48,7 +48,7 @@ from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, admit
 from podkeep.agent.pod.ends import Ends
 from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
-from podkeep.agent.pod.plan import RESET_MESSAGE, SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide
+from podkeep.agent.pod.plan import RESET_MESSAGE, SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide, over
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status.conditions import is_only_the_sandbox
@@ -371,7 +371,7 @@ class PodWorker:
                 continue
             self._ends.note(observed)
             self._note_probes(observed)
-            self._resizing.note_end(self.pod)
+            self._resizing.note_end(self.pod, partial(self._over, observed))
             await self._report(observed)
             await self._keep(observed, admitted)
             await self._refresh_volumes(observed, admitted)
@@ -426,6 +426,9 @@ class PodWorker:
         self._changed = False
         start_time = self._reported.start_time if self._reported is not None else self.pod.status.start_time
         await asyncio.to_thread(checkpoint.keep, admitted.directory.path, self.pod, start_time)
+
+    def _over(self, observed: Observed) -> frozenset[str]:
+        return over(self.pod, observed, self._state(observed))
 
     def _state(self, observed: Observed) -> WorkerState:
         allocation = self._node.allocations.get(self.pod.metadata.uid)

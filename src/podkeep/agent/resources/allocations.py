@@ -58,10 +58,12 @@ class PodAllocation:
     """Generation of the change that is being made."""
     error: str = ""
     told: set[tuple[str, int]] = field(default_factory=set)
+    over: frozenset[str] = frozenset()
+    """Containers that have ended for good: there is nothing to be given to them (kubelet, IsPodResizeInProgress)."""
 
     @property
     def complete(self) -> bool:
-        return resize.same(self.granted, self.actuated)
+        return resize.same(resize.without(self.granted, self.over), resize.without(self.actuated, self.over))
 
     def has(self, container: str) -> bool:
         """Return whether a container has what it was granted, or cannot be granted anything."""
@@ -104,8 +106,8 @@ class Allocations:
         if found is None:
             record = self._read(uid)
             before = kept() if record is None and kept is not None else None
-            granted = resize.of(before or pod) if record is None else record.granted
-            actuated = granted if record is None or record.actuated is None else record.actuated
+            granted = resize.of(before or pod) if record is None else resize.filled(record.granted, pod)
+            actuated = granted if record is None or record.actuated is None else resize.filled(record.actuated, pod)
             found = self._pods[uid] = PodAllocation(granted=granted, actuated=actuated)
             # An earlier process had granted it and was not done.
             if not found.complete:
@@ -227,6 +229,16 @@ class Allocations:
         if found is not None and found.actuated.pod != resources:
             found.actuated = msgspec.structs.replace(found.actuated, pod=resources)
             self._write(uid, found)
+
+    def in_progress(self, uid: str) -> bool:
+        """Return whether a pod is being given what it was granted."""
+        found = self._pods.get(uid)
+        return found is not None and found.in_progress is not None
+
+    def over(self, uid: str, containers: frozenset[str]) -> None:
+        """Note which containers of a pod have ended for good, as far as is known now."""
+        if (found := self._pods.get(uid)) is not None:
+            found.over = containers
 
     def finish(self, pod: Pod) -> Event | None:
         """Note that a pod has what it was granted, if it has; return the event of it."""

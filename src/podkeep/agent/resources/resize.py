@@ -6,13 +6,13 @@ as a whole, KEP-3008 for classes. What is granted is the pod's specification as 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 import msgspec
 
 from podkeep.agent.resources import requests
-from podkeep.api.containers import Container, ResourceRequirements, is_sidecar
+from podkeep.api.containers import Container, ResourceRequirements
 from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition
 from podkeep.base.frozen import FrozenStruct
@@ -36,11 +36,20 @@ class Refused(FrozenStruct, kw_only=True):
 
 
 def of(pod: Pod) -> Allocation:
-    containers = [
-        *(item for item in pod.spec.init_containers if is_sidecar(item)),
-        *pod.spec.containers,
-    ]
+    containers = (*pod.spec.init_containers, *pod.spec.containers)
     return Allocation(containers={item.name: item.resources for item in containers}, pod=pod.spec.resources)
+
+
+def filled(granted: Allocation, pod: Pod) -> Allocation:
+    """Return an allocation with containers of ``pod`` that it lacks, as one does that an agent wrote which granted
+    init containers nothing."""
+    return msgspec.structs.replace(granted, containers=of(pod).containers | granted.containers)
+
+
+def without(allocation: Allocation, containers: Collection[str]) -> Allocation:
+    """Return an allocation without some containers."""
+    left = {name: item for name, item in allocation.containers.items() if name not in containers}
+    return msgspec.structs.replace(allocation, containers=left)
 
 
 def allocated(pod: Pod, granted: Allocation) -> Pod:

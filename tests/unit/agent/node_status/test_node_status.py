@@ -35,10 +35,14 @@ def node_after(made: Any) -> dict[str, Any]:
 
 
 def test_what_pods_of_the_node_can_do_is_declared() -> None:
-    """By these names a scheduler finds a node for ``RestartAllContainers``, and an API server lets a pod be resized as
-    a whole (KEP-5328); an API server takes them in the order of their names alone."""
+    """By these names a scheduler finds a node for ``RestartAllContainers``, and an API server lets a pod as a whole and
+    its init containers be resized (KEP-5328); an API server takes them in the order of their names alone."""
     declared = fields(facts())["declaredFeatures"]
-    assert declared == ["InPlacePodLevelResourcesVerticalScaling", "RestartAllContainersOnContainerExits"]
+    assert declared == [
+        "InPlacePodLevelResourcesVerticalScaling",
+        "InPlacePodVerticalScalingInitContainers",
+        "RestartAllContainersOnContainerExits",
+    ]
     assert report(facts(), {}, {}, now=NOW, due=True).patch["status"]["declaredFeatures"] == declared  # type: ignore[index]
 
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from podkeep.agent.poddirs import PodDirs
 from podkeep.agent.resources import resize
-from podkeep.agent.resources.allocations import Allocations
+from podkeep.agent.resources.allocations import FILE_NAME, Allocations
 from podkeep.agent.resources.pod_limits import CgroupLimits
 from podkeep.agent.resources.predicates import NodeFacts, Preempt, Rejection, admit, beyond_capacity
 from podkeep.agent.resources.resizer import Running, in_order, larger
@@ -302,7 +303,52 @@ def test_who_waits_is_asked_in_order(node: Node) -> None:
     assert [one.metadata.name for one in node.allocations.waiting(node.pods.values())] == ["high", "low"]
 
 
-def test_containers_that_cannot_change_have_what_they_ask_for() -> None:
+def with_init(cpu: str, generation: int = 1) -> Pod:
+    return pod(
+        container(requests="cpu=100m"), init=[container("setup", f"cpu={cpu}")], metadata={"generation": generation}
+    )
+
+
+def test_an_init_container_is_granted_no_more_than_there_is(node: Node) -> None:
+    """It counts for what its pod asks for, and other pods would find no room."""
+    node.take(with_init("1"))
+    wanted = with_init("5", 2)
+
+    assert node.request(wanted) == ["ResizeInfeasible"]
+
+    other = asking("900m", "other")
+    node.take(other)
+    assert node.request(structs.replace(other, metadata=structs.replace(other.metadata, generation=2))) == []
+    assert node.request(asking("1", "other", 2)) == ["ResizeStarted"]
+
+
+def test_what_an_earlier_agent_wrote_of_a_pod_is_completed(node: Node, tmp_path: Path) -> None:
+    """It granted nothing to init containers: that they ask for something is no resize."""
+    node.take(given := with_init("1"))
+    path = tmp_path / "pods" / given.metadata.uid / FILE_NAME
+    record = msgspec.json.decode(path.read_bytes())
+    del record["granted"]["containers"]["setup"]
+    path.write_bytes(msgspec.json.encode(record))
+    node.restart()
+    node.take(given)
+
+    assert node.request(given) == []
+    assert node.allocations.take(given).complete
+
+
+def test_containers_that_have_ended_for_good_have_nothing_to_be_given(node: Node) -> None:
+    node.take(with_init("1"))
+    node.request(wanted := with_init("1500m", 2))
+    assert node.allocations.finish(wanted) is None
+
+    node.allocations.over(wanted.metadata.uid, frozenset({"setup"}))
+
+    event = node.allocations.finish(wanted)
+    assert event is not None
+    assert event.reason == "ResizeCompleted"
+
+
+def test_what_is_granted_is_granted_to_all_containers_and_to_the_pod() -> None:
     given = pod(
         container(requests="cpu=1"),
         init=[container("setup", "cpu=1"), container("side", "cpu=1", restartPolicy="Always")],
@@ -311,7 +357,7 @@ def test_containers_that_cannot_change_have_what_they_ask_for() -> None:
 
     granted = resize.of(given)
 
-    assert sorted(granted.containers) == ["main", "side"]
+    assert sorted(granted.containers) == ["main", "setup", "side"]
     assert granted.pod is not None
     changed = msgspec.structs.replace(granted, pod=None)
     assert resize.allocated(given, changed).spec.resources is None

@@ -24,6 +24,12 @@ MAX_AGE_S = 10.0
 Feature = Literal["recursive_read_only_mounts", "user_namespaces"]
 """A field of CRI's RuntimeHandlerFeatures."""
 
+_NETWORK = "NetworkReady"
+_READY = {"RuntimeReady": "container runtime not ready", _NETWORK: "container runtime network not ready"}
+_MAX_TEXT = 4096
+"""Characters of a reason or a message."""
+_UNREADY_S = 1.0
+"""Seconds for which it counts that a network is not ready: pods wait for it."""
 _MAPPED = frozenset({"", "idmapped"})
 """``rootfs.variant`` of podkeep's runtime where no image is copied for the owners of a pod; empty: it has none."""
 
@@ -41,7 +47,7 @@ class RuntimeStatus:
         self._client = client
         self._last = api_pb2.StatusResponse()
         self._offers = Offers()
-        self._until = 0.0
+        self._until = self._asked = 0.0
         self._lost = client.lost
         self._asking = asyncio.Lock()
         self.copies_owners = False
@@ -81,6 +87,17 @@ class RuntimeStatus:
             return True
         return _has(await self.read(fresh=True), handler, feature)
 
+    async def network_problem(self) -> str:
+        """Return why pods have no network now, in a kubelet's words; empty: they have, as far as the runtime says.
+
+        :raises PodkeepError: if the runtime does not answer.
+        """
+        if not _lacks_network(await self.read()):
+            return ""
+        async with self._asking:
+            answer = self._last if time.monotonic() < self._asked + _UNREADY_S else await self._ask(None)
+        return not_ready(answer)[_NETWORK] if _lacks_network(answer) else ""
+
     def immutable(self) -> Mapping[Literal["pod", "container"], frozenset[str]]:
         """Return the types whose class cannot be changed, as the last answer had them."""
         return {
@@ -94,7 +111,8 @@ class RuntimeStatus:
         :param lost: ``CriClient.lost`` before it was asked for: it may be the last of a runtime that has ended since.
         """
         self._last, self._offers = answer, class_messages.offers(answer)
-        self._until, self._lost = time.monotonic() + MAX_AGE_S, lost
+        self._asked, self._lost = time.monotonic(), lost
+        self._until = self._asked + MAX_AGE_S
         if answer.info:
             self.copies_owners = _variant(answer.info.get("rootfs", "{}")) not in _MAPPED
 
@@ -103,6 +121,24 @@ class RuntimeStatus:
         answer: api_pb2.StatusResponse = await self._client.runtime.Status(api_pb2.StatusRequest(), timeout=timeout)
         self.keep(answer, lost=lost)
         return answer
+
+
+def _lacks_network(answer: api_pb2.StatusResponse) -> bool:
+    return any(item.type == _NETWORK and not item.status for item in answer.status.conditions)
+
+
+def not_ready(answer: api_pb2.StatusResponse) -> dict[str, str]:
+    """Return what is not ready of a runtime, by the condition that says it, in a kubelet's words."""
+    known = {condition.type: condition for condition in answer.status.conditions}
+    found = {}
+    for kind, words in _READY.items():
+        condition = known.get(kind)
+        if condition is None:
+            found[kind] = f"{words}: network state unknown" if kind == _NETWORK else f"{words}: condition not set"
+        elif not condition.status:
+            reason, message = condition.reason[:_MAX_TEXT], condition.message[:_MAX_TEXT]
+            found[kind] = f"{words}: {kind}=false reason:{reason} message:{message}"
+    return found
 
 
 def _has(answer: api_pb2.StatusResponse, handler: str, feature: Feature) -> bool:

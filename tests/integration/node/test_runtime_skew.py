@@ -93,6 +93,31 @@ def test_a_runtime_of_the_first_cri_v1_runs_pods(node: RunningNode, stub: StubRu
     assert not {"runtimeHandlers", "features", "podClassResources", "containerClassResources"} & about.keys()
 
 
+def test_pods_wait_for_the_network_of_the_runtime(node: RunningNode, stub: StubRuntime) -> None:
+    """In a kubelet's words, and the runtime is not asked for a sandbox; one with the node's network does not wait."""
+    (network,) = [item for item in stub.status.status.conditions if item.type == "NetworkReady"]
+    network.status, network.reason, network.message = False, "NetworkPluginNotReady", "cni plugin not initialized"
+    node.apply(web(), web("host", hostNetwork=True))
+
+    def waits() -> dict[str, Any] | None:
+        return next((event for event in node.events("web") if event["reason"] == "NetworkNotReady"), None)
+
+    node.until(waits, "the event")
+    event = waits()
+    assert event is not None
+    assert (event["type"], event["message"]) == (
+        "Warning",
+        "network is not ready: container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady "
+        "message:cni plugin not initialized",
+    )
+    node.running("host")
+    assert [request.config.metadata.name for request in stub.of(api.RunPodSandboxRequest)] == ["host"]
+    found = node.get("web") or {}
+    assert (found["status"]["phase"], waiting_reason(found)) == ("Pending", "ContainerCreating")
+    network.status = True
+    node.running("web")
+
+
 @pytest.mark.requirement("U96", "U98")
 @pytest.mark.parametrize(
     "handlers",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from podkeep.agent.runtime_status import RuntimeStatus
+from podkeep.agent.runtime_status import RuntimeStatus, not_ready
 from podkeep.base.errors import PodkeepError
 from podkeep.cri.client import CriClient
 from podkeep.cri.v1 import api_pb2
@@ -26,7 +26,7 @@ IMAGES_S = 30.0
 MAX_NAMES = 5
 """Names of an image in a Node's status."""
 _MAX_TEXT = 4096
-"""Characters of a reason, a message or a version."""
+"""Characters of a version."""
 _MAX_NAME = 1024
 """Of the name of an image; longer ones are left out."""
 _MAX_LABEL = 253
@@ -38,7 +38,6 @@ ready for as long as its runtime says so much."""
 _MAX_INTEGER = (1 << 63) - 1
 """Of Kubernetes' integers, where CRI's have no sign."""
 _TIMEOUT_S = 10.0
-_READY = (("RuntimeReady", "container runtime not ready"), ("NetworkReady", "container runtime network not ready"))
 
 
 class RuntimeState:
@@ -74,7 +73,7 @@ class RuntimeState:
             if not self._is_known:
                 about = await self._client.runtime.Version(api_pb2.VersionRequest(), timeout=self._timeout)
                 self.version = f"{about.runtime_name}://{about.runtime_version}"[:_MAX_TEXT]
-            self._not_ready = list(not_ready(answer))
+            self._not_ready = list(not_ready(answer).values())
             self.handlers = handlers(answer)
             self.features = features(answer)
             self.classes = classes(answer)
@@ -102,18 +101,6 @@ class RuntimeState:
         if time.monotonic() - self._answered > DOWN_S:
             return ["container runtime is down"]
         return self._not_ready
-
-
-def not_ready(answer: api_pb2.StatusResponse) -> Iterable[str]:
-    """Yield what is not ready of a runtime, in a kubelet's words."""
-    known = {condition.type: condition for condition in answer.status.conditions}
-    for kind, words in _READY:
-        condition = known.get(kind)
-        if condition is None:
-            yield f"{words}: condition not set" if kind == "RuntimeReady" else f"{words}: network state unknown"
-        elif not condition.status:
-            reason, message = condition.reason[:_MAX_TEXT], condition.message[:_MAX_TEXT]
-            yield f"{words}: {kind}=false reason:{reason} message:{message}"
 
 
 def handlers(answer: api_pb2.StatusResponse) -> list[dict[str, Any]]:

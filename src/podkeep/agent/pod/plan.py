@@ -44,8 +44,6 @@ DEADLINE_MESSAGE = "Pod was active on the node longer than the specified deadlin
 ALL_RESTARTING = "AllContainersRestarting"
 RESET_MESSAGE = "killing"
 """Of the event about a container that runs when all are started again, in a kubelet's words."""
-SANDBOX_CHANGED = "SandboxChanged"
-SANDBOX_CHANGED_MESSAGE = "Pod sandbox changed, it will be killed and re-created."
 Delay = Callable[[str], float]
 """Seconds to wait after the last exit of a container before it is started again."""
 NOBODY: Mapping[str, float] = {}

@@ -63,6 +63,9 @@ from podkeep.cri.v1 import api_pb2
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+_SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
+_NETWORK_AGAIN_S = 5.0
+"""After which a pod without a network is tried again."""
 _NO_HOST_PATH = ('""', "HostPath is empty")
 """How runtimes that do not know image volumes complain: to them it is a mount of no path (containerd 1.6, CRI-O)."""
 
@@ -126,8 +129,11 @@ class Starter:
     async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
         """Make the volumes and the sandbox.
 
-        :raises StepFailed: with reason FailedMount (``MountFailed``) or FailedCreatePodSandBox.
+        :raises StepFailed: with reason NetworkNotReady, FailedMount (``MountFailed``) or FailedCreatePodSandBox.
         """
+        await self._require_network()
+        if attempt > 0:
+            self._listener.event(Event(type="Normal", reason="SandboxChanged", message=_SANDBOX_CHANGED))
         await self._refresh()
         await self._volumes(admitted)
         reach("agent.volumes.ready")
@@ -157,6 +163,24 @@ class Starter:
                 f"Failed to create pod sandbox: {error.message}", reason=FAILED_SANDBOX, hint=error.hint
             ) from error
         reach("agent.sandbox.created")
+
+    async def _require_network(self) -> None:
+        """Check that the runtime has a network for the pod; without one it would only say the same in its own words.
+
+        :raises StepFailed: with reason NetworkNotReady, as a kubelet (syncPod).
+        """
+        if self._pod.spec.host_network:
+            return
+        try:
+            problem = await self._node.runtime_status.network_problem()
+        except PodkeepError as error:
+            raise StepFailed(
+                f"Failed to create pod sandbox: {error.message}", reason=FAILED_SANDBOX, hint=error.hint
+            ) from error
+        if problem:
+            failure = StepFailed(f"network is not ready: {problem}", reason="NetworkNotReady")
+            failure.again = _NETWORK_AGAIN_S
+            raise failure
 
     async def refresh_volumes(self, admitted: Admitted) -> None:
         """Bring the files of volumes up to date; nothing is touched where nothing changed.

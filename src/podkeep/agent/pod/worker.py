@@ -48,7 +48,7 @@ from podkeep.agent.pod.admission import FAILED_SANDBOX, Admitted, admit
 from podkeep.agent.pod.ends import Ends
 from podkeep.agent.pod.last_decision import LastDecision
 from podkeep.agent.pod.news import News, OwnNews, tells_anew
-from podkeep.agent.pod.plan import RESET_MESSAGE, SANDBOX_CHANGED, SANDBOX_CHANGED_MESSAGE, decide, over
+from podkeep.agent.pod.plan import RESET_MESSAGE, decide, over
 from podkeep.agent.pod.resizing import PodResizing
 from podkeep.agent.pod.starter import Starter
 from podkeep.agent.pod.status.conditions import is_only_the_sandbox
@@ -491,8 +491,6 @@ class PodWorker:
         if left > 0:
             await self._news.pause(min(left, _LOOK_IN_BACK_OFF))
             return
-        if isinstance(action, CreateSandbox) and action.attempt > 0:
-            self._listener.event(Event(type="Normal", reason=SANDBOX_CHANGED, message=SANDBOX_CHANGED_MESSAGE))
         try:
             await self._do(action, observed, admitted)
         except (StepFailed, Unavailable) as failure:

@@ -9,8 +9,9 @@ import pytest
 
 from podkeep.agent.node_status.conditions import conditions
 from podkeep.agent.node_status.registration import default_labels, new_node, reconciled, taint
-from podkeep.agent.node_status.runtime_state import classes, features, handlers, images, not_ready
+from podkeep.agent.node_status.runtime_state import classes, features, handlers, images
 from podkeep.agent.node_status.status import Facts, fields, report
+from podkeep.agent.runtime_status import not_ready
 from podkeep.base.errors import InvalidArgument
 from podkeep.cri.v1 import api_pb2
 
@@ -202,7 +203,7 @@ def status_response() -> api_pb2.StatusResponse:
 
 def test_what_a_runtime_says() -> None:
     answer = status_response()
-    assert list(not_ready(answer)) == [
+    assert list(not_ready(answer).values()) == [
         "container runtime network not ready: NetworkReady=false reason:NoNet message:no network"
     ]
     assert handlers(answer) == [
@@ -254,7 +255,7 @@ def test_what_a_runtime_says_at_great_length_leaves_the_status_one_that_an_api_t
             kind.classes.add(Name=f"c{number:04}" + "x" * 200)
     largest = api_pb2.Image(id="sha256:1", size=2**64 - 1, repo_tags=[long, "a:1", *["x" * 1000] * 10])
     status = {
-        "errors": list(not_ready(answer)),
+        "errors": list(not_ready(answer).values()),
         "handlers": handlers(answer),
         "classes": classes(answer),
         "images": images([largest] * 50, 50),

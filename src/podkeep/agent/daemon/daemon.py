@@ -322,6 +322,7 @@ class _Agent:
             dirs=node.dirs,
             knows=self._manager.knows,
             ended=self._manager.has_ended,
+            report=self._reports.of_node,
         )
         self._eviction = EvictionManager(
             agent=config.agent,

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from podkeep.agent.convert import names
+from podkeep.agent.events import Event
 from podkeep.agent.logs import rotation
 from podkeep.agent.poddirs import PodDirs
 from podkeep.base.config import AgentConfig
-from podkeep.base.errors import InvalidArgument, PodkeepError
+from podkeep.base.errors import InvalidArgument, PodkeepError, words_of
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import parse_pod_uid
 from podkeep.cri.client import CriClient
@@ -65,6 +66,7 @@ class ContainerGarbage:
 
     :param knows: tells whether the agent has the pod with a UID.
     :param ended: tells whether a pod has ended, so that nothing of it will run again.
+    :param report: takes events of the node.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class ContainerGarbage:
         dirs: PodDirs,
         knows: Callable[[str], bool],
         ended: Callable[[str], bool],
+        report: Callable[[Event], None],
     ) -> None:
         self._client = client
         self._policy = Policy.of(agent)
@@ -82,15 +85,22 @@ class ContainerGarbage:
         self._dirs = dirs
         self._knows = knows
         self._ended = ended
+        self._report = report
 
     async def run(self) -> None:
         """Collect until cancelled. Begins when all pods are known: the caller waits for that."""
         while True:
             await asyncio.sleep(INTERVAL_S)
-            try:
-                await self.collect()
-            except (PodkeepError, OSError) as error:
-                log.warning("garbage collection of containers: %s", error)
+            await self.attempt()
+
+    async def attempt(self) -> None:
+        """Collect once; what fails is told."""
+        try:
+            await self.collect()
+        except (PodkeepError, OSError) as error:
+            log.warning("garbage collection of containers: %s", error)
+            text = error.message if isinstance(error, PodkeepError) else words_of(error)
+            self._report(Event(type="Warning", reason="ContainerGCFailed", message=text))
 
     async def remove_unused(self) -> None:
         """Remove every container that is not needed, also of pods that have ended: the disk is full.

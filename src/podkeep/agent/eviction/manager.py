@@ -52,6 +52,7 @@ _LEAST_WAIT_S = 10.0
 """How long the end of an evicted pod is waited for beyond its grace period, at least."""
 _CLEANUP_S = 30.0
 """How long is waited until an evicted pod has given back its volumes, as with a kubelet (podCleanupTimeout)."""
+_NOT_ENDED = "Container runtime did not kill the pod within specified grace period."
 _AT_ONCE_S = 1
 """Grace period of a pod that is ended because of a hard threshold, or beyond its own limits."""
 
@@ -345,6 +346,7 @@ class EvictionManager:
             await asyncio.wait_for(self._pods.end(pod, ending), grace + max(grace / 2, _LEAST_WAIT_S))
         except TimeoutError:
             log.warning("pod %s/%s has not ended yet", pod.metadata.namespace, pod.metadata.name)
+            self._events.pod(pod, "Warning", "ExceededGracePeriod", _NOT_ENDED)
             self._late.add(pod.metadata.uid)
         self._metrics.add(EVICTIONS, signal)
         return True

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from podkeep.agent.convert import names
-from podkeep.agent.eviction.containers import EndedContainer, Policy, excess, log_of, uid_of_logs
+from podkeep.agent.events import Event
+from podkeep.agent.eviction.containers import ContainerGarbage, EndedContainer, Policy, excess, log_of, uid_of_logs
+from podkeep.agent.poddirs import PodDirs
+from podkeep.base.config import AgentConfig
+from podkeep.base.errors import Internal
 from podkeep.cri.v1 import api_pb2
+from unit.cri.cri_endpoint import run, talking
 
 NOW = 1000.0
 
@@ -95,3 +102,28 @@ def test_no_name_leads_out_of_the_directory_of_logs(namespace: str, pod: str, na
     labels = {names.POD_NAMESPACE: namespace, names.POD_NAME: pod, names.POD_UID: "1"}
     metadata = api_pb2.ContainerMetadata(name=name, attempt=3)
     assert log_of(api_pb2.Container(labels=labels, metadata=metadata)) == log
+
+
+def test_a_collection_that_fails_is_an_event_of_the_node(tmp_path: Path) -> None:
+    """Each time, as with a kubelet; the recorder counts them."""
+    said: list[Event] = []
+
+    async def refuse(_: object) -> None:
+        raise Internal("no list today")
+
+    async def work() -> None:
+        async with talking(tmp_path / "s", runtime={"ListContainers": refuse}) as client:
+            agent = AgentConfig(root=str(tmp_path), pod_logs=str(tmp_path / "logs"))
+            garbage = ContainerGarbage(
+                client=client,
+                agent=agent,
+                dirs=PodDirs(tmp_path, "/run/socket"),
+                knows=lambda _: True,
+                ended=lambda _: False,
+                report=said.append,
+            )
+            await garbage.attempt()
+
+    run(work())
+    assert [(event.type, event.reason) for event in said] == [("Warning", "ContainerGCFailed")]
+    assert "no list today" in said[0].message

@@ -130,6 +130,7 @@ def test_a_pod_that_does_not_end_is_not_evicted_in_place_of_others(
             for _ in range(3):
                 await manager.look()
         assert world.ended == ["thinks", "writes", "thinks"]
+        assert world.said.count("Container runtime did not kill the pod within specified grace period") == 2
 
     run(work())
 

@@ -108,6 +108,10 @@ _EMPTY_IS_SET = frozenset({"resolvConf"})
 """Fields of these forms that are pointers in Go: the empty value is one (``resolvConf: ""``, no name servers)."""
 _ZERO_IS_DEFAULT = frozenset({"port", "registryBurst", "eventBurst", "nodeLeaseDurationSeconds", "maxPods"})
 """Integers of which a kubelet takes 0 for the default, since they are none (``SetDefaults_KubeletConfiguration``)."""
+_MERGE_EVICTIONS = "mergeDefaultEvictionSettings"
+"""A field that says what becomes of others (:func:`_of_main`)."""
+_EVICTION_HARD = "agent.eviction_hard"
+_UPDATE, _REPORT = "agent.node_status_update_frequency", "agent.node_status_report_frequency"
 _KINDS: dict[str, tuple[type, ...]] = {
     _BOOL: (bool,),
     _INT: (int,),
@@ -163,7 +167,7 @@ def read(document: Mapping[str, Any], source: str) -> Read:
             continue
         for path, form, found in _leaves(source, key, FIELDS.get(key), value):
             # kubeadm writes every field of the Go type, the empty ones too.
-            if found is None or _is_unset(path, form, found):
+            if found is None or path == _MERGE_EVICTIONS or _is_unset(path, form, found):
                 continue
             if path == "featureGates":
                 known = {name: on for name, on in found.items() if name in _GATES}
@@ -277,13 +281,30 @@ def load(file: Path | None, directory: Path | None = None) -> Read:
     settings: dict[str, Any] = {}
     ignored: dict[str, None] = {}
     for path in files:
-        found = read(_document(path), str(path))
-        for key, value in found.settings.items():
-            before = settings.get(key)
+        document = _document(path)
+        found = read(document, str(path))
+        given = _of_main(document, found.settings) if path is file else found.settings
+        for key, value in given.items():
+            before = settings.get(key, _default_evictions() if key == _EVICTION_HARD and path is not file else None)
             # As a kubelet merges drop-in files: maps key by key, lists as a whole.
             settings[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
         ignored |= dict.fromkeys(found.ignored)
     return Read(settings=settings, ignored=tuple(ignored))
+
+
+def _of_main(document: Mapping[str, Any], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of the file that drop-in files add to, with what follows from others of it."""
+    found = dict(settings)
+    if _EVICTION_HARD in found and document.get(_MERGE_EVICTIONS):
+        found[_EVICTION_HARD] = _default_evictions() | found[_EVICTION_HARD]
+    if _UPDATE in found:
+        # As a kubelet has it for those who set one of them before there was the other.
+        found.setdefault(_REPORT, found[_UPDATE])
+    return found
+
+
+def _default_evictions() -> dict[str, str]:
+    return Config().agent.eviction_hard
 
 
 def _document(path: Path) -> Mapping[str, Any]:

@@ -13,6 +13,7 @@ from podkeep.agent.kubelet_configuration import FIELDS, assignments, in_force, l
 from podkeep.base import config
 from podkeep.base.errors import InvalidArgument
 
+DEFAULTS = config.Config().agent.eviction_hard
 HEAD = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 
 
@@ -149,6 +150,54 @@ def test_a_file_and_its_drop_ins_become_a_configuration(tmp_path: Path) -> None:
     result = config.load(None, assignments(found.settings))
     assert result.agent.port == 3
     assert result.agent.eviction_hard == {"memory.available": "3%", "nodefs.available": "2%"}
+
+
+@pytest.mark.parametrize(
+    ("main", "drop_in", "expected"),
+    [
+        ("", "", {}),
+        ("evictionHard: {pid.available: 1%}\n", "", {"pid.available": "1%"}),
+        (
+            "evictionHard: {pid.available: 1%, memory.available: 1Gi}\nmergeDefaultEvictionSettings: true\n",
+            "",
+            DEFAULTS | {"pid.available": "1%", "memory.available": "1Gi"},
+        ),
+        ("mergeDefaultEvictionSettings: true\n", "", {}),
+        # What a drop-in file adds to has its defaults by then.
+        ("", "evictionHard: {memory.available: 1Gi}\n", DEFAULTS | {"memory.available": "1Gi"}),
+        (
+            "evictionHard: {pid.available: 1%}\n",
+            "evictionHard: {memory.available: 1Gi}\n",
+            {"pid.available": "1%", "memory.available": "1Gi"},
+        ),
+    ],
+)
+def test_thresholds_that_a_file_does_not_name(
+    tmp_path: Path, main: str, drop_in: str, expected: dict[str, str]
+) -> None:
+    """As cmd/kubelet (loadConfigFile, mergeKubeletConfigurations)."""
+    file, directory = tmp_path / "config.yaml", tmp_path / "conf.d"
+    directory.mkdir()
+    file.write_text(HEAD + main)
+    (directory / "10.conf").write_text(HEAD + drop_in)
+    found = load(file, directory)
+    assert (found.settings.get("agent.eviction_hard", {}), found.ignored) == (expected, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nodeStatusUpdateFrequency: 4s\n", 4.0),
+        ("nodeStatusUpdateFrequency: 4s\nnodeStatusReportFrequency: 0s\n", 4.0),
+        ("nodeStatusUpdateFrequency: 4s\nnodeStatusReportFrequency: 1m\n", 60.0),
+        ("nodeStatusUpdateFrequency: 0s\n", 300.0),
+    ],
+)
+def test_who_looks_at_the_node_more_often_reports_it_so(tmp_path: Path, text: str, expected: float) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text(HEAD + text)
+    result = config.load(None, assignments(load(file).settings))
+    assert result.agent.node_status_report_frequency == expected
 
 
 @pytest.mark.parametrize(

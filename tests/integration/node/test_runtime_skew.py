@@ -68,6 +68,11 @@ def reasons(node: RunningNode, name: str = "web") -> list[str]:
     return [event["reason"] for event in node.events(name)]
 
 
+def ready_message(node: RunningNode) -> str:
+    conditions = node.ask("GET", f"/api/v1/nodes/{node.name}")["status"].get("conditions", ())
+    return next((item["message"] for item in conditions if item["type"] == "Ready"), "")
+
+
 def refused(node: RunningNode, name: str) -> bool:
     return any(
         event["reason"] == "FailedCreatePodSandBox" and event["message"] == USERNS for event in node.events(name)
@@ -97,6 +102,8 @@ def test_pods_wait_for_the_network_of_the_runtime(node: RunningNode, stub: StubR
     """In a kubelet's words, and the runtime is not asked for a sandbox; one with the node's network does not wait."""
     (network,) = [item for item in stub.status.status.conditions if item.type == "NetworkReady"]
     network.status, network.reason, network.message = False, "NetworkPluginNotReady", "cni plugin not initialized"
+    # What the runtime said last counts for a while, so the node has to know it first.
+    node.until(lambda: "network not ready" in ready_message(node), "the node without a network")
     node.apply(web(), web("host", hostNetwork=True))
 
     def waits() -> dict[str, Any] | None:
@@ -116,6 +123,19 @@ def test_pods_wait_for_the_network_of_the_runtime(node: RunningNode, stub: StubR
     assert (found["status"]["phase"], waiting_reason(found)) == ("Pending", "ContainerCreating")
     network.status = True
     node.running("web")
+
+
+def test_a_pod_with_devices_of_claims_is_not_run_without_them(node: RunningNode, stub: StubRuntime) -> None:
+    """No driver of dynamic resources registers with this node; a kubelet without one says so, too."""
+    claims = [{"name": "gpu", "resourceClaimName": "gpu"}]
+    node.apply(web(resourceClaims=claims, container={"resources": {"claims": [{"name": "gpu"}]}}), web("plain"))
+    node.running("plain")
+    node.until(lambda: "FailedPrepareDynamicResources" in reasons(node), "the event")
+    (event,) = [item for item in node.events("web") if item["reason"] == "FailedPrepareDynamicResources"]
+    assert event["message"] == (
+        "Failed to prepare dynamic resources: claims gpu: this node has no drivers of dynamic resources"
+    )
+    assert [request.config.metadata.name for request in stub.of(api.RunPodSandboxRequest)] == ["plain"]
 
 
 @pytest.mark.requirement("U96", "U98")

@@ -63,6 +63,7 @@ from podkeep.cri.v1 import api_pb2
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+_NO_DRIVERS = "this node has no drivers of dynamic resources"
 _SANDBOX_CHANGED = "Pod sandbox changed, it will be killed and re-created."
 _NETWORK_AGAIN_S = 5.0
 """After which a pod without a network is tried again."""
@@ -129,7 +130,8 @@ class Starter:
     async def create_sandbox(self, attempt: int, admitted: Admitted) -> None:
         """Make the volumes and the sandbox.
 
-        :raises StepFailed: with reason NetworkNotReady, FailedMount (``MountFailed``) or FailedCreatePodSandBox.
+        :raises StepFailed: with reason NetworkNotReady, FailedMount (``MountFailed``), FailedPrepareDynamicResources or
+            FailedCreatePodSandBox.
         """
         await self._require_network()
         if attempt > 0:
@@ -137,6 +139,13 @@ class Starter:
         await self._refresh()
         await self._volumes(admitted)
         reach("agent.volumes.ready")
+        if self._pod.spec.resource_claims:
+            # Not run without the devices that its author counts on.
+            claims = " ".join(claim.name for claim in self._pod.spec.resource_claims)
+            raise StepFailed(
+                f"Failed to prepare dynamic resources: claims {claims}: {_NO_DRIVERS}",
+                reason="FailedPrepareDynamicResources",
+            )
         # Anew for each sandbox, and kept for its containers: the node may have other name servers than at its start.
         try:
             self._dns = await asyncio.to_thread(self._read_dns)

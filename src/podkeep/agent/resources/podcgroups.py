@@ -121,8 +121,9 @@ def can_forbid_swap() -> bool:
 
     With cgroup version 1 there is a limit of memory and swap together alone.
     """
+    cgroups = _cgroups()
     # The root has no such file; what is below has it if the kernel counts swap.
-    return _cgroups().version == 2 and any(any(top.glob("*/memory.swap.max")) for top in _cgroups().layout.hierarchies)
+    return cgroups.version == 2 and any(cgroups.has(child, "memory.swap.max") for child in cgroups.children("/"))
 
 
 @cache

@@ -15,6 +15,7 @@ from podkeep.base.config import RegistryConfig
 from podkeep.base.errors import NotFound, PermissionDenied, RegistryUnavailable
 from podkeep.images.formats.image import PullProgress, RegistryAuth
 from podkeep.images.formats.manifest import node_architecture
+from podkeep.images.store import database
 from podkeep.kernel.namespace.idmap import block
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from support.images import BUSYBOX, Layout, LayoutBuilder, busybox_layout, directory, file, layers_layout, tar
@@ -68,6 +69,20 @@ def test_a_pulled_image_is_what_was_pushed(
     assert image.size >= BUSYBOX.stat().st_size
     assert store.usage().mountpoint == str(root)
     require_du(store, root)
+
+
+def test_pulls_for_a_neighbours_pods_push_out_no_name_of_a_loaded_image(
+    registry: Registry, busybox: Layout, tmp_path: Path, open_store: OpenStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "MAX_NAMES", 4)
+    store = open_store()
+    (loaded,) = asyncio.run(store.load(busybox_layout(tmp_path / "loaded", name="localhost/busybox:loaded").path))
+    for number in range(6):
+        pulled = asyncio.run(store.pull(registry.push(busybox, f"neighbour:{number}"), tenant="neighbour"))
+        assert pulled.id == loaded.id
+        assert pulled.repo_tags[0].endswith(f"neighbour:{number}")
+    assert "localhost/busybox:loaded" in store.images()[0].repo_tags
+    assert len((*store.images()[0].repo_tags, *store.images()[0].repo_digests)) == 4
 
 
 def test_an_image_is_found_by_every_name_it_has(registry: Registry, busybox: Layout, open_store: OpenStore) -> None:

@@ -44,6 +44,42 @@ def test_the_newest_names_are_kept(database: ImageDatabase) -> None:
     database.close()
 
 
+def test_a_tenant_with_many_names_pushes_out_those_of_nobody_else(database: ImageDatabase) -> None:
+    """What was loaded cannot be pulled again, and a pod that never pulls needs it."""
+    database.add([_image(tags=("loaded",))], ())
+    database.add([_image(tags=("other's",))], (), tenant="other")
+    for number in range(2 * MAX_NAMES):
+        database.add([_image(tags=(f"{number}",))], (), tenant="many")
+    # Nor by pulling them once more, which makes them nobody's own.
+    database.add([_image(tags=("loaded", "other's"))], (), tenant="many")
+    database.add([_image(tags=tuple(f"more{number}" for number in range(MAX_NAMES - 2)))], (), tenant="many")
+    (image,) = database.images()
+    assert len(image.tags) == MAX_NAMES
+    assert {"loaded", "other's", f"more{MAX_NAMES - 3}"} <= {*image.tags}
+    database.close()
+
+
+def test_a_name_that_leads_elsewhere_now_is_whose_pull_that_was(database: ImageDatabase) -> None:
+    database.add([_image(id=ImageID(_digest(1)), tags=("moved",))], ())
+    database.add([_image(tags=("moved",))], (), tenant="many")
+    database.add([_image(tags=tuple(f"{number}" for number in range(MAX_NAMES)))], (), tenant="many")
+    found = {image.id: image.tags for image in database.images()}
+    assert len(found[ID]) == MAX_NAMES
+    assert "moved" not in {*found[ID], *found[ImageID(_digest(1))]}
+    database.close()
+
+
+def test_of_tenants_with_as_many_names_the_one_that_was_quiet_loses_one(database: ImageDatabase) -> None:
+    for number in range(MAX_NAMES):
+        database.add([_image(tags=(f"{number}",))], (), tenant=f"tenant{number}")
+    database.add([_image(tags=("last",))], (), tenant="last")
+    (image,) = database.images()
+    assert len(image.tags) == MAX_NAMES
+    assert "last" in image.tags
+    assert "0" not in image.tags
+    database.close()
+
+
 def test_other_images_keep_their_names(database: ImageDatabase) -> None:
     database.add([_image(id=ImageID(_digest(1)), tags=("other",))], ())
     database.add([_image(tags=tuple(f"{number}" for number in range(2 * MAX_NAMES)))], ())

@@ -85,15 +85,19 @@ class Catalog:
         layers: Iterable[LayerRecord],
         blobs: Iterable[BlobRecord],
         *,
+        tenant: str,
         in_use: Iterable[str],
     ) -> None:
         """Record what came (``ImageDatabase.add``), and read the records again.
 
+        :param tenant: for whose pod it came, or nothing.
         :param in_use: names by which containers asked for their images; none of them is forgotten, nor is a pinned one.
         """
         with self.changing:
             asked = {whole_name(name) for name in in_use}
-            self.database.add(images, layers, blobs, stays=lambda name: name in asked or self._pins(name))
+            self.database.add(
+                images, layers, blobs, tenant=tenant, stays=lambda name: name in asked or self._pins(name)
+            )
             self.refresh()
 
     def _pins(self, name: str) -> bool:

@@ -72,6 +72,9 @@ CREATE TABLE runs (image_id TEXT PRIMARY KEY REFERENCES summaries(image_id) ON D
 ALTER TABLE names ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE manifests ADD COLUMN turn INTEGER NOT NULL DEFAULT 0;
 """,
+    """
+ALTER TABLE names ADD COLUMN tenant TEXT NOT NULL DEFAULT '';
+""",
 )
 """What makes each version of the file out of the one before; a new file goes through all of them.
 
@@ -79,7 +82,8 @@ They copy no documents, which may be gigabytes: the disk may be full. Since vers
 from their configurations (``summaries``), because all images are read at once, and often; ``images.pulled_at`` is not
 used any more. ``runs`` has row IDs, and refers to no table of documents: in a table without them SQLite reads rows of
 megabytes whole to find one. Since version 5 names and manifests of an image are in the order in which they came: a
-later one has a higher ``turn``.
+later one has a higher ``turn``. Since version 6 a name has the ``tenant`` for whose pod it was pulled, or nothing: it
+was loaded, or pulled by an administrator.
 """
 _VERSION = len(_MIGRATIONS)
 MAX_BLOBS = 16
@@ -87,7 +91,8 @@ MAX_BLOBS = 16
 any number of ways, and the records stay for as long as any image has the layer."""
 MAX_NAMES = 1000
 """Names of one image, tags and digests together, without those that must stay. Anybody who may run a pod can have an
-image that is in use pulled under any number of them, and all are in memory."""
+image that is in use pulled under any number of them, and all are in memory. So of too many, the tenant with the most
+loses the oldest: a name that was loaded, or that another tenant's pod will ask for, cannot be pushed out by them."""
 MAX_MANIFESTS = 100
 """Manifests and indexes that led to one image. All of them are read when it is inspected, verified or saved."""
 MAX_DOCUMENT_BYTES = 16 << 20
@@ -399,6 +404,7 @@ class ImageDatabase:
         layers: Iterable[LayerRecord],
         blobs: Iterable[BlobRecord] = (),
         *,
+        tenant: str = "",
         stays: Callable[[str], bool] = lambda _: False,
     ) -> None:
         """Record images and what came with them; a name that led elsewhere leads here now.
@@ -406,6 +412,7 @@ class ImageDatabase:
         An image that is recorded already keeps the layers it has: containers may use them. Of its names and manifests
         the oldest are forgotten when they are too many.
 
+        :param tenant: for whose pod they came; nothing: they were loaded, or an administrator asked for them.
         :param stays: whether a name must not be forgotten, however many there are.
         """
         found = list(blobs)
@@ -427,12 +434,12 @@ class ImageDatabase:
                 [(layer, layer, MAX_BLOBS) for layer in {blob.layer for blob in found}],
             )
             for image in images:
-                self._add_image(connection, image)
+                self._add_image(connection, image, tenant)
                 _forget_names(connection, image, stays)
                 _forget_manifests(connection, image)
 
     @staticmethod
-    def _add_image(connection: sqlite3.Connection, image: NewImage) -> None:
+    def _add_image(connection: sqlite3.Connection, image: NewImage, tenant: str) -> None:
         fresh = connection.execute(
             "INSERT INTO images (id, kind, artifact_type, config) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (image.id, image.kind, image.artifact_type, image.config),
@@ -462,10 +469,13 @@ class ImageDatabase:
             [(digest, image.id, data, turn) for digest, data in image.manifests],
         )
         connection.executemany(
-            "INSERT INTO names (name, image_id, kind, turn) VALUES (?, ?, ?, ?)"
-            " ON CONFLICT (name) DO UPDATE SET image_id = excluded.image_id, turn = excluded.turn",
-            [(name, image.id, "tag", turn) for name in image.tags]
-            + [(name, image.id, "digest", turn) for name in image.digests],
+            "INSERT INTO names (name, image_id, kind, turn, tenant) VALUES (?, ?, ?, ?, ?)"
+            # Who pulls what is here already does not make it their own.
+            " ON CONFLICT (name) DO UPDATE SET turn = excluded.turn, tenant = CASE"
+            " WHEN image_id = excluded.image_id AND excluded.tenant != '' THEN tenant ELSE excluded.tenant END,"
+            " image_id = excluded.image_id",
+            [(name, image.id, "tag", turn, tenant) for name in image.tags]
+            + [(name, image.id, "digest", turn, tenant) for name in image.digests],
         )
 
     def remove_name(self, name: str) -> None:
@@ -538,8 +548,22 @@ class ImageDatabase:
 
 
 def _forget_names(connection: sqlite3.Connection, image: NewImage, stays: Callable[[str], bool]) -> None:
-    rows = connection.execute("SELECT name FROM names WHERE image_id = ? ORDER BY turn DESC, name", (image.id,))
-    forgotten = [name for (name,) in rows.fetchall()[MAX_NAMES:] if not stays(name)]
+    rows = connection.execute(
+        "SELECT tenant, name FROM names WHERE image_id = ? ORDER BY turn DESC, name", (image.id,)
+    ).fetchall()
+    if len(rows) <= MAX_NAMES:
+        return
+    # Of each tenant the newest first; the tenants likewise.
+    names: dict[str, list[str]] = {}
+    for tenant, name in rows:
+        if not stays(name):
+            names.setdefault(tenant, []).append(name)
+    # Of tenants that have as many, the one that asked for none for the longest time, and nobody's last.
+    longest_ago = list(reversed(names))
+    forgotten = []
+    for _ in range(sum(map(len, names.values())) - MAX_NAMES):
+        most = max(longest_ago, key=lambda tenant: (len(names[tenant]), tenant != ""))
+        forgotten.append(names[most].pop())
     if forgotten:
         log.info("image %s has more than %d names: the %d oldest are forgotten", image.id, MAX_NAMES, len(forgotten))
     connection.executemany("DELETE FROM names WHERE name = ?", [(name,) for name in forgotten])

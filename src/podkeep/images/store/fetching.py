@@ -202,9 +202,11 @@ class Fetching:
     ) -> list[Image]:
         """Run a worker and take over what it made, when there may be one more of an owner and tenant (``place``)."""
         async with self._workers.slot(*place):
-            return await self._run(name, request, tell)
+            return await self._run(name, place[1], request, tell)
 
-    async def _run(self, name: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener) -> list[Image]:
+    async def _run(
+        self, name: str, tenant: str, request: Callable[[LayerSettings], Pull | Load], tell: Listener
+    ) -> list[Image]:
         """Run a worker and take over what it made; whatever happens, its staging directory goes."""
         # Not on a thread, which would go on making it after the caller was cancelled; it is one mkdir(2).
         staging = self._layers.driver.stage()
@@ -243,7 +245,7 @@ class Fetching:
                 image = self._catalog.named(unchanged[0].name)
                 return [] if image is None or self._catalog.named(name) is None else [_named_first(image, name)]
             in_use = self._catalog.names_in_use()
-            return await on_thread(lambda: self._take(fetched, staging, in_use))
+            return await on_thread(lambda: self._take(fetched, staging, tenant, in_use))
         finally:
             # To its end: a cancelled caller must not leave files behind.
             await on_thread(lambda: self._finish(staging, leased))
@@ -261,7 +263,9 @@ class Fetching:
             max_ratio=config.max_unpack_ratio,
         )
 
-    def _take(self, fetched: Sequence[FetchedImage], staging: Path, in_use: Collection[str]) -> list[Image]:
+    def _take(
+        self, fetched: Sequence[FetchedImage], staging: Path, tenant: str, in_use: Collection[str]
+    ) -> list[Image]:
         reach("images-before-commit")
         for image in fetched:
             _check_names(image)
@@ -269,7 +273,7 @@ class Fetching:
             self._layers.check(image)
         fresh: dict[Digest, LayerRecord] = {}
         try:
-            return self._commit(fetched, staging, fresh, in_use)
+            return self._commit(fetched, staging, fresh, tenant, in_use)
         except BaseException:
             # On a disk that is full, what nobody finds would take its space until the next start.
             try:
@@ -283,6 +287,7 @@ class Fetching:
         fetched: Sequence[FetchedImage],
         staging: Path,
         fresh: dict[Digest, LayerRecord],
+        tenant: str,
         in_use: Collection[str],
     ) -> list[Image]:
         """Put layers into place and record them; ``fresh`` gets those that are in place."""
@@ -298,7 +303,7 @@ class Fetching:
             new = [_new_image(image, now) for image in fetched]
             # After every layer is in place: a kill before this line leaves files without a record, which the next start
             # removes.
-            self._catalog.record(new, fresh.values(), blobs, in_use=in_use)
+            self._catalog.record(new, fresh.values(), blobs, tenant=tenant, in_use=in_use)
             self._durability.sync_later()
             return [_named_first(self._catalog.images[image.id], *image.tags) for image in new]
 

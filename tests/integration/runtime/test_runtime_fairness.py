@@ -16,8 +16,8 @@ from podkeep.base.errors import DeadlineExceeded, ResourceExhausted
 from podkeep.base.ids import ContainerID
 from podkeep.cri.v1 import api_pb2 as api
 from podkeep.runtime.daemon.daemon import THREADS_OF_ONE
-from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD, OUTPUT_OF_ALL, OUTPUT_OF_POD
-from podkeep.runtime.oci.driver import OWN_OUTPUT_BYTES
+from podkeep.runtime.lifecycle.containers import COMMANDS_OF_POD, OUTPUT_OF_ALL, OUTPUT_OF_POD, STARTS_OF_POD
+from podkeep.runtime.oci.driver import EXEC_START_S, OWN_OUTPUT_BYTES
 from support import unanswering
 from support.cri import BLOCK, HOUR_S, OTHER_BLOCK, Pods, bind, error_of, namespaces, pod
 from support.daemon import Daemon
@@ -116,6 +116,50 @@ def test_commands_of_one_pod_leave_room_for_those_of_others(pods: Pods) -> None:
             return False  # they are being killed
 
     wait_for(ended, "the end of the commands")
+
+
+def test_few_commands_of_one_pod_are_started_at_a_time(mortal: Mortal, tmp_path: Path) -> None:
+    """Each is work of the runtime: 64 at a time kept a probe of another pod waiting for longer than its second."""
+    program = mortal.daemon.base / "crun"
+    program.write_text(
+        f"""#!/bin/sh
+if grep -qs slow-to-start "$(expr "$*" : '.*--process \\([^ ]*\\)')"; then
+    date +%s.%N >{tmp_path}/new.$$
+    mv {tmp_path}/new.$$ {tmp_path}/start.$$
+    until [ -e {tmp_path}/go ]; do sleep 0.05; done
+fi
+exec crun "$@"
+"""
+    )
+    program.chmod(0o755)
+    config = mortal.daemon.config
+    config.write_text(config.read_text() + f'[runtime.handlers.crun]\npath = "{program}"\n')
+    pods = mortal.start()
+    busy = pods.launch(pods.run(pod("busy")))
+    other = pods.launch(pods.run(pod("other")))
+    slow = api.ExecSyncRequest(container_id=busy, cmd=["echo", "slow-to-start"])
+
+    async def go() -> None:
+        stub = pods._client.runtime
+        calls = [asyncio.ensure_future(stub.ExecSync(slow)) for _ in range(COMMANDS_OF_POD - 1)]
+
+        async def until_started(number: int) -> None:
+            while len(list(tmp_path.glob("start.*"))) < number:
+                said = await stub.ExecSync(api.ExecSyncRequest(container_id=other, cmd=["echo", "here"]))
+                assert said.stdout == b"here\n"
+
+        await until_started(STARTS_OF_POD)
+        # The time of one that waits for the others goes by.
+        with pytest.raises(DeadlineExceeded, match="did not finish within 1 s: it waited for other commands"):
+            await stub.ExecSync(api.ExecSyncRequest(container_id=busy, cmd=["echo", "late"], timeout=1))
+        await until_started(STARTS_OF_POD + 1)
+        times = sorted(float(path.read_text()) for path in tmp_path.glob("start.*"))
+        # Starts that wait for something give way to others, but only then.
+        assert times[STARTS_OF_POD] - times[0] >= EXEC_START_S * 0.9
+        (tmp_path / "go").touch()
+        assert {answer.stdout for answer in await asyncio.gather(*calls)} == {b"slow-to-start\n"}
+
+    pods.wait(go())
 
 
 def test_what_commands_of_all_pods_write_has_a_bound(pods: Pods) -> None:

@@ -12,9 +12,10 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -27,6 +28,7 @@ from podkeep.base.concurrency.threads import working_for
 from podkeep.base.errors import (
     AlreadyExists,
     Cancelled,
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     NotFound,
@@ -73,6 +75,9 @@ EXEC_THREADS = 4096
 """Commands of ExecSync that run at a time, others wait: all those of 64 pods. A thread is made when one is needed."""
 COMMANDS_OF_POD = 64
 """Of them those of one pod. A kubelet asks for a few for each container: its probes and its hooks."""
+STARTS_OF_POD = 4
+"""Of them those that are being started at a time: each start keeps a CPU busy for some 10 ms, and that is the runtime's
+work, not held to the pod's limits. 64 at a time kept another pod's command waiting for longer than a probe may take."""
 OUTPUT_OF_POD = 32 << 20
 """Bytes of output that the commands of one pod keep together until they end."""
 OUTPUT_OF_ALL = 128 << 20
@@ -84,6 +89,7 @@ class PodCommands:
     """The commands of ExecSync that run in one pod, and what their output may take together."""
 
     output: Allowance
+    starts: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(STARTS_OF_POD))
     running: int = 0
 
 
@@ -467,14 +473,28 @@ class Containers:
                 f"{commands.running} commands of ExecSync run in pod sandbox {sandbox.id}, and no more may",
                 hint="give commands a timeout; those whose caller gives up are ended",
             )
-        given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        limits = ExecLimits(timeout=timeout, stops=(self._stop_execs, given_up), output=commands.output)
+        began = time.monotonic()
+        commands.running += 1
+        try:
+            give_back = await self._turn_to_start(commands, timeout)
+            given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        except BaseException:
+            self._count_ended(sandbox.id)
+            raise
+        loop = asyncio.get_running_loop()
+        limits = ExecLimits(
+            timeout=timeout,
+            since=began,
+            stops=(self._stop_execs, given_up),
+            started=partial(loop.call_soon_threadsafe, give_back),
+            output=commands.output,
+        )
         checked = partial(self._state.shares_processes, container)
         run = partial(self._executor.exec_sync, container, sandbox, driver, command, limits, checked=checked)
         self._moves.start(self._expect_move())
         # Commands may run for long; on threads of their own they cannot keep everything else waiting.
-        running = asyncio.get_running_loop().run_in_executor(self._exec_threads, run)
-        commands.running += 1
+        running = loop.run_in_executor(self._exec_threads, run)
+        running.add_done_callback(lambda _: give_back())
         running.add_done_callback(lambda done: self._forget_exec(done, given_up, sandbox.id))
         try:
             # Not by awaiting the future: a caller that gives up would cancel it, and _forget_exec would close the
@@ -489,12 +509,36 @@ class Containers:
     def _forget_exec(self, done: asyncio.Future[ExecResult], given_up: int, sandbox: SandboxID) -> None:
         """Count a command as ended: when it has, and not when its caller gave up."""
         os.close(given_up)
+        self._count_ended(sandbox)
+        if not done.cancelled():
+            done.exception()  # asyncio complains of one that nobody has seen
+
+    def _count_ended(self, sandbox: SandboxID) -> None:
         commands = self._commands[sandbox]
         commands.running -= 1
         if not commands.running:
             del self._commands[sandbox]
-        if not done.cancelled():
-            done.exception()  # asyncio complains of one that nobody has seen
+
+    @staticmethod
+    async def _turn_to_start(commands: PodCommands, timeout: float | None) -> Callable[[], None]:
+        """Wait until one more command of a pod may be started; return what is called, once or more, when it has.
+
+        :raises DeadlineExceeded: if its time is up before.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await commands.starts.acquire()
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"the command did not finish within {timeout:g} s: it waited for other commands of its pod"
+            ) from None
+        held = [commands.starts]
+
+        def give_back() -> None:
+            while held:
+                held.pop().release()
+
+        return give_back
 
     async def reopen_log(self, text: str) -> None:
         """Have conmon open the log file anew, after somebody moved it away; for several who ask at a time in turn.

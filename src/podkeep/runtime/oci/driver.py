@@ -63,6 +63,10 @@ END_TIMEOUT_S = 5.0
 """How long a conmon may take to end after it has said that there is no container."""
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
+EXEC_START_S = 1.0
+"""How long the start of a command counts as work: what takes longer waits for something, and keeps no CPU busy."""
+_START_LOOK_S = 0.005
+"""How often it is looked whether a command is there."""
 OWN_OUTPUT_BYTES = 16 * 1024
 """Of them what each output may keep in any case."""
 _RUNC_LINE = re.compile(r'time="[^"]*" level=\w+ msg="(.*)"')
@@ -174,13 +178,17 @@ class Allowance:
 
 
 class ExecLimits(FrozenStruct, kw_only=True):
-    """When a command is killed: after ``timeout`` seconds (None: never), or when one of ``stops`` is readable.
+    """When a command is killed: ``timeout`` seconds (None: never) after ``since``, or when a ``stops`` is readable.
 
-    ``output`` is what it may keep of its output, with others; what is above it is dropped.
+    ``output`` is what it may keep of its output, with others; what is above it is dropped. ``started`` is called when
+    the command is there, or has not come for so long (:data:`EXEC_START_S`) that its start waits for something.
     """
 
     timeout: float | None = None
+    since: float | None = None
+    """On the monotonic clock; None: when it is started."""
     stops: tuple[int, ...] = ()
+    started: Callable[[], object] | None = None
     output: Allowance = msgspec.field(default_factory=lambda: Allowance(2 * EXEC_OUTPUT_LIMIT))
 
 
@@ -668,7 +676,7 @@ def _run_limited(argv: list[str], pid_file: Path, limits: ExecLimits, enter: Ent
     try:
         try:
             pidfd = os.pidfd_open(process.pid)
-            _pump(outputs, pidfd, limits)
+            _pump(outputs, pidfd, limits, pid_file)
         finally:
             # Whatever happened here, as that there is no descriptor: what was started is not left.
             if not (ended := pidfd >= 0 and _readable(pidfd, 0)):
@@ -759,8 +767,8 @@ class Output:
         self._taken = 0
 
 
-def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits) -> None:
-    """Read both outputs until the program ended, time is up or it shall stop.
+def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits, pid_file: Path | None = None) -> None:
+    """Read both outputs until the program ended, time is up or it shall stop; tell when ``pid_file`` is there.
 
     What a process left behind in the container writes later is not waited for. Nor is what was there a moment ago: who
     has one end of a pipe can open the other (/proc/self/fd/1), and read what was written.
@@ -770,10 +778,20 @@ def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits) -> None:
     poll = select.poll()
     for fd in (*outputs, pidfd, *limits.stops):
         poll.register(fd, select.POLLIN)
-    deadline = None if limits.timeout is None else time.monotonic() + limits.timeout
+    since = time.monotonic() if limits.since is None else limits.since
+    deadline = None if limits.timeout is None else since + limits.timeout
     open_fds, ended = set(outputs), False
+    starts_until = None if limits.started is None or pid_file is None else time.monotonic() + EXEC_START_S
     while not ended and (deadline is None or time.monotonic() < deadline):
         remaining = None if deadline is None else deadline - time.monotonic()
+        if starts_until is not None:
+            assert limits.started is not None
+            assert pid_file is not None
+            if pid_file.exists() or time.monotonic() >= starts_until:
+                limits.started()
+                starts_until = None
+            else:
+                remaining = _START_LOOK_S if remaining is None else min(remaining, _START_LOOK_S)
         ready = {fd for fd, _ in poll.poll(spawn.poll_timeout(remaining))}
         ended = pidfd in ready or not ready.isdisjoint(limits.stops)
         for fd in open_fds & ready:

@@ -477,7 +477,12 @@ class Containers:
         commands.running += 1
         try:
             give_back = await self._turn_to_start(commands, timeout)
-            given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            try:
+                container = self._state.running_container(container.id)  # it may have ended meanwhile
+                given_up = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+            except BaseException:
+                give_back()
+                raise
         except BaseException:
             self._count_ended(sandbox.id)
             raise

@@ -111,6 +111,17 @@ def test_pod_row_of_a_pod_whose_container_ended_says_why() -> None:
     assert (pod.containers[1].reason, pod.containers[1].message) == ("ContainerStatusUnknown", "conmon ended first")
 
 
+def test_pod_row_does_not_count_ephemeral_containers() -> None:
+    """A container for debugging that failed, or cannot start, says nothing of its pod (kubectl's printPod)."""
+    failed = container("debugger", state=api_pb2.CONTAINER_EXITED)
+    why = api_pb2.ContainerStatus(state=api_pb2.CONTAINER_EXITED, exit_code=1, reason="Error")
+    waiting = {"another": WaitingReason(reason="ErrImagePull", message="why")}
+    told = Containers(main=("c",), waiting=waiting, followed=True)
+    pod = ps.pod_row(sandbox("web"), api_pb2.PodSandboxStatus(), [container("c"), failed], {failed.id: why}, told)
+    assert output.cells(ps.COLUMNS, pod)[2:4] == ("1/1", "Running")
+    assert [row.name for row in pod.containers] == ["c", "debugger"]
+
+
 def test_pod_row_of_a_pod_that_waits_for_an_image() -> None:
     waiting = {name: WaitingReason(reason="ImagePullBackOff", message="why") for name in ("c", "d")}
     told = Containers(main=("c", "d"), waiting=waiting, followed=True)

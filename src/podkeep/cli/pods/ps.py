@@ -195,8 +195,7 @@ def pod_row(
     """
     ready = sandbox.state == api_pb2.SANDBOX_READY
     rows = tuple(_container_row(container, exits.get(container.id)) for container in containers)
-    # What no agent speaks of counts as one of the containers proper.
-    counted = [row for row in rows if row.name not in told.init or row.name in told.sidecars]
+    counted = [row for row in rows if _is_main(row.name, told) or row.name in told.sidecars]
     names = {row.name for row in counted} | {*told.main, *told.sidecars}
     return PodRow(
         name=sandbox.metadata.name,
@@ -254,8 +253,16 @@ def status_word(ready: bool, containers: Sequence[ContainerRow], told: Container
             row = rows.get(name)
             if row is None or not _is_past(row, told):
                 return _init_word(index, row, told)
-    waits = [item.reason for name, item in told.waiting.items() if name not in told.init]
-    return waits[0] if waits else _main_word(ready, [row for row in containers if row.name not in told.init])
+    waits = [item.reason for name, item in told.waiting.items() if not name or _is_main(name, told)]
+    return waits[0] if waits else _main_word(ready, [row for row in containers if _is_main(row.name, told)])
+
+
+def _is_main(name: str, told: Containers) -> bool:
+    """Say whether a container is one of the containers proper, which the ephemeral ones (kubectl debug) are not.
+
+    Where no agent says which they are, every container is.
+    """
+    return name in told.main if told.main else name not in told.init
 
 
 def _init_word(index: int, row: ContainerRow | None, told: Containers) -> str:

@@ -47,6 +47,7 @@ def pin(
     sub_path: str,
     target: Path,
     *,
+    name: str = "",
     opened: Callable[[Path], int] = openat.open_named,
     propagation: str | None = None,
     user: int | None = None,
@@ -58,6 +59,7 @@ def pin(
     ConfigMap that was changed has new files, and nothing can be mounted from one that is removed.
 
     :param sub_path: empty: the volume itself.
+    :param name: what the pod calls the volume; by default the last part of its path.
     :param opened: returns a descriptor (``O_PATH``) of the volume.
     :param propagation: the mount's ``mountPropagation``.
     :param user: whom directories that are made belong to; by default this process's.
@@ -70,7 +72,7 @@ def pin(
         try:
             fd = _open(root, sub_path or ".", user)
         except KernelCallError as error:
-            raise _refused(volume, sub_path, error) from error
+            raise _refused(volume, name or volume.name, sub_path, error) from error
         with openat.closing(fd):
             if not _is_pinned(fd, place):
                 _let_one_go(target)
@@ -171,7 +173,7 @@ def _make_apart(target: Path) -> None:
     mounts.set_propagation(target, Propagation.PRIVATE)
 
 
-def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPrecondition:
+def _refused(volume: Path, name: str, sub_path: str, error: KernelCallError) -> FailedPrecondition:
     reasons = {
         errno.EXDEV: "it leads out of the volume",
         errno.ELOOP: "it leads through too many or forbidden symbolic links",
@@ -179,5 +181,5 @@ def _refused(volume: Path, sub_path: str, error: KernelCallError) -> FailedPreco
         errno.ENOENT: "a symbolic link in it leads nowhere, or a part of it was removed meanwhile",
     }
     why = reasons.get(error.errno, error.message)
-    what = f'subPath "{sub_path}" of volume "{volume.name}"' if sub_path else f"volume {volume}"
+    what = f'subPath "{sub_path}" of volume "{name}"' if sub_path else f"volume {volume}"
     return FailedPrecondition(f"failed to prepare {what}: {why}")

@@ -83,6 +83,16 @@ def test_a_sub_path_is_no_longer_than_a_path_can_be(tmp_path: Path) -> None:
         container_mounts(container, 0, directory, {"v": image}, {"A": "a" * 4096})
 
 
+def test_a_sub_path_that_cannot_be_is_told_with_the_name_that_the_pod_gives_its_volume(tmp_path: Path) -> None:
+    """Of a hostPath it was the last part of the path on the node, of which the pod's manifest may know nothing."""
+    (tmp_path / "os-release").touch()
+    mounts = [{"name": "v", "mountPath": "/v", "subPath": "sub/dir"}]
+    pod, _ = make([{"name": "v", "hostPath": {"path": str(tmp_path / "os-release")}}], mounts=mounts)
+    volume = MountedVolume(name="v", path=tmp_path / "os-release")
+    with pytest.raises(FailedPrecondition, match='subPath "sub/dir" of volume "v": a part of it is not a directory'):
+        container_mounts(pod.spec.containers[0], 0, PodDir(path=tmp_path), {"v": volume}, {})
+
+
 @pytest.mark.requirement("U71")
 def test_a_config_map_belongs_to_root_on_disk_whatever_the_user_namespace(tmp_path: Path) -> None:
     volume = ready(tmp_path, {"configMap": {"name": "m", "defaultMode": 0o400}})

@@ -157,7 +157,9 @@ def _volume_mount(
         pinned = directory.sub_path(mount.name, container.name, index)
         user = None if volume.owners.id_map is None else volume.owners.root[0]
         opened = host_path.open_unlinked if volume.persistent else openat.open_named
-        path = sub_path.pin(path, inner, pinned, opened=opened, propagation=mount.mount_propagation, user=user)
+        path = sub_path.pin(
+            path, inner, pinned, name=mount.name, opened=opened, propagation=mount.mount_propagation, user=user
+        )
     return PlannedMount(
         host_path=path,
         # A path without a leading slash is taken from the root, as a kubelet does.

@@ -101,7 +101,8 @@ def command(invocation: Invocation, files: tuple[Path, ...], output: str, wanted
     if signal n ended it. A pod that cannot be started ends the run with an error, unless --retry is given; `podkeep
     ps` shows what it waits for then. A pod that asks for a class that this node does not offer is rejected in any case.
 
-    Where `podkeep node` runs, it runs the pods: every verb finds them, and objects of any other kind may be in FILE.
+    Where `podkeep node` runs, it runs the pods: every verb finds them, and objects of any other kind may be in FILE. A
+    pod for which it has no place (Unschedulable) waits for one.
     """
     if os.geteuid() != 0:
         raise FailedPrecondition("`podkeep run` needs root", hint="run it as root")

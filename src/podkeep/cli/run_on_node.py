@@ -10,14 +10,15 @@ import asyncio
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podkeep.agent.events import Event
 from podkeep.agent.logs import files as log_files
 from podkeep.base.concurrency.tasks import Tasks
-from podkeep.base.errors import FailedPrecondition, PodkeepError
+from podkeep.base.errors import FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import following
 from podkeep.cli.core.output import echo_error, echo_json, echo_line
@@ -42,10 +43,17 @@ _CANNOT_START = frozenset(
         "ImageInspectError",
         "ImagePullBackOff",
         "InvalidImageName",
+        "PostStartHookError",
+        "RegistryUnavailable",
         "RunContainerError",
+        "SignatureValidationFailed",
     )
 )
 """Reasons of a container that waits which end a run without ``--retry``."""
+_CANNOT_BEGIN = frozenset(("FailedMount", "FailedCreatePodSandBox"))
+"""Reasons of events of a pod none of whose containers has run, which do so, too: its status has none for that."""
+_TRIES = 2
+"""How often such a step fails before it counts: one of the node's daemons may just be starting again."""
 _BENIGN = frozenset(("ContainerCreating", "PodInitializing", "CrashLoopBackOff"))
 _REMOVAL_S = 600.0
 """How long removing may take, beyond the grace period of a pod."""
@@ -176,6 +184,7 @@ class _Run:
                 loop.add_signal_handler(number, self._end, number)
         showing: asyncio.Future[Any] = asyncio.ensure_future(self._out.follow())
         ends: asyncio.Future[Any] = asyncio.gather(*map(self._to_its_end, self._pods))
+        hearing: asyncio.Future[Any] = asyncio.gather(*map(self._hear, self._pods))
         telling: asyncio.Future[Any] = asyncio.gather(*map(self._tell_failure, self._pods))
         interrupted: asyncio.Future[Any] = asyncio.ensure_future(self._interrupted.wait())
         unread: asyncio.Future[Any] = asyncio.wrap_future(self._errors.failure)
@@ -193,7 +202,7 @@ class _Run:
         finally:
             for pod in self._pods:
                 pod.output.give_up()
-            waited = showing, ends, telling, interrupted, unread
+            waited = showing, ends, hearing, telling, interrupted, unread
             for task in waited:
                 task.cancel()
             await self._tasks.close()
@@ -231,6 +240,42 @@ class _Run:
                 if state.get("status", {}).get("phase") in ("Succeeded", "Failed"):
                     break
         pod.output.finish()
+
+    async def _hear(self, pod: _Pod) -> None:
+        """Tell what warnings say that a pod's status does not, as long as there is somebody to tell."""
+        from podkeep.client.errors import ApiError
+        from podkeep.client.resources import EVENTS
+
+        client, fields, pace = self._api.client, f"involvedObject.uid={pod.uid}", following.Pace()
+        while True:
+            await pace.begin()
+            # Whether the API is there, and may be asked, is what following the pod itself shows.
+            with suppress(ApiError, Unavailable):
+                async with aclosing(client.watch(EVENTS, pod.namespace, fields=fields, version=following.ANEW)) as news:
+                    async for change in news:
+                        if change.type in ("ADDED", "MODIFIED") and change.object.get("type") == "Warning":
+                            self._warned(pod, change.object)
+
+    def _warned(self, pod: _Pod, warning: Mapping[str, Any]) -> None:
+        reason, message = str(warning.get("reason", "")), str(warning.get("message", ""))
+        if reason not in _CANNOT_BEGIN:
+            place = str((warning.get("involvedObject") or {}).get("fieldPath") or "")
+            container = place.partition("{")[2].removesuffix("}")
+            pod.output.event(Event(type="Warning", reason=reason, message=message, container=container))
+        elif not pod.logs:
+            if self._wish.retry:
+                pod.output.waiting("", reason, message)
+            elif int((warning.get("series") or {}).get("count") or warning.get("count") or 1) >= _TRIES:
+                self._cannot_start(pod.name if len(self._pods) > 1 else "", reason, message)
+
+    def _cannot_start(self, where: str, reason: str, message: str) -> None:
+        """End the run with the first error of this kind."""
+        if self._failure is None:
+            self._failure = FailedPrecondition(
+                ": ".join(part for part in (where, reason, message) if part),
+                hint="with --retry it is tried again, as the node does",
+            )
+            self._interrupted.set()
 
     async def _tell_failure(self, pod: _Pod) -> None:
         """Say why containers of a pod failed by themselves, after their output, where an exit status does not."""
@@ -270,13 +315,9 @@ class _Run:
         reason, message = str(waiting.get("reason") or ""), str(waiting.get("message") or "")
         if not reason or reason in _BENIGN:
             return
-        if reason in _CANNOT_START and not self._wish.retry and self._failure is None:
+        if reason in _CANNOT_START and not self._wish.retry:
             where = f"{pod.name}/{name}" if len(self._pods) > 1 or _count(pod.value) > 1 else ""
-            self._failure = FailedPrecondition(
-                ": ".join(part for part in (where, reason, message) if part),
-                hint="with --retry it is tried again, as the node does",
-            )
-            self._interrupted.set()
+            self._cannot_start(where, reason, message)
         elif self._wish.retry:
             pod.output.waiting(name, reason, message)
 

@@ -253,7 +253,9 @@ class PodOutput:
         if event.reason == "FailedToRetrieveImagePullSecret":
             echo_line(f"podkeep: {_joined(self._pod, event.message)}", err=True)
         elif event.reason in _OF_PROBES_AND_HOOKS:
-            self._say_once(_joined(self._name(event.container) if event.container else self._pod, event.message))
+            # What a probe's command wrote is a part of it, often with the end of a line.
+            said = event.message.rstrip()
+            self._say_once(_joined(self._name(event.container) if event.container else self._pod, said))
 
     def waiting(self, container: str, reason: str, message: str) -> None:
         """Say that a container waits to be tried again, and why; the same only once."""

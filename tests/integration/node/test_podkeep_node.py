@@ -476,6 +476,44 @@ def test_run_says_why_containers_failed(node: Node, image: str) -> None:
         assert f"podkeep: {pod['metadata']['name']}: {words}" in said.splitlines()
 
 
+def test_a_run_on_the_node_ends_with_a_pod_that_cannot_be_started(node: Node, image: str) -> None:
+    """It said nothing, and waited for ever; without a node it ended."""
+    node.start()
+    pod = json.loads(manifest("web", image, "exec sleep 1000"))
+    container = pod["spec"]["containers"][0]
+    hook = {"postStart": {"exec": {"command": ["false"]}}}
+    said = node.podkeep("run", "-", status=1, stdin=json.dumps(_with_container(pod, lifecycle=hook)))
+    assert 'podkeep: PostStartHookError: Exec lifecycle hook ([false]) for Container "main"' in said
+    pod["spec"]["volumes"] = [{"name": "v", "configMap": {"name": "none"}}]
+    container["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
+    said = node.podkeep("run", "-", status=1, stdin=json.dumps(pod))
+    assert 'podkeep: FailedMount: MountVolume.SetUp failed for volume "v" : configmap "none" not found' in said
+    assert "hint: with --retry it is tried again" in said
+    assert node.podkeep("get", "pods") == ""
+
+
+def test_a_run_on_the_node_tells_what_probes_say(node: Node, image: str) -> None:
+    node.start()
+    probe = {"exec": {"command": ["sh", "-c", "echo not yet; exit 1"]}, "periodSeconds": 1, "timeoutSeconds": 30}
+    pod = _with_container(json.loads(manifest("web", image, "exec sleep 1000")), readinessProbe=probe)
+    file, errors = node.daemon.base / "web.json", node.daemon.base / "errors"
+    file.write_text(json.dumps(pod))
+    with errors.open("w") as told, forked.Popen(node.daemon.command("run", str(file)), stderr=told) as process:
+        try:
+            words = "podkeep: main: Readiness probe failed: not yet"
+            node.until(lambda: words in errors.read_text().splitlines(), "the failure is told")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(TIMEOUT_S) == 130
+        finally:
+            process.kill()
+
+
+def _with_container(pod: dict[str, Any], **more: Any) -> dict[str, Any]:
+    """Return a copy of a pod of one container, with further fields of that."""
+    [container] = pod["spec"]["containers"]
+    return {**pod, "spec": {**pod["spec"], "containers": [container | more]}}
+
+
 def test_a_run_without_a_pod_says_what_there_is_instead(node: Node, image: str) -> None:
     node.start()
     document = json.loads(manifest("web", image, "true"))

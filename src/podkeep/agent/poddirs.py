@@ -150,6 +150,10 @@ class PodDirs:
         """Return those that a configuration names."""
         return cls(Path(config.agent.root), config.runtime.socket)
 
+    def make(self) -> None:
+        """Make the directory of all pods if it is not there."""
+        self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock of the agent's root, waiting for whoever holds it now."""
@@ -188,7 +192,7 @@ class PodDirs:
         return fd
 
     def _open_lock(self) -> int:
-        self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
+        self.make()
         return os.open(self._root / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def directory(self, uid: PodUID) -> PodDir:
@@ -206,7 +210,7 @@ class PodDirs:
         """
         directory = self.pods / uid
         while True:
-            self.pods.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self.make()
             with suppress(FileExistsError):
                 directory.mkdir(mode=0o750)
             try:

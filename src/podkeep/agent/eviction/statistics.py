@@ -157,9 +157,13 @@ class Statistics:
         self._layers = layers[0] if layers else self._images
 
     def _apart(self) -> Filesystems:
+        # On a new node nothing has made it yet, and which disk it is on could not be told.
+        with suppress(OSError):
+            self._dirs.make()
         node, images, layers = (_device(path) for path in (str(self._dirs.pods), self._images, self._layers))
         return Filesystems(
-            images_apart=images is not None and images != node, layers_apart=layers is not None and layers != images
+            images_apart=None not in (images, node) and images != node,
+            layers_apart=layers is not None and layers != images,
         )
 
     def _observe(self) -> Observations:

@@ -314,3 +314,20 @@ def test_a_runtime_whose_images_are_nowhere_hides_no_other_figure(tmp_path: Path
             statistics.close()
 
     run(look())
+
+
+def test_images_are_not_apart_from_a_directory_that_is_not_there_yet(tmp_path: Path) -> None:
+    """A new node, before its first pod: what is thought of its disks then is thought for as long as the agent runs."""
+
+    async def here(_: Any) -> api_pb2.ImageFsInfoResponse:
+        place = api_pb2.FilesystemIdentifier(mountpoint=str(tmp_path))
+        return api_pb2.ImageFsInfoResponse(image_filesystems=[api_pb2.FilesystemUsage(fs_id=place)])
+
+    async def look() -> None:
+        async with talking(tmp_path / "s", images={"ImageFsInfo": here}) as client:
+            statistics = statistics_of(client, configuration(tmp_path))
+            assert await statistics.filesystems() == Filesystems(images_apart=False, layers_apart=False)
+            assert signals.NODEFS in await statistics.observe()
+            statistics.close()
+
+    run(look())

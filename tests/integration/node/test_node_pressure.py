@@ -46,6 +46,8 @@ def test_a_node_without_memory_evicts_what_it_may(own_node: RunningNode, image: 
         node.apply(forever(image, "refused"))
         refused = node.phase("refused", "Failed")
         assert refused["status"]["message"] == "Pod was rejected: The node had condition: [MemoryPressure]. "
+        # As of every pod that a kubelet has seen: by it one sees when that was.
+        assert refused["status"]["startTime"] >= refused["metadata"]["creationTimestamp"]
 
 
 def test_the_next_pod_is_evicted_only_when_the_volumes_of_the_last_one_are_gone(

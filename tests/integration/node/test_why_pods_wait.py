@@ -11,7 +11,9 @@ import pytest
 from agent.conftest import BCRYPT_OF_SECRET, LOGIN
 from agent.manifests import pod
 
+from podkeep.cri.v1 import api_pb2
 from support.container_mounts import ContainerMounts
+from support.cri import Pods
 from support.images import busybox_layout
 from support.registry import Registry
 from support.running_node import own_base
@@ -79,3 +81,22 @@ def test_what_to_do_about_a_registry_that_wants_credentials(
         "containerStatuses"
     ]
     assert asks in status["state"]["waiting"]["message"]
+
+
+def test_a_pod_of_which_only_the_api_has_something_left_does_not_wait(node: SupervisedNode, image: str) -> None:
+    """It was evicted, and then the disk was full: nothing of it is in the runtime, whose agent waited for it before."""
+    volumes = [{"name": "data", "emptyDir": {"sizeLimit": "1Mi"}}]
+    script = ["sh", "-c", "dd if=/dev/zero of=/data/file bs=64k count=64; sleep 1000"]
+    main = {"name": "main", "image": image, "command": script, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}
+    node.apply(pod(main, name="full", volumes=volumes))
+    assert node.phase("full", "Failed")["status"]["reason"] == "Evicted"
+    with Pods(node.daemon.socket, "") as client:
+        answer = client.call("ListPodSandbox", api_pb2.ListPodSandboxRequest())
+        (sandbox,) = [item for item in answer.items if item.metadata.name == "full"]
+        node.until(lambda: not node.pods_with_processes(), "the end of the pod")
+        client.call("RemovePodSandbox", api_pb2.RemovePodSandboxRequest(pod_sandbox_id=sandbox.id))
+
+    assert said(node, "logs", "full") == (
+        'podkeep: pod "full" does not run: Usage of EmptyDir volume "data" exceeds the limit "1Mi".\n'
+        "hint: `podkeep describe pod full` says more\n"
+    )

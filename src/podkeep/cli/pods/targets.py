@@ -158,7 +158,10 @@ def told(config: Config, sandbox: api_pb2.PodSandbox) -> Containers:
 async def absent(config: Config, error: NotFound, name: str, namespace: str) -> PodkeepError:
     """Return what to say of a pod that the runtime does not have: why, if its agent or this node's API knows it."""
     if reason := _before_sandbox(config, name, namespace):
-        return FailedPrecondition(f'pod "{name}" is waiting to start: {reason}', hint=_more(config, name, namespace))
+        hint = _more(config, name, namespace)
+        waits = FailedPrecondition(f'pod "{name}" is waiting to start: {reason}', hint=hint)
+        # Or it has ended, and what the runtime had of it was removed, as its disk was full.
+        return await _never_started(config, waits, Target(pod=name, namespace=namespace, container=None))
     said = await _ask_api(config, lambda api: api.why_not_here(name, namespace))
     return FailedPrecondition(said, hint=_describe(name, namespace)) if said else error
 

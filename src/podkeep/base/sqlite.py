@@ -33,7 +33,8 @@ def refusal(what: str, error: Exception) -> PodkeepError:
 
     :param what: could not be done, as a sentence without its end: ``the state database PATH cannot be written``.
     """
-    if _code(error) == sqlite3.SQLITE_FULL:
+    # The second where the index of the journal, which is made when the file is opened, gets no space.
+    if _code(error) == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_IOERR_SHMSIZE:
         return ResourceExhausted(f"{what}: its disk is full", hint="free space there")
     return Unavailable(f"{what}: {error}", hint="look at its disk, then try again")
 

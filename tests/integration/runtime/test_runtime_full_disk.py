@@ -98,3 +98,26 @@ def test_a_daemon_that_is_killed_before_an_end_is_stored_comes_to_the_same_end(m
         pods.remove(sandbox)
     assert mortal.daemon.resources().records == ()
     assert mortal.daemon.resources().data_directories == ()
+
+
+def test_a_daemon_starts_on_a_full_disk(mortal: Mortal, small: Path) -> None:
+    """After a crash or a reboot: the pods that filled the disk are there, and who would end them needs the runtime."""
+    pods = mortal.start()
+    before = pods.call("Status", api.StatusRequest()).runtime_handlers
+    sandbox = pods.run(pod("full"))
+    container = pods.launch(sandbox)
+    for _ in range(2):  # what was put aside for the first time is put aside again
+        fill_database(pods, small)
+        mortal.daemon.kill()
+        fill(small)
+        pods = mortal.start()
+        assert pods.status(container).state == api.CONTAINER_RUNNING
+        assert pods.call("Status", api.StatusRequest()).runtime_handlers == before
+        fill(small)
+        for item in pods.sandboxes():
+            if item.id != sandbox:
+                pods.remove(item.id)
+        (small / "filler").unlink()
+        pods.remove(pods.run(pod("other")))
+    pods.remove(sandbox)
+    assert mortal.daemon.resources().records == ()

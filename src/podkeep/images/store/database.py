@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from msgspec import structs
@@ -22,6 +21,7 @@ from podkeep.base.errors import DataLoss, FailedPrecondition, NotFound, Resource
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import Digest, ImageID
 from podkeep.images.formats.image import ImageKind, LayerKind
+from podkeep.kernel.files.reserve import Reserve
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,6 @@ _FULL = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE})
 no space."""
 _RESERVE_BYTES = 512 << 10
 """Some hundred pages of the records: what the removal of an image changes."""
-_RESERVE_SHARE = 4
-"""A disk is worth a reserve if it has this many times as much free."""
 
 
 class LayerRecord(FrozenStruct, kw_only=True):
@@ -177,39 +175,6 @@ class NewImage(_ImageFields, kw_only=True):
     manifests: tuple[tuple[Digest, bytes], ...]
 
 
-class _Reserve:
-    """Space kept aside on the disk, so that something can be removed when it is full: that takes a record, too.
-
-    It is a file at ``path`` that is only ever allocated, and given up when it is needed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def fill(self) -> None:
-        """Put space aside if there is enough of it; a reserve that is there already stays."""
-        space = os.statvfs(self._path.parent)
-        if not self._path.exists() and space.f_bavail * space.f_frsize < _RESERVE_BYTES * _RESERVE_SHARE:
-            return
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        try:
-            # Allocated and not written: a file with a hole in it would keep no space.
-            os.posix_fallocate(fd, 0, _RESERVE_BYTES)
-        except OSError:  # somebody else was faster, or this file system cannot
-            with suppress(FileNotFoundError):
-                self._path.unlink()
-        finally:
-            os.close(fd)
-
-    def give_up(self) -> bool:
-        """Free the space; say whether there was any."""
-        try:
-            self._path.unlink()
-        except FileNotFoundError:
-            return False
-        return True
-
-
 class ImageDatabase:
     """The records of one store; methods may be called from any thread."""
 
@@ -222,7 +187,7 @@ class ImageDatabase:
         """
         self._path = path
         self._lock = threading.RLock()
-        self._reserve = _Reserve(path.with_name(f"{path.name}-reserve"))
+        self._reserve = Reserve(path.with_name(f"{path.name}-reserve"), _RESERVE_BYTES)
         # No thread is checked because the lock is ours; with isolation_level None transactions begin where they are
         # written.
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)

@@ -27,6 +27,7 @@ from podkeep.images.store.store import ImageStore
 from podkeep.kernel.cgroup import cgroup_dynmods, systemd
 from podkeep.kernel.cgroup.cgroup_stats import open_reader
 from podkeep.kernel.cgroup.cgroups import Cgroups, detect
+from podkeep.kernel.files.reserve import Reserve
 from podkeep.kernel.namespace.namespaces import NamespaceHelper
 from podkeep.kernel.process import allocator, descriptors, procfs
 from podkeep.mountns import membership
@@ -55,6 +56,7 @@ from podkeep.runtime.lifecycle.sandboxes import Sandboxes
 from podkeep.runtime.lifecycle.updates import Updates
 from podkeep.runtime.model.counting import Counting
 from podkeep.runtime.model.layout import Layout
+from podkeep.runtime.model.records import Container, Sandbox
 from podkeep.runtime.model.state import State
 from podkeep.runtime.network import ports
 from podkeep.runtime.network.networks import Networks
@@ -88,6 +90,8 @@ THREADS = 512
 THREADS_OF_ONE = 16
 """Threads among them for one pod, one registry, one kind of other requests, or all that has no owner: steps that hang
 keep out no others."""
+RESERVE_BYTES = 1 << 20
+"""Put aside for the start on a full disk: a look at what the file system can do, the journal of the records."""
 STOP_TIMEOUT_S = 5.0
 """How long requests that are being served may take to finish when the daemon stops."""
 
@@ -123,6 +127,10 @@ def serve(config: Config, options: Options) -> bool:
     signal.signal(signal.SIGHUP, lambda number, _: hangups.append(number))
     with ExitStack() as stack:
         _make_directories(layout, Path(config.runtime.socket))
+        reserve = Reserve(layout.reserve, RESERVE_BYTES)
+        if reserve.give_up_if_full():
+            # The pods that have it full are there after a crash or a reboot, too, and it is the runtime that ends them.
+            log.warning("the disk of %s is full: what was put aside for the start is used up", layout.root)
         # The helper comes first: it must be started while this process is small and has no thread.
         helper = stack.enter_context(NamespaceHelper())
         if config.runtime.favordynmods:
@@ -130,6 +138,7 @@ def serve(config: Config, options: Options) -> bool:
         daemon = _Daemon(config, options, layout, helper, stack)
         try:
             daemon.prepare()
+            daemon.keep(reserve)
             asyncio.run(daemon.run(reload_at_once=lambda: bool(hangups)))
         finally:
             left = daemon.sandboxes_left()
@@ -248,6 +257,19 @@ class _Daemon:
         recovery.run()
         self._networks.start()
         pod_cgroups.create_parent(self._cgroups, self._cgroup_parent)
+
+    def keep(self, reserve: Reserve) -> None:
+        """Put space aside for the next start, now or when a pod has gone and left room."""
+
+        def fill(before: Sandbox | Container | None = None, after: Sandbox | Container | None = None) -> None:
+            if after is None and not isinstance(before, Container):
+                try:
+                    reserve.fill()
+                except OSError as error:
+                    log.warning("no space is put aside for a start on a full disk: %s", error)
+
+        fill()
+        self._state.observers.append(fill)
 
     def _image_layers(self) -> ImageLayers:
         """Find out how images can be given the owners of pods.

@@ -45,6 +45,10 @@ class Layout(FrozenStruct):
         return self.root / "state.db"
 
     @property
+    def reserve(self) -> Path:
+        return self.root / "reserve"
+
+    @property
     def images(self) -> Path:
         return self.root / "images"
 

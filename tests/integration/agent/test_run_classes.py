@@ -292,11 +292,13 @@ def test_a_rejected_pod_is_told_with_its_status_and_leaves_nothing(runner: Runne
     ]
     items = json.loads(done.stdout)["items"]
     assert [item["metadata"]["name"] for item in items] == list(names)
-    assert items[0]["status"] == {
+    status = items[0]["status"]
+    assert status == {
         "phase": "Failed",
         "reason": "ClassResourceUnavailable",
         "message": f"Pod was rejected: {problem}",
         "qosClass": "BestEffort",
+        "startTime": status["startTime"],
     }
     assert items[1]["status"]["phase"] == "Failed"
     assert runner.rows() == []

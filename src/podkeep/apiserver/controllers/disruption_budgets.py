@@ -171,6 +171,36 @@ class _Reading:
         return _Read(now + max(INTERVAL, now - self._begun), self._told, now > self._begun, self._pods)
 
 
+class _Waiting:
+    """The budgets of a namespace for whose selectors there is no room, by how much they take of it."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[Key, int] = {}
+        self._by_size: dict[int, dict[Key, None]] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._sizes
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def add(self, key: Key, size: int) -> None:
+        self.discard(key)
+        self._sizes[key] = size
+        self._by_size.setdefault(size, {})[key] = None
+
+    def discard(self, key: Key) -> None:
+        if (size := self._sizes.pop(key, None)) is not None:
+            del self._by_size[size][key]
+            if not self._by_size[size]:
+                del self._by_size[size]
+
+    def fitting(self, room: int) -> Key | None:
+        """Return the smallest, the first of them, if there is room for it: if not, there is for none."""
+        size = min(self._by_size, default=room + 1)
+        return next(iter(self._by_size[size])) if size <= room else None
+
+
 class DisruptionBudgets:
     """The controller. It remembers which pods each budget selects, and when it was counted last."""
 
@@ -182,8 +212,7 @@ class DisruptionBudgets:
         self._selectors: dict[str, dict[Key, LabelSelector]] = {}
         self._requirements: dict[str, int] = {}
         """Of the selectors of each namespace, together."""
-        self._beyond: dict[str, dict[Key, None]] = {}
-        """Budgets of each namespace that have no room."""
+        self._beyond: dict[str, _Waiting] = {}
         self._counted: dict[Key, datetime] = {}
         self._told: dict[str, int] = {}
         """Changes of pods, by the namespaces that have budgets."""
@@ -201,7 +230,6 @@ class DisruptionBudgets:
             if _disrupted_at(change.value) is not None:
                 yield key
             return
-        before = self._requirements.get(key.namespace, 0)
         self._forget(key)
         if change.is_deletion:
             self._counted.pop(key, None)
@@ -210,18 +238,21 @@ class DisruptionBudgets:
             if selector is not None:
                 self._note(key, selector)
             yield key
-        waiting = self._beyond.get(key.namespace)
-        if waiting and self._requirements.get(key.namespace, 0) < before:
-            yield next(iter(waiting))
+        room = MOST_REQUIREMENTS - self._requirements.get(key.namespace, 0)
+        if (waiting := self._beyond.get(key.namespace)) and (first := waiting.fitting(room)) is not None:
+            # One at a time: there may be very many. That it is counted is a change of it, after which the next one is
+            # looked at.
+            yield first
         if not self._selectors.get(key.namespace):
             for known in (self._selectors, self._requirements, self._told, self._read, self._reading):
                 known.pop(key.namespace, None)
 
     def _note(self, key: Key, selector: LabelSelector) -> bool:
         """Have pods held against the selector of a budget, if there is room for it; return whether there is."""
-        requirements = self._requirements.get(key.namespace, 0) + 1 + len(selector.requirements)
+        size = 1 + len(selector.requirements)
+        requirements = self._requirements.get(key.namespace, 0) + size
         if requirements > MOST_REQUIREMENTS:
-            self._beyond.setdefault(key.namespace, {})[key] = None
+            self._beyond.setdefault(key.namespace, _Waiting()).add(key, size)
             return False
         self._selectors.setdefault(key.namespace, {})[key] = selector
         self._requirements[key.namespace] = requirements
@@ -229,7 +260,7 @@ class DisruptionBudgets:
 
     def _forget(self, key: Key) -> None:
         if waiting := self._beyond.get(key.namespace):
-            waiting.pop(key, None)
+            waiting.discard(key)
             if not waiting:
                 del self._beyond[key.namespace]
         selector = self._selectors.get(key.namespace, {}).pop(key, None)

@@ -291,6 +291,34 @@ def test_budgets_for_whose_selectors_there_is_no_room_allow_nothing() -> None:
     assert [*controller._selectors, *controller._requirements, *controller._beyond] == []
 
 
+def test_all_budgets_that_wait_for_room_get_it_in_their_turn() -> None:
+    """One large budget that went gave room to one of them, and the others allowed nothing until another one went."""
+
+    def named(name: str, labels: int, status: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        expressions = [{"key": f"k{number}", "operator": "DoesNotExist"} for number in range(labels)]
+        resource, value = budget(status, minAvailable=0, selector={"matchExpressions": expressions})
+        return resource, value | {"metadata": value["metadata"] | {"name": name, "uid": name}}
+
+    large = named("large", MOST_REQUIREMENTS - 2, {})
+    waiting = {"much": MOST_REQUIREMENTS - 1} | {f"b{number}": 1 for number in range(5)}
+    controller = DisruptionBudgets()
+    keys = [key for item in (large, *(named(*item, {}) for item in waiting.items())) for key in told(controller, item)]
+    objects = Objects(large, *(named(*item, {}) for item in waiting.items()), pod("p"))
+    statuses = {key.name: status_of(controller.reconcile(key, objects, NOW)) for key in keys[1:]}
+    objects = Objects(*(named(*item, statuses[item[0]]) for item in waiting.items()), pod("p"))
+
+    queue, turns = told(controller, large, EventType.DELETED), 0
+    while queue:
+        turns += 1
+        (key,) = queue
+        statuses[key.name] |= status_of(controller.reconcile(key, objects, NOW + turns * INTERVAL))
+        # What is written is told to the controller.
+        own, *queue = told(controller, named(key.name, waiting[key.name], statuses[key.name]))
+        assert own == key
+    allowed = [name for name in waiting if statuses[name].get("disruptionsAllowed") == 1]
+    assert allowed == [f"b{number}" for number in range(5)]
+
+
 def test_pods_are_read_once_for_all_budgets_of_a_namespace() -> None:
     """Each budget had all pods decoded, whole, for each of them that changed: seconds, with ten of them."""
     pods = [pod(f"p{number}") for number in range(50)]

@@ -50,7 +50,7 @@ _CANNOT_START = frozenset(
     )
 )
 """Reasons of a container that waits which end a run without ``--retry``."""
-_CANNOT_BEGIN = frozenset(("FailedMount", "FailedCreatePodSandBox"))
+_CANNOT_BEGIN = frozenset(("FailedMount", "FailedCreatePodSandBox", "FailedPrepareDynamicResources", "NetworkNotReady"))
 """Reasons of events of a pod none of whose containers has run, which do so, too: its status has none for that."""
 _TRIES = 2
 """How often such a step fails before it counts: one of the node's daemons may just be starting again."""

@@ -476,6 +476,9 @@ def test_run_says_why_containers_failed(node: Node, image: str) -> None:
         assert f"podkeep: {pod['metadata']['name']}: {words}" in said.splitlines()
 
 
+_CLAIM = {"name": "gpu", "resourceClaimName": "gpu"}
+
+
 def test_a_run_on_the_node_ends_with_a_pod_that_cannot_be_started(node: Node, image: str) -> None:
     """It said nothing, and waited for ever; without a node it ended."""
     node.start()
@@ -489,6 +492,9 @@ def test_a_run_on_the_node_ends_with_a_pod_that_cannot_be_started(node: Node, im
     said = node.podkeep("run", "-", status=1, stdin=json.dumps(pod))
     assert 'podkeep: FailedMount: MountVolume.SetUp failed for volume "v" : configmap "none" not found' in said
     assert "hint: with --retry it is tried again" in said
+    pod["spec"] = {"containers": [{**container, "volumeMounts": []}], "resourceClaims": [_CLAIM]}
+    said = node.podkeep("run", "-", status=1, stdin=json.dumps(pod))
+    assert "podkeep: FailedPrepareDynamicResources: Failed to prepare dynamic resources: claims gpu" in said
     assert node.podkeep("get", "pods") == ""
 
 

@@ -119,8 +119,8 @@ def test_commands_of_one_pod_leave_room_for_those_of_others(pods: Pods) -> None:
     wait_for(ended, "the end of the commands")
 
 
-def test_few_commands_of_one_pod_are_started_at_a_time(mortal: Mortal, tmp_path: Path) -> None:
-    """Each is work of the runtime: 64 at a time kept a probe of another pod waiting for longer than its second."""
+def slow_to_start(mortal: Mortal, tmp_path: Path) -> Pods:
+    """Start a daemon with which commands with ``slow-to-start`` in them wait for ``go`` before they are started."""
     program = mortal.daemon.base / "crun"
     program.write_text(
         f"""#!/bin/sh
@@ -135,7 +135,12 @@ exec crun "$@"
     program.chmod(0o755)
     config = mortal.daemon.config
     config.write_text(config.read_text() + f'[runtime.handlers.crun]\npath = "{program}"\n')
-    pods = mortal.start()
+    return mortal.start()
+
+
+def test_few_commands_of_one_pod_are_started_at_a_time(mortal: Mortal, tmp_path: Path) -> None:
+    """Each is work of the runtime: 64 at a time kept a probe of another pod waiting for longer than its second."""
+    pods = slow_to_start(mortal, tmp_path)
     busy = pods.launch(pods.run(pod("busy")))
     other = pods.launch(pods.run(pod("other")))
     slow = api.ExecSyncRequest(container_id=busy, cmd=["echo", "slow-to-start"])
@@ -160,6 +165,26 @@ exec crun "$@"
         assert times[STARTS_OF_POD] - began >= EXEC_START_S
         (tmp_path / "go").touch()
         assert {answer.stdout for answer in await asyncio.gather(*calls)} == {b"slow-to-start\n"}
+
+    pods.wait(go())
+
+
+def test_starts_that_are_given_up_keep_no_others_waiting(mortal: Mortal, tmp_path: Path) -> None:
+    """Probes with a timeout of a second, of a container that hangs: each took up to ten to end, and kept its turn."""
+    pods = slow_to_start(mortal, tmp_path)
+    busy = pods.launch(pods.run(pod("busy")))
+
+    async def go() -> None:
+        stub = pods._client.runtime
+        slow = api.ExecSyncRequest(container_id=busy, cmd=["echo", "slow-to-start"], timeout=1)
+        calls = [asyncio.ensure_future(stub.ExecSync(slow)) for _ in range(STARTS_OF_POD)]
+        await asyncio.to_thread(wait_for, lambda: len(list(tmp_path.glob("start.*"))) == STARTS_OF_POD, "the starts")
+        said = await stub.ExecSync(api.ExecSyncRequest(container_id=busy, cmd=["echo", "here"]))
+        assert said.stdout == b"here\n"
+        assert not any(call.done() for call in calls)
+        (tmp_path / "go").touch()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(answer) for answer in answers} == {DeadlineExceeded}
 
     pods.wait(go())
 

@@ -62,7 +62,7 @@ from podkeep.runtime.model.records import (
     Sandbox,
 )
 from podkeep.runtime.model.state import State, container_key
-from podkeep.runtime.oci.driver import Allowance, ExecLimits, ExecResult
+from podkeep.runtime.oci.driver import EXEC_START_S, Allowance, ExecLimits, ExecResult
 
 log = logging.getLogger(__name__)
 
@@ -528,6 +528,9 @@ class Containers:
     async def _turn_to_start(commands: PodCommands, timeout: float | None) -> Callable[[], None]:
         """Wait until one more command of a pod may be started; return what is called, once or more, when it has.
 
+        What takes longer than :data:`EXEC_START_S` waits for something, and keeps no CPU busy; nor does its end, which
+        may take longer still.
+
         :raises DeadlineExceeded: if its time is up before.
         """
         try:
@@ -540,9 +543,11 @@ class Containers:
         held = [commands.starts]
 
         def give_back() -> None:
+            timer.cancel()
             while held:
                 held.pop().release()
 
+        timer = asyncio.get_running_loop().call_later(EXEC_START_S, give_back)
         return give_back
 
     async def reopen_log(self, text: str) -> None:

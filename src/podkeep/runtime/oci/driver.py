@@ -64,7 +64,8 @@ END_TIMEOUT_S = 5.0
 EXEC_OUTPUT_LIMIT = transport.MAX_MESSAGE_BYTES - 64
 """Bytes of both output streams together that ExecSync returns: what one message holds; the rest is dropped."""
 EXEC_START_S = 1.0
-"""How long the start of a command counts as work: what takes longer waits for something, and keeps no CPU busy."""
+"""How long the start of a command counts as work: what takes longer waits for something, and keeps no CPU busy. For
+so long it is looked whether the command is there."""
 _START_LOOK_S = 0.005
 """How often it is looked whether a command is there."""
 OWN_OUTPUT_BYTES = 16 * 1024
@@ -181,7 +182,7 @@ class ExecLimits(FrozenStruct, kw_only=True):
     """When a command is killed: ``timeout`` seconds (None: never) after ``since``, or when a ``stops`` is readable.
 
     ``output`` is what it may keep of its output, with others; what is above it is dropped. ``started`` is called when
-    the command is there, or has not come for so long (:data:`EXEC_START_S`) that its start waits for something.
+    the command is there, unless that takes longer than :data:`EXEC_START_S`.
     """
 
     timeout: float | None = None
@@ -787,8 +788,10 @@ def _pump(outputs: dict[int, Output], pidfd: int, limits: ExecLimits, pid_file: 
         if starts_until is not None:
             assert limits.started is not None
             assert pid_file is not None
-            if pid_file.exists() or time.monotonic() >= starts_until:
+            if pid_file.exists():
                 limits.started()
+                starts_until = None
+            elif time.monotonic() >= starts_until:
                 starts_until = None
             else:
                 remaining = _START_LOOK_S if remaining is None else min(remaining, _START_LOOK_S)

@@ -157,3 +157,34 @@ def test_a_directory_of_the_kernel_that_is_something_else(tmp_path: Path, path: 
         targets.check_virtual(root)
     finally:
         os.close(root)
+
+
+_MOUNTED = ("/dev/shm", "/run/volume", "/volume", "/volume/inner")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "//",
+        "/./",
+        "/run/..",
+        "/to-root",
+        "/to-root/run",
+        "/new/one",
+        "/var/run/new",
+        "/volume/",
+        "/var/run/volume",
+    ],
+)
+def test_working_directories_that_the_image_alone_leads_to(image: tuple[Path, int], path: str) -> None:
+    """The root by another name was refused as what nothing can be mounted at."""
+    _, root = image
+    targets.check_working_directory(root, path, _MOUNTED)
+
+
+@pytest.mark.parametrize("path", ["/volume/x", "/volume/inner", "/var/run/volume/x", "/proc/1", "/proc-self", "/loop"])
+def test_working_directories_that_others_than_the_image_lead_to(image: tuple[Path, int], path: str) -> None:
+    _, root = image
+    with pytest.raises(InvalidArgument, match="the working directory"):
+        targets.check_working_directory(root, path, _MOUNTED)

@@ -54,7 +54,7 @@ def check_working_directory(root: int, path: str, covered: Iterable[str]) -> Non
     walk = _ImageOnly(root)
     walk.covered.update(covered)
     try:
-        walk.resolve(path)
+        walk.follow(path)
     except InvalidArgument as error:
         raise InvalidArgument(
             f"the working directory {path} is below a volume, /dev, /proc or /sys, or links of the image lead there:"
@@ -93,9 +93,19 @@ class Walk:
         self.covered = set(_VIRTUAL)
 
     def resolve(self, path: str) -> str:
-        """Return where one path is, which need not exist.
+        """Return where one path is, at which something is to be mounted; it need not exist.
 
         :raises InvalidArgument: as :func:`resolve_all` does.
+        """
+        place = self.follow(path)
+        if place != path and (place in {"/", "/dev"} or (_is_below(place, _KERNEL) and not _is_below(path, _KERNEL))):
+            raise InvalidArgument(f"{path} leads to {place} {self.by}: nothing can be mounted there")
+        return place
+
+    def follow(self, path: str) -> str:
+        """Return where one path is, which need not exist.
+
+        :raises InvalidArgument: if it is too long, or its links lead in a circle.
         """
         waiting, links = path.split("/")[::-1], 0
         found: list[str] = []
@@ -127,10 +137,7 @@ class Walk:
                 waiting += target.split("/")[::-1]
                 if target.startswith("/"):
                     found, below = [], start
-        place = "/" + "/".join(found)
-        if place != path and (place in {"/", "/dev"} or (_is_below(place, _KERNEL) and not _is_below(path, _KERNEL))):
-            raise InvalidArgument(f"{path} leads to {place} {self.by}: nothing can be mounted there")
-        return place
+        return "/" + "/".join(found)
 
     @property
     def by(self) -> str:

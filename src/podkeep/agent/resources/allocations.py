@@ -56,6 +56,8 @@ class PodAllocation:
     """When it was first refused, by a clock that never jumps; 0: it is not."""
     in_progress: int | None = None
     """Generation of the change that is being made."""
+    resumed: bool = False
+    """An earlier process granted it, and this one has changed nothing yet: that nothing is left to be done was told."""
     error: str = ""
     told: set[tuple[str, int]] = field(default_factory=set)
     over: frozenset[str] = frozenset()
@@ -111,7 +113,7 @@ class Allocations:
             found = self._pods[uid] = PodAllocation(granted=granted, actuated=actuated)
             # An earlier process had granted it and was not done.
             if not found.complete:
-                found.in_progress = pod.metadata.generation
+                found.in_progress, found.resumed = pod.metadata.generation, True
         return found
 
     def note(self, uid: str) -> None:
@@ -156,7 +158,7 @@ class Allocations:
         # No await between the judgement and this: no other pod can have been granted the same meanwhile.
         found.granted = wanted
         found.refused, found.since = None, 0.0
-        found.in_progress, found.error = generation, ""
+        found.in_progress, found.resumed, found.error = generation, False, ""
         self._write(pod.metadata.uid, found)
         return [Event(type="Normal", reason="ResizeStarted", message=resize.started_text(pod))]
 
@@ -219,6 +221,7 @@ class Allocations:
         found = self._pods.get(uid)
         if found is None or found.actuated.containers.get(container) == resources:
             return
+        found.resumed = False
         containers = found.actuated.containers | {container: resources}
         found.actuated = msgspec.structs.replace(found.actuated, containers=containers)
         self._write(uid, found)
@@ -227,6 +230,7 @@ class Allocations:
         """Note what the cgroup of a pod has been given, which it was granted as a whole."""
         found = self._pods.get(uid)
         if found is not None and found.actuated.pod != resources:
+            found.resumed = False
             found.actuated = msgspec.structs.replace(found.actuated, pod=resources)
             self._write(uid, found)
 
@@ -246,6 +250,8 @@ class Allocations:
         if found is None or found.in_progress is None or not found.complete:
             return None
         generation, found.in_progress, found.error = found.in_progress, None, ""
+        if found.resumed:
+            return None
         return Event(type="Normal", reason="ResizeCompleted", message=resize.completed_text(pod, generation))
 
     def fail(self, pod: Pod, error: str) -> Event | None:

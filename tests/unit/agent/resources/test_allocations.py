@@ -347,6 +347,13 @@ def test_containers_that_have_ended_for_good_have_nothing_to_be_given(node: Node
     assert event is not None
     assert event.reason == "ResizeCompleted"
 
+    # The next process finds that there is nothing to be done, which is no news.
+    node.restart()
+    assert node.allocations.take(wanted).in_progress is not None
+    node.allocations.over(wanted.metadata.uid, frozenset({"setup"}))
+    assert node.allocations.finish(wanted) is None
+    assert node.allocations.take(wanted).in_progress is None
+
 
 def test_what_is_granted_is_granted_to_all_containers_and_to_the_pod() -> None:
     given = pod(

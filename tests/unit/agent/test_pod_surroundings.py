@@ -275,6 +275,15 @@ def of_file(**more: Any) -> Pod:
     return make({"env": env}, volumes=[{"name": "v", "emptyDir": {}}])
 
 
+@pytest.mark.parametrize("target", ["env.1", "/d/env.1", "../../../d/env.1"])
+def test_links_to_a_file_of_variables_stay_in_their_volume(tmp_path: Path, target: str) -> None:
+    """As in a kubelet (securejoin), for which the volume is the root directory: writers exchange links atomically."""
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "env.1").write_text("K='value'\n")
+    (tmp_path / "d" / "env").symlink_to(target)
+    assert env_files.read(tmp_path, "d/env") == "K='value'\n"
+
+
 def test_variables_of_files_are_read_below_their_volume_alone(tmp_path: Path) -> None:
     volume, outside = tmp_path / "volume", tmp_path / "outside"
     (volume / "d").mkdir(parents=True)

@@ -1,8 +1,8 @@
 """Files of environment variables that containers leave in a volume (``fileKeyRef``, KEP-3721).
 
 The syntax is that of Kubernetes 1.36: ``NAME='value'``, the value in single quotes and maybe over several lines; empty
-lines and those that begin with ``#`` are left out. Containers write these files: they are opened below their volume,
-and read up to :data:`MAX_BYTES`.
+lines and those that begin with ``#`` are left out. Containers write these files: they are opened with their volume as
+the root directory of links, as in a kubelet, and read up to :data:`MAX_BYTES`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def read(volume: Path, path: str) -> str:
     try:
         with openat.closing(openat.open_directory(volume)) as root:
             # One byte more says that there is more.
-            content = openat.read_regular(root, path, MAX_BYTES + 1)
+            content = openat.read_regular(root, path, MAX_BYTES + 1, rules=openat.INSIDE)
     except (OSError, KernelCallError) as error:
         raise FailedPrecondition(f"environment file {path!r} cannot be read: {error}") from error
     if content is None:

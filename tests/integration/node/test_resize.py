@@ -191,6 +191,8 @@ def test_a_pod_that_asks_for_more_than_there_is_fails(node: RunningNode, image: 
     assert failed["status"]["reason"] == "OutOfcpu"
     assert failed["status"]["message"].startswith("Pod was rejected: Node didn't have enough resource: cpu, requested")
     assert failed["status"]["startTime"] >= failed["metadata"]["creationTimestamp"]
+    # A kubelet says nothing else of it, and takes back that it was scheduled (mergePodStatus).
+    assert "conditions" not in failed["status"]
 
 
 def test_a_resize_of_a_container_that_has_ended_is_completed(node: RunningNode, image: str) -> None:

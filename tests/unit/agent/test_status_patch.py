@@ -29,6 +29,11 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"conditions": [READY]},
         {"conditions": [{"reason": None, "message": None} | READY]},
     ),
+    "a kubelet's conditions that it does not say any more, of a pod that was rejected": (
+        {"conditions": [{"type": "PodScheduled", "status": "True"}, {"type": "example.com/gate", "status": "True"}]},
+        {"phase": "Failed", "reason": "OutOfcpu"},
+        {"conditions": [{"$patch": "delete", "type": "PodScheduled"}], "phase": "Failed", "reason": "OutOfcpu"},
+    ),
     "addresses are replaced, not merged": (
         {"podIPs": [{"ip": "10.0.0.2"}]},
         {"podIPs": [{"ip": "10.0.0.3"}]},

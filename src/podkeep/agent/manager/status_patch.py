@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from podkeep.agent.pod.status.conditions import RESIZE_IN_PROGRESS, RESIZE_PENDING
+from podkeep.agent.pod.status import conditions
 
 OWNED = frozenset(
     {
@@ -38,9 +38,6 @@ _MERGED = frozenset({"hostIPs", "podIPs"})
 _KEPT = frozenset({"qosClass", "startTime", "phase"})
 """Never removed once they are there."""
 
-_PASSING = frozenset({RESIZE_PENDING, RESIZE_IN_PROGRESS})
-"""Conditions that are there only for as long as they hold."""
-
 Json = dict[str, Any]
 
 
@@ -50,9 +47,9 @@ def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Json:
     for key in sorted(OWNED):
         old, new = there.get(key), wanted.get(key)
         if key == "conditions":
-            conditions = _conditions(old or [], new or [])
-            if conditions:
-                patch[key] = conditions
+            changed = _conditions(old or [], new or [])
+            if changed:
+                patch[key] = changed
         elif said(new) == said(old):
             continue
         elif said(new) is None:
@@ -66,7 +63,11 @@ def difference(there: Mapping[str, Any], wanted: Mapping[str, Any]) -> Json:
 
 
 def _conditions(old: list[Json], new: list[Json]) -> list[Json]:
-    """Return the conditions that differ, with null for what they do not say any more."""
+    """Return the conditions that differ, with null for what they do not say any more.
+
+    Those that a kubelet alone sets go when it does not say them any more (mergePodStatus): a resize is over, or the pod
+    was rejected, which a kubelet says nothing else of.
+    """
     there = {item.get("type"): item for item in old}
     changed = []
     for item in new:
@@ -75,7 +76,7 @@ def _conditions(old: list[Json], new: list[Json]) -> list[Json]:
             continue
         changed.append({**{key: None for key in before if key not in item}, **item})
     kinds = {item.get("type") for item in new}
-    gone = [kind for kind in there if kind in _PASSING and kind not in kinds]
+    gone = [kind for kind in there if kind in conditions.OWNED and kind not in kinds]
     return [*changed, *({"$patch": "delete", "type": kind} for kind in gone)]
 
 

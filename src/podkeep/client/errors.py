@@ -41,6 +41,11 @@ class ApiError(PodkeepError):
         return self.code == HTTPStatus.CONFLICT and self.reason == "AlreadyExists"
 
     @property
+    def forbidden(self) -> bool:
+        """Who asks may not do that."""
+        return self.code == HTTPStatus.FORBIDDEN
+
+    @property
     def conflict(self) -> bool:
         """The object was changed meanwhile, or a precondition (UID, resourceVersion) does not hold."""
         return self.code == HTTPStatus.CONFLICT and self.reason != "AlreadyExists"

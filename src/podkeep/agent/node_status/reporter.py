@@ -205,6 +205,7 @@ class NodeReporter:
     async def _registered(self) -> bool:
         settings = self._settings
         facts = await self._facts()
+        refused: ApiError | None = None
         try:
             if settings.register:
                 made = report(facts, {}, {}, now=rfc3339.of_seconds(time.time()), due=True)
@@ -214,8 +215,10 @@ class NodeReporter:
                 try:
                     self._know(await self._client.create(NODES, node))
                 except ApiError as error:
-                    if not error.already_exists:
+                    # Who may not make Nodes may have one all the same (kubelet: tryRegisterWithAPIServer).
+                    if not (error.already_exists or error.forbidden):
                         raise
+                    refused = error
                 else:
                     log.info("registered node %s", settings.name)
                     for reason in made.conditions.events:
@@ -224,7 +227,8 @@ class NodeReporter:
                     return True
             await self._reconcile()
         except PodkeepError as error:
-            self._failed("registered", error)
+            is_missing = isinstance(error, ApiError) and error.not_found
+            self._failed("registered", refused if refused is not None and is_missing else error)
             return False
         self._well()
         return True

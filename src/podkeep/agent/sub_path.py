@@ -67,21 +67,26 @@ def pin(
     :raises KernelCallError: if the kernel refuses the mount.
     :raises OSError: if there is no volume.
     """
-    place = target / _PEER if propagation == _BIDIRECTIONAL else target
+    pinned = place(target, propagation)
     with openat.closing(opened(volume)) as root:
         try:
             fd = _open(root, sub_path or ".", user)
         except KernelCallError as error:
             raise _refused(volume, name or volume.name, sub_path, error) from error
         with openat.closing(fd):
-            if not _is_pinned(fd, place):
+            if not _is_pinned(fd, pinned):
                 _let_one_go(target)
-                if place != target:
+                if pinned != target:
                     _make_apart(target)
                 kind = _PROPAGATION[propagation]
                 # A whole volume has what is mounted in it while the container starts, not when the pod did.
-                _mount(fd, place, Propagation.SLAVE if kind == Propagation.PRIVATE and not sub_path else kind)
-    return place
+                _mount(fd, pinned, Propagation.SLAVE if kind == Propagation.PRIVATE and not sub_path else kind)
+    return pinned
+
+
+def place(target: Path, propagation: str | None) -> Path:
+    """Return where :func:`pin` mounts."""
+    return target / _PEER if propagation == _BIDIRECTIONAL else target
 
 
 def _is_pinned(fd: int, target: Path) -> bool:

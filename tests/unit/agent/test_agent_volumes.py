@@ -467,6 +467,24 @@ def test_removing_a_pod_unmounts_and_removes_everything_and_nothing_else(tmp_pat
     assert (outside / "precious").read_text() == "x"
 
 
+@in_new_namespaces()
+def test_the_pods_own_volumes_get_its_label_by_sub_paths_too(tmp_path: Path) -> None:
+    """As a kubelet relabels by the kind of volume: nothing in a hostPath, whose files are the machine's."""
+    (tmp_path / "host" / "d").mkdir(parents=True)
+    names = {
+        "e": {"emptyDir": {}},
+        "s": {"secret": {"secretName": "s"}},
+        "h": {"hostPath": {"path": f"{tmp_path}/host"}},
+    }
+    inner = {"e": "d", "s": "key", "h": "d"}
+    mounts = [{"name": name, "mountPath": f"/{name}"} for name in names]
+    mounts += [{"name": name, "mountPath": f"/sub/{name}", "subPath": inner[name]} for name in names]
+    pod, sources = make([{"name": name} | volume for name, volume in names.items()], mounts=mounts)
+    directory = PodDir(path=tmp_path / "pods" / "u1")
+    planned = container_mounts(pod.spec.containers[0], 0, directory, set_up(pod, directory, sources), {})
+    assert {mount.container_path for mount in planned if not mount.selinux_relabel} == {"/h", "/sub/h"}
+
+
 def test_last_words(tmp_path: Path) -> None:
     directory = PodDir(path=tmp_path)
     path = termination_log(directory, "c", 1)

@@ -82,7 +82,11 @@ def mounts(
     owners = {volume.path: volume.owners for volume in volumes.values() if isinstance(volume, MountedVolume)}
     try:
         planned = [
-            _volume_mount(mount, index, container, directory, volumes, environment)
+            # By the volume, and not by where it is mounted from: its sub paths are pinned elsewhere.
+            structs.replace(
+                _volume_mount(mount, index, container, directory, volumes, environment),
+                selinux_relabel=_is_own(volumes[mount.name], directory),
+            )
             for index, mount in enumerate(container.volume_mounts)
         ]
         _make_mount_points(planned, directory, owners)
@@ -90,18 +94,19 @@ def mounts(
         raise InvalidArgument(f"volumeMounts of container {container.name}: a path holds a NUL character") from error
     taken = {mount.container_path for mount in planned}
     if HOSTS not in taken:
-        planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS))
+        planned.append(PlannedMount(host_path=directory.hosts, container_path=HOSTS, selinux_relabel=True))
     if container.termination_message_path not in taken:
         log = termination_log(directory, container.name, attempt)
         _make_termination_log(log, owner)
-        planned.append(PlannedMount(host_path=log, container_path=container.termination_message_path))
-    # Files and volumes that were made for the pod get its label; what it only refers to keeps its own label.
-    return [structs.replace(mount, selinux_relabel=_is_own(mount, directory)) for mount in planned]
+        planned.append(
+            PlannedMount(host_path=log, container_path=container.termination_message_path, selinux_relabel=True)
+        )
+    return planned
 
 
-def _is_own(mount: PlannedMount, directory: PodDir) -> bool:
-    path = mount.host_path
-    return path is not None and directory.path in path.parents and directory.sub_paths not in path.parents
+def _is_own(volume: MountedVolume | PlannedImage, directory: PodDir) -> bool:
+    """Return whether a volume was made for the pod, and gets its label; what it only refers to keeps its own label."""
+    return isinstance(volume, MountedVolume) and directory.volumes in volume.path.parents
 
 
 def recursive(container: Container, planned: Sequence[PlannedMount], *, possible: bool) -> list[PlannedMount]:

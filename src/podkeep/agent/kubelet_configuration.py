@@ -348,7 +348,7 @@ def _text(value: Any) -> str:
 
 def in_force(config: Config) -> dict[str, Any]:
     """Return the configuration as a kubelet shows it at ``/configz``: the fields that mean something here."""
-    return dict(_shown(config, "", FIELDS))
+    return {"kind": KIND, "apiVersion": API_VERSION} | dict(_shown(config, "", FIELDS))
 
 
 def _shown(config: Config, path: str, fields: Mapping[str, _Form]) -> Iterator[tuple[str, Any]]:

@@ -219,12 +219,19 @@ def test_what_is_no_such_file(tmp_path: Path, text: str, words: str) -> None:
         load(tmp_path / "missing")
 
 
+def test_what_is_in_force_is_a_file_for_a_kubelet(tmp_path: Path) -> None:
+    """As a kubelet shows it, with its kind (setConfigz): `jq .kubeletconfig` makes a file that can be read."""
+    path = tmp_path / "kubelet.json"
+    path.write_text(json.dumps(in_force(config.Config())))
+    load(path)
+
+
 @pytest.mark.slow
 def test_every_setting_of_a_known_field_is_shown_and_can_be_read_again() -> None:
     shown = json.loads(json.dumps(in_force(config.Config())))
     assert shown["streamingConnectionIdleTimeout"] == "4h0m0s"
     assert shown["authentication"]["webhook"] == {"enabled": True, "cacheTTL": "2m0s"}
-    assert set(shown) <= set(FIELDS)
+    assert set(shown) <= {"kind", "apiVersion", *FIELDS}
     again = config.load(None, assignments(kubelet_configuration.read(shown, "configz").settings))
     assert again.agent == config.load(None).agent
 

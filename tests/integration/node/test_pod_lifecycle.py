@@ -134,6 +134,27 @@ def test_a_termination_message_in_a_volume_of_the_pods_own(node: RunningNode, im
     assert again["status"] == failed["status"]
 
 
+def test_orphaned_pods_end_together(node: RunningNode, image: str) -> None:
+    """Deleted by force while no agent ran: none waits for the end of another, which takes half a minute at most."""
+    told = node.daemon.base / "told"
+    told.mkdir()
+    names = ("one", "other")
+    volumes = [{"name": "told", "hostPath": {"path": str(told)}}]
+    for own, another in (names, names[::-1]):
+        end = f"touch /told/{own}; until test -e /told/{another}; do sleep 0.1; done; touch /told/{own}-met; exit 0"
+        script = f"trap '{end}' TERM; sleep 99999 & wait"
+        main = shell(image, script, volumeMounts=[mount("/told", "told")])
+        node.apply(pod(main, name=own, volumes=volumes, restartPolicy="Always"))
+    for name in names:
+        node.running(name)
+    node.end_agent()
+    for name in names:
+        node.delete(name, gracePeriodSeconds=0)
+    node.start_agent()
+    node.until(lambda: not node.pods_with_processes(), "the end of both")
+    assert sorted(path.name for path in told.iterdir()) == ["one", "one-met", "other", "other-met"]
+
+
 def test_an_agent_that_is_killed_finds_its_pods_again(node: RunningNode, image: str) -> None:
     """Killed and started again, the agent goes on with the same containers, and nothing is mounted twice."""
     node.apply(forever(image, volumes=[{"name": "v", "emptyDir": {}}]), forever(image, "second"))

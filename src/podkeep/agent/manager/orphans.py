@@ -59,13 +59,8 @@ class Orphans(FrozenStruct, kw_only=True):
         """
         found = await self._at_the_runtime()
         found |= set(await asyncio.to_thread(self.dirs.managed))
-        for uid in sorted(uid for uid in found if not self.is_wanted(uid)):
-            try:
-                if await self._remove(uid):
-                    self.metrics.add(ORPHANED_RUNTIME_PODS)
-                    log.info("removed orphaned pod %s", uid)
-            except (PodkeepError, OSError) as error:
-                log.warning("orphaned pod %s cannot be removed: %s", uid, error)
+        # Side by side, as with a kubelet: each may take its grace period, and has addresses and ports until then.
+        await asyncio.gather(*(self._removed(uid) for uid in sorted(found) if not self.is_wanted(uid)))
 
         async with self.dirs.held():
             empty = await asyncio.to_thread(self.dirs.reclaim_empty, self.is_wanted)
@@ -83,6 +78,14 @@ class Orphans(FrozenStruct, kw_only=True):
                 with suppress(InvalidArgument):  # no pod has that UID, and other orphans go all the same
                     found.add(parse_pod_uid(uid))
         return found
+
+    async def _removed(self, uid: PodUID) -> None:
+        try:
+            if await self._remove(uid):
+                self.metrics.add(ORPHANED_RUNTIME_PODS)
+                log.info("removed orphaned pod %s", uid)
+        except (PodkeepError, OSError) as error:
+            log.warning("orphaned pod %s cannot be removed: %s", uid, error)
 
     async def _remove(self, uid: PodUID) -> bool:
         """Remove a pod; return whether it was nobody's."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from podkeep.apiserver.meta.lister import Part
+from podkeep.apiserver.meta.lister import Follower, Part
 
 
 class Decoded:
@@ -67,6 +67,8 @@ class Objects(Decoded):
         for key in sorted(self._values):
             if key[0] == resource and namespace in ("", key[1]):
                 yield self._values[key]
+
+    def follow(self, follower: Follower) -> None: ...
 
     @property
     def revision(self) -> int:

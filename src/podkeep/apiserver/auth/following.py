@@ -30,6 +30,12 @@ class Following(Generic[Index]):
         self._follow = follow
         self._index: Index | None = None
         self._seen = 0
+        lister.follow(self)
+
+    def catch_up(self) -> None:
+        """Look at what was written, if anybody has asked for the index."""
+        if self._index is not None:
+            self.current()
 
     def current(self) -> Index:
         """Return the index as of the newest revision; it is built again if it is not known what changed."""

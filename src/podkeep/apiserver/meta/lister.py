@@ -42,8 +42,20 @@ class Lister(Protocol):
         ...
 
 
+class Follower(Protocol):
+    """Keeps an index of what it read of a lister."""
+
+    def catch_up(self) -> None:
+        """Look at what was written since the index was asked last."""
+        ...
+
+
 class ChangingLister(Lister, Protocol):
     """A lister that tells what was written, for whoever keeps an index of what it read."""
+
+    def follow(self, follower: Follower) -> None:
+        """Have an index catch up before it is forgotten what was written, for as long as anybody else knows it."""
+        ...
 
     @property
     def revision(self) -> int:

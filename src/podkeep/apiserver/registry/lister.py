@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from podkeep.apiserver.meta.lister import Part
+from podkeep.apiserver.meta.lister import Follower, Part
 from podkeep.apiserver.storage.records import Key, Stored
 from podkeep.apiserver.storage.store import Store
 
@@ -53,6 +53,9 @@ class StoreLister:
     def revision_of(self, resource: str, namespace: str, name: str) -> int:
         stored = self._store.get(Key(resource, namespace, name))
         return 0 if stored is None else stored.revision
+
+    def follow(self, follower: Follower) -> None:
+        self._store.followers.add(follower)
 
     @property
     def revision(self) -> int:

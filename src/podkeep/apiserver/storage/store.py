@@ -11,6 +11,7 @@ from it, and none of them is ever seen.
 from __future__ import annotations
 
 import asyncio
+import logging
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
@@ -19,7 +20,8 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import msgspec
 
@@ -28,6 +30,8 @@ from podkeep.apiserver.storage.records import Event, EventType, Key, Stored
 from podkeep.base.concurrency.tasks import Tasks, finished
 from podkeep.base.errors import FailedPrecondition, Internal, PodkeepError, Unavailable
 from podkeep.base.frozen import FrozenStruct
+
+log = logging.getLogger(__name__)
 
 HISTORY_EVENTS = 10_000
 """Newest writes that are kept in memory for watches that begin in the past; older ones come from the disk."""
@@ -56,6 +60,14 @@ _Scope: TypeAlias = tuple[str, str]
 """A resource and a namespace: what a watcher sees events of. The namespace is empty for all of them."""
 _Past: TypeAlias = Callable[[str, int], Awaitable[tuple[list[Event], int | None]]]
 _Result = TypeVar("_Result")
+
+
+class Follower(Protocol):
+    """Keeps an index of objects."""
+
+    def catch_up(self) -> None:
+        """Look at what was written since the last time."""
+        ...
 
 
 class Compacted(FailedPrecondition):
@@ -286,6 +298,9 @@ class Store:
         self._grown = asyncio.Event()
         self._grown_at = self.past_bytes
         self._watchers: dict[_Scope, set[Watcher]] = {}
+        self.followers: WeakSet[Follower] = WeakSet()
+        """Indexes that catch up after each group. One that is asked seldom would read every object again, in one turn
+        of the event loop, once what was written is not known any more: 16 MiB that anybody writes are enough."""
 
     async def __aenter__(self) -> Store:
         return self
@@ -507,6 +522,12 @@ class Store:
             added = sum(len(event.stored.value) for event in events)
             for watcher in list(self._watchers.get(scope, ())):
                 watcher.put(events, added)
+        for follower in list(self.followers):
+            try:
+                follower.catch_up()
+            except Exception:
+                # It is tried again, and told, when the index is asked; the writes are done.
+                log.exception("an index of the API's objects cannot catch up")
         if self.past_bytes >= self._grown_at:
             self._grown.set()
 

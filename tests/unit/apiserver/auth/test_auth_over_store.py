@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.auth.default_policy import node_rules
 from podkeep.apiserver.auth.interfaces import RequestAttributes
 from podkeep.apiserver.auth.node import NodeAuthorizer
@@ -66,6 +67,57 @@ def test_what_is_acknowledged_counts_at_once(tmp_path: Path, monkeypatch: pytest
             assert allowed() == (False, False)
 
     asyncio.run(steps())
+
+
+def test_nothing_is_read_again_when_the_past_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What anybody writes would have all pods and bindings of everybody read in one turn of the event loop."""
+    monkeypatch.setattr(storage, "HISTORY_EVENTS", 2)
+
+    async def steps() -> None:
+        async with Store(tmp_path / "db") as store:
+            lister = StoreLister(store)
+            rbac, nodes, ledger = Rbac(lister), NodeAuthorizer(lister, node_rules()), QuotaLedger(lister)
+            quota = {"metadata": {"name": "q", "namespace": "ns"}, "spec": {"hard": {"count/configmaps": "9"}}}
+            await store.put(Key("resourcequotas", "ns", "q"), quota, None)
+
+            def found() -> tuple[bool, bool, int]:
+                assert ledger.quotas("ns")
+                used = ledger.used("ns", "q")
+                allowed = rbac.authorize(ANN, GET).allowed, nodes.authorize(NODE, SECRET).allowed
+                return *allowed, int(used.get("count/configmaps", 0))
+
+            assert found() == (False, False, 0)
+            # From here on, whoever reads all objects of a resource fails.
+            for name in ("list", "parts"):
+                monkeypatch.setattr(StoreLister, name, lambda *_: pytest.fail("everything is read again"))
+            for key, value in VALUES.items():
+                await store.put(key, value, None)
+            for number in range(5):
+                name = f"c{number}"
+                fields = {"metadata": {"name": name, "namespace": "ns"}}
+                await store.put(Key("configmaps", "ns", name), fields, None)
+            assert found() == (True, True, 5)
+
+    asyncio.run(steps())
+
+
+def test_an_index_that_fails_keeps_no_write_from_being_acknowledged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        def catch_up(self) -> None:
+            raise ValueError("an object that it cannot read")
+
+    async def steps() -> None:
+        async with Store(tmp_path / "db") as store:
+            broken = Broken()
+            store.followers.add(broken)
+            for key, value in VALUES.items():
+                assert (await store.put(key, value, None)).key == key
+            assert store.problem is None
+
+    asyncio.run(steps())
+    assert "an object that it cannot read" in caplog.text
 
 
 def test_an_index_begins_with_what_is_there(tmp_path: Path) -> None:

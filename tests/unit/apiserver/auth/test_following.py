@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from podkeep.apiserver.auth.following import Changes, Following
-from podkeep.apiserver.meta.lister import Lister, Part
+from podkeep.apiserver.meta.lister import Follower, Lister, Part
 
 
 class Written:
@@ -15,6 +15,8 @@ class Written:
     def __init__(self, kept: int) -> None:
         self.names: list[str] = []
         self.kept = kept
+
+    def follow(self, follower: Follower) -> None: ...
 
     @property
     def revision(self) -> int:

@@ -114,6 +114,12 @@ class QuotaLedger:
         self._namespaces: dict[str, _Namespace] | None = None
         self._revision = 0
         self._open: frozenset[_Key] = frozenset()
+        lister.follow(self)
+
+    def catch_up(self) -> None:
+        """Look at what was written, if anybody has asked for a quota."""
+        if self._namespaces is not None:
+            self._current()
 
     def quotas(self, namespace: str) -> list[Object]:
         """Return the quotas of a namespace by name, as the next write to them finds them."""

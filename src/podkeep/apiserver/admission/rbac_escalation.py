@@ -11,7 +11,7 @@ from typing import Any
 
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.auth.interfaces import Authorizer, RequestAttributes
-from podkeep.apiserver.auth.rbac import GROUP, Rbac, RoleRef, aggregates
+from podkeep.apiserver.auth.rbac import GROUP, MAX_SUBJECTS, Rbac, RoleRef, aggregates, subjects_weight
 from podkeep.apiserver.auth.rules import TooManyParts, compact, quoted, uncovered
 from podkeep.apiserver.auth.user import MASTERS
 from podkeep.apiserver.meta.objects import metadata
@@ -39,7 +39,11 @@ class RbacEscalation:
     def validate(self, attributes: Attributes) -> None:
         """Refuse a role or binding that gives what its writer does not have."""
         resource = attributes.target.resource
-        if attributes.operation is Operation.DELETE or resource.group != GROUP or MASTERS in attributes.user.groups:
+        if attributes.operation is Operation.DELETE or resource.group != GROUP:
+            return
+        if resource.plural == "rolebindings":
+            self._require_few(attributes)
+        if MASTERS in attributes.user.groups:
             return
         # The garbage collector has few permissions, and may still have to change these fields (IsOnlyMutatingGCFields).
         if attributes.old is not None and _only_for_garbage_collection(attributes.value or {}, attributes.old):
@@ -48,6 +52,13 @@ class RbacEscalation:
             self._role(attributes)
         elif resource.plural in ("rolebindings", "clusterrolebindings"):
             self._binding(attributes)
+
+    def _require_few(self, attributes: Attributes) -> None:
+        """Refuse subjects that would not count, unless they are no more than before."""
+        target, weight = attributes.target, subjects_weight(attributes.value or {})
+        if weight > max(self._rbac.room_of(target.namespace, target.name), subjects_weight(attributes.old or {})):
+            why = f"the bindings of namespace {target.namespace} may have {MAX_SUBJECTS} subjects together"
+            raise _refused(attributes, f"{why}; bind groups, or delete some first")
 
     def _role(self, attributes: Attributes) -> None:
         target, role = attributes.target, attributes.value or {}

@@ -6,6 +6,7 @@ role that aggregates others has their rules at once, whether or not its own list
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -43,6 +44,11 @@ They may be read for each request, and each is held against all of them."""
 MAX_GRANTS = 20_000
 """Of one user in one namespace: bindings to them and to each of their groups. A review may name thousands of groups,
 with a thousand bindings to each."""
+MAX_SUBJECTS = 50_000
+"""Of the bindings of one namespace together, each some 1 KiB in memory; one with a long name counts as several. Those
+of the binding that goes beyond it do not count: all that have room in a namespace would be gigabytes."""
+_SUBJECT_CHARACTERS = 512
+"""Of a name, from which on a subject counts as two."""
 _MAX_KEPT_BYTES = 16 * MAX_BYTES
 """Of the rules that are kept for all users, encoded; they may be twenty times that in memory."""
 
@@ -121,6 +127,12 @@ class _Index:
     """By the name of the binding, with the place of the subject in it."""
     subjects: dict[tuple[str, str], list[_Subject]] = field(default_factory=dict)
     """Of a binding, by its namespace and name."""
+    weights: dict[tuple[str, str], int] = field(default_factory=dict)
+    """What the subjects of a binding that counts are of ``MAX_SUBJECTS``."""
+    bound: Counter[str] = field(default_factory=Counter)
+    """What those of a namespace are together."""
+    left_out: dict[str, dict[str, int]] = field(default_factory=dict)
+    """Bindings of a namespace that do not count, and what their subjects would be."""
     rules: dict[RoleRef, _Rules] = field(default_factory=dict)
     kept: int = 0
     """The size of these rules, or more."""
@@ -128,6 +140,13 @@ class _Index:
 
     def bind(self, binding: Mapping[str, Any], namespace: str) -> None:
         name = metadata(binding)["name"]
+        weight = subjects_weight(binding)
+        # Those of the whole cluster are made by who may do everything in it.
+        if namespace and self.bound[namespace] + weight > MAX_SUBJECTS:
+            self.left_out.setdefault(namespace, {})[name] = weight
+            return
+        self.weights[namespace, name] = weight
+        self.bound[namespace] += weight
         ref = binding["roleRef"]
         role = RoleRef(ref.get("kind", ""), namespace, ref.get("name", ""))
         for place, value in enumerate(binding.get("subjects") or ()):
@@ -140,11 +159,22 @@ class _Index:
                 self.subjects.setdefault((namespace, name), []).append(subject)
 
     def unbind(self, namespace: str, name: str) -> None:
+        self.bound[namespace] -= self.weights.pop((namespace, name), 0)
+        if not self.bound[namespace]:
+            del self.bound[namespace]
+        left_out = self.left_out.get(namespace, {})
+        if left_out.pop(name, None) is not None and not left_out:
+            del self.left_out[namespace]
         for subject in self.subjects.pop((namespace, name), ()):
             grants = self.grants[subject]
             del grants[name]
             if not grants:
                 del self.grants[subject]
+
+    def fitting(self, namespace: str) -> str | None:
+        """Return a binding of a namespace that was left out, and would not be any more; None: there is none."""
+        room = MAX_SUBJECTS - self.bound[namespace]
+        return next((name for name, weight in self.left_out.get(namespace, {}).items() if weight <= room), None)
 
     def granted(self, user: User, namespace: str) -> tuple[list[Grant], bool]:
         """Return what bindings of one namespace (empty: of the cluster) give a user, by their names, and whether that
@@ -160,6 +190,15 @@ class _Index:
             if left < 0:
                 break
         return [found[binding][1] for binding in sorted(found)], left >= 0
+
+
+def subjects_weight(binding: Mapping[str, Any]) -> int:
+    """Return what the subjects of a binding are of ``MAX_SUBJECTS``."""
+    subjects = binding.get("subjects") or ()
+    return sum(
+        1 + (len(subject.get("name", "")) + len(subject.get("namespace", ""))) // _SUBJECT_CHARACTERS
+        for subject in subjects
+    )
 
 
 def _subject(value: Mapping[str, Any], namespace: str) -> _Subject | None:
@@ -209,6 +248,11 @@ class Rbac:
             errors.extend(granted.errors)
         return rules, aggregated(errors)
 
+    def room_of(self, namespace: str, name: str) -> int:
+        """Return what of ``MAX_SUBJECTS`` a binding of a namespace may have."""
+        index = self._index.current()
+        return MAX_SUBJECTS - index.bound[namespace] + index.weights.get((namespace, name), 0)
+
     def role_rules(self, role: RoleRef) -> tuple[Rule, ...]:
         """Return the rules of a role.
 
@@ -227,6 +271,9 @@ class Rbac:
         grants, are_all = index.granted(user, namespace)
         if not are_all:
             errors.append(f"more than {MAX_GRANTS} bindings to the user and their groups; others do not count")
+        if left_out := index.left_out.get(namespace):
+            why = f"{len(left_out)} bindings of the namespace do not count: they have more than {MAX_SUBJECTS} subjects"
+            errors.append(f"{why} together with the others")
         for grant in grants:
             first.setdefault(grant.role, grant)
         # The first binding to a role is the reason; others give nothing more, and there may be any number of them.
@@ -276,6 +323,12 @@ def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
         index.unbind(namespace, name)
         if binding := lister.get(resource, namespace, name):
             index.bind(binding, namespace)
+        while (waiting := index.fitting(namespace)) is not None:
+            if binding := lister.get(ROLE_BINDINGS, namespace, waiting):
+                index.bind(binding, namespace)
+            index.left_out[namespace].pop(waiting)
+            if not index.left_out[namespace]:
+                del index.left_out[namespace]
     if ours:
         index.users.clear()
 

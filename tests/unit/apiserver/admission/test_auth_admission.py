@@ -618,3 +618,24 @@ ROLE_CASES: list[tuple[Attributes, list[Any], str]] = [
 def test_nobody_grants_more_than_they_have(attributes: Attributes, objects: list[Any], reason: str) -> None:
     rbac = Rbac(Objects(*objects))
     assert refusal(RbacEscalation(rbac, rbac), attributes) == reason
+
+
+def test_more_subjects_than_count_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To administrators, too: their bindings would not count."""
+    monkeypatch.setattr("podkeep.apiserver.auth.rbac.MAX_SUBJECTS", 3)
+    monkeypatch.setattr("podkeep.apiserver.admission.rbac_escalation.MAX_SUBJECTS", 3)
+
+    def bound(name: str, count: int) -> dict[str, Any]:
+        found = binding("Role/r", namespace="ns", name=name)
+        return {**found, "subjects": [{"kind": "User", "name": f"u{number}"} for number in range(count)]}
+
+    rbac = Rbac(Objects(bound("a", 2)))
+    plugin = RbacEscalation(rbac, rbac)
+    why = "the bindings of namespace ns may have 3 subjects together; bind groups, or delete some first"
+    assert refusal(plugin, written(CREATE, "rolebindings", bound("b", 1), user=ROOT, name="b")) == ""
+    assert refusal(plugin, written(CREATE, "rolebindings", bound("b", 2), user=ROOT, name="b")) == why
+    grown = written(UPDATE, "rolebindings", bound("a", 3), bound("a", 2), user=ROOT, name="a")
+    assert refusal(plugin, grown) == ""
+    # What an earlier release let in may lose some.
+    smaller = written(UPDATE, "rolebindings", bound("o", 8), bound("o", 9), user=ROOT, name="o")
+    assert refusal(plugin, smaller) == ""

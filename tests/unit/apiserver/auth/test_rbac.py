@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from podkeep.apiserver.auth.interfaces import Decision, RequestAttributes
-from podkeep.apiserver.auth.rbac import MAX_BYTES, MAX_GRANTS, Rbac, RoleRef, aggregated_rules
+from podkeep.apiserver.auth.rbac import MAX_BYTES, MAX_GRANTS, MAX_SUBJECTS, Rbac, RoleRef, aggregated_rules
 from podkeep.apiserver.auth.refusals import forbidden
 from podkeep.apiserver.auth.union import AnyAuthorizer
 from podkeep.apiserver.auth.user import User
@@ -270,6 +270,56 @@ def test_rules_without_end_do_not_count() -> None:
     assert len(problem) < 2_000
     assert rbac.authorize(bob, get("secrets", "ns1")).allowed  # what counts everywhere has its own bound
     assert not rbac.authorize(bob, get("pods", "ns1")).allowed
+
+
+def test_subjects_without_end_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has room in a namespace was gigabytes in the index."""
+    monkeypatch.setattr("podkeep.apiserver.auth.rbac.MAX_SUBJECTS", 10)
+
+    def bound(name: str, count: int, size: int = 2, namespace: str = "ns1") -> dict[str, Any]:
+        users = (user(f"{name}{number}".ljust(size, "x")) for number in range(count))
+        return binding(name, "ClusterRole/reader", *users, namespace=namespace)
+
+    objects = Objects(role("reader", READ_PODS), bound("a", 6), bound("b", 5), bound("c", 4), bound("l", 1, 512, "ns2"))
+    rbac = Rbac(objects)
+
+    def allowed(namespace: str = "ns1") -> str:
+        names = {"a0": "a", "b0": "b", "c0": "c", "l0".ljust(512, "x"): "l"}
+        return "".join(
+            short for name, short in names.items() if rbac.authorize(User(name=name), get("pods", namespace)).allowed
+        )
+
+    assert (allowed(), allowed("ns2")) == ("ac", "l")
+    assert (rbac.room_of("ns1", "new"), rbac.room_of("ns1", "a"), rbac.room_of("ns2", "l")) == (0, 6, 10)
+    assert rbac.room_of("ns2", "new") == 8  # a long name counts as two
+    refused = rbac.authorize(User(name="b0"), get("pods", "ns1"))
+    assert refused.reason == (
+        "RBAC: 1 bindings of the namespace do not count: they have more than 10 subjects together with the others"
+    )
+    objects.put(bound("c", 5))
+    assert allowed() == "a"
+    objects.delete(bound("a", 6))
+    assert allowed() == "bc"
+    assert "do not count" not in rbac.authorize(User(name="z"), get("pods", "ns1")).reason
+    # Of the whole cluster: only who may do everything makes them.
+    objects.put(binding("all", "ClusterRole/reader", *(user(f"u{number}") for number in range(20))))
+    assert rbac.authorize(User(name="u19"), get("pods")).allowed
+
+
+def test_an_index_of_many_subjects_is_bounded() -> None:
+    count = MAX_SUBJECTS // 10
+    bindings = [
+        binding(f"b{name:02}", "Role/r", *(account(f"a{name}-{number}") for number in range(count)), namespace="ns1")
+        for name in range(13)
+    ]
+    rbac = Rbac(Objects(role("r", READ_PODS, namespace="ns1"), *bindings))
+    tracemalloc.start()
+    try:
+        assert rbac.authorize(User(name="system:serviceaccount:ns1:a9-0"), get("pods", "ns1")).allowed
+        assert not rbac.authorize(User(name="system:serviceaccount:ns1:a12-0"), get("pods", "ns1")).allowed
+        assert tracemalloc.get_traced_memory()[1] < 64_000_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.slow

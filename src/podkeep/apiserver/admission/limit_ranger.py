@@ -23,6 +23,10 @@ _PODS = "pods"
 _CLAIMS = "persistentvolumeclaims"
 _MAX_PROBLEMS = 1_000
 """That are looked for: there may be as many as containers times limits."""
+MAX_BYTES = 1 << 20
+"""Of the LimitRanges of a namespace, all of which are read twice for each pod and claim of it."""
+MAX_COMPARISONS = 50_000
+"""Containers of a pod times limits of its namespace: some 4 µs each, in which nobody else is answered."""
 _GROUPS = (("containers", "container"), ("initContainers", "init container"))
 
 Amounts = Mapping[str, str]
@@ -60,9 +64,25 @@ class LimitRanger:
             if text := aggregated(islice(found, _MAX_PROBLEMS)):
                 raise refused(attributes, text)
 
-    def _ranges(self, attributes: Attributes) -> Iterator[list[Mapping[str, Any]]]:
-        for limit_range in self._lister.list("limitranges", attributes.target.namespace):
-            yield limit_range.get("spec", {}).get("limits", [])
+    def _ranges(self, attributes: Attributes) -> list[list[Mapping[str, Any]]]:
+        """Return the limits of each LimitRange.
+
+        :raises StatusError: 403, if they are too many to hold what is written against them.
+        """
+        namespace = attributes.target.namespace
+        size = 0
+        for _, each in self._lister.sizes("limitranges", namespace):
+            size += each
+            if size > MAX_BYTES:
+                why = f"the LimitRanges of namespace {namespace} have more than {MAX_BYTES} bytes together"
+                raise refused(attributes, f"{why}; delete some first")
+        found = [item.get("spec", {}).get("limits", []) for item in self._lister.list("limitranges", namespace)]
+        spec = (attributes.value or {}).get("spec", {})
+        containers = sum(len(spec.get(group, ())) for group, _ in _GROUPS)
+        if sum(map(len, found)) * (1 + containers) > MAX_COMPARISONS:
+            why = f"the limits of namespace {namespace} are too many to hold {containers} containers against them"
+            raise refused(attributes, f"{why}; delete some first")
+        return found
 
 
 def _concerns(attributes: Attributes) -> bool:

@@ -70,6 +70,28 @@ def test_what_is_wrong_is_looked_for_only_so_long() -> None:
     assert text.count("No limit is specified") == 1_000
 
 
+def test_a_pod_is_not_held_against_limit_ranges_without_end() -> None:
+    """Whoever owns a namespace makes thousands, and its containers were added up for each: 37 s for 5,000 of them."""
+    limits = [{"type": "Pod", "min": {"cpu": "1m"}}, {"type": "Container"}]
+    ranges = [
+        {"metadata": {"name": f"l{number}", "namespace": "default"}, "spec": {"limits": limits}}
+        for number in range(300)
+    ]
+    found = LimitRanger(Objects(*(("limitranges", value) for value in ranges)))
+    many = pod(*(resources({"cpu": "1m"}) for _ in range(900)))
+    why = "the limits of namespace default are too many to hold 900 containers against them; delete some first"
+    assert refusal(found, "pods", many) == why
+    admit(found, attributes("pods", pod(resources({"cpu": "1m"}))))
+
+
+def test_limit_ranges_without_end_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("podkeep.apiserver.admission.limit_ranger.MAX_BYTES", 1_000)
+    large = {"type": "PersistentVolumeClaim", "max": {f"example.com/{number}": "1" for number in range(100)}}
+    why = "the LimitRanges of namespace default have more than 1000 bytes together; delete some first"
+    for resource, value in (("pods", pod({})), ("persistentvolumeclaims", claim("1Gi"))):
+        assert refusal(plugin(large), resource, value) == why
+
+
 def test_what_has_everything_is_left_as_it_is() -> None:
     value = pod(resources({"cpu": "1"}, {"cpu": "2"}))
     admit(

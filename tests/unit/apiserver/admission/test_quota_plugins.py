@@ -14,6 +14,7 @@ import pytest
 from podkeep.api.feature_gates import CLASS_RESOURCES, FeatureGates
 from podkeep.apiserver.admission import limits
 from podkeep.apiserver.admission.chain import ORDER, chain
+from podkeep.apiserver.admission.quota import usage as quota_usage
 from podkeep.apiserver.admission.quota.class_quota import ClassQuota
 from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.admission.quota.resource_quota import ResourceQuota
@@ -461,3 +462,61 @@ def test_without_the_gate_classes_of_quotas_mean_nothing(tmp_path: Path) -> None
 
     run(tmp_path, before)
     run(tmp_path, after, FeatureGates(given={CLASS_RESOURCES.name: False}))
+
+
+def test_a_namespace_has_no_quotas_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each object was held against all of them, and a pod's containers added up for each."""
+    monkeypatch.setattr("podkeep.apiserver.admission.quota.resource_quota.MAX_QUOTAS", 3)
+
+    async def steps(cluster: Cluster) -> None:
+        made = (cluster.create("resourcequotas", quota(f"q{number}")) for number in range(6))
+        ends = await asyncio.gather(*made, return_exceptions=True)
+        refused = [end for end in ends if isinstance(end, StatusError)]
+        assert len(refused) == 3
+        assert refused[0].message.endswith(": namespace default may have 3 quotas; delete some first")
+        await cluster.registry.delete(at("resourcequotas", "q0"), DeleteOptions(), ME)
+        await cluster.create("resourcequotas", quota("again"))
+
+    run(tmp_path, steps)
+
+
+def test_what_a_pod_uses_is_added_up_once_for_all_quotas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    real = quota_usage.usage
+
+    def counted(resource: str, value: Object, now: datetime) -> dict[str, Any]:
+        calls.append(resource)
+        return real(resource, value, now)
+
+    async def steps(cluster: Cluster) -> None:
+        for number in range(20):
+            await cluster.create("resourcequotas", quota(f"q{number:02}", hard={"requests.cpu": "100"}))
+        many = pod("many")
+        many["spec"]["containers"] = [
+            {"name": f"c{number}", "image": "i", "resources": {"requests": {"cpu": "1m"}}} for number in range(900)
+        ]
+        monkeypatch.setattr(quota_usage, "usage", counted)
+        await cluster.create("pods", many)
+        assert calls.count("pods") == 2  # for the decision, and where it is charged
+        assert cluster.used("q19")["requests.cpu"] == cluster.used("q00")["requests.cpu"] == "0.900"
+        monkeypatch.setattr("podkeep.apiserver.admission.quota.resource_quota.MAX_COMPARISONS", 10_000)
+        message = await cluster.refusal(cluster.create("pods", {**many, "metadata": {"name": "more"}}))
+        why = "the 20 quotas of namespace default are too many to hold 900 containers against them; delete some first"
+        assert message.endswith(f": {why}")
+        await cluster.create("pods", pod("one"))
+
+    run(tmp_path, steps)
+
+
+def test_a_scope_that_is_named_again_and_again_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+    monkeypatch.setattr(quota_usage, "qos_class", lambda spec: calls.append(spec) or "BestEffort")
+    best = {"scopeName": "BestEffort", "operator": "Exists"}
+    named = {"scopeName": "PriorityClass", "operator": "In", "values": ["high"]}
+    other = {"scopeName": "PriorityClass", "operator": "NotIn", "values": ["low"]}
+    selector = {"matchExpressions": [*[best] * 100, named, other]}
+    value = pod("p", priorityClassName="high")
+    assert quota_usage.in_scope(quota(scopeSelector=selector), "pods", value)
+    assert len(calls) == 1
+    value["spec"]["priorityClassName"] = "low"
+    assert not quota_usage.in_scope(quota(scopeSelector=selector), "pods", value)

@@ -75,7 +75,7 @@ def _asked(pod: Mapping[str, Any]) -> Iterator[_Asked]:
 def _check(attributes: Attributes, asked: list[_Asked], quota: Mapping[str, Any]) -> None:
     spec = quota.get("spec", {})
     allowed = {
-        field: {info.get("name", ""): info.get("classes", []) for info in spec[field]}
+        field: {info.get("name", ""): dict.fromkeys(info.get("classes", ())) for info in spec[field]}
         for field in (POD, CONTAINER)
         if field in spec
     }

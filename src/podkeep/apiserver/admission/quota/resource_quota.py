@@ -9,9 +9,14 @@ from decimal import Decimal
 from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.quota import usage as quota_usage
 from podkeep.apiserver.admission.quota.ledger import QuotaLedger
-from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, SERVICES, Object
+from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, QUOTAS, SERVICES, Amounts, Object
 from podkeep.apiserver.admission.refusal import refused
 from podkeep.base.text import quantity
+
+MAX_QUOTAS = 100
+"""Of a namespace: each object of it is held against all of them, also when they are counted."""
+MAX_COMPARISONS = 50_000
+"""Containers of a pod times quotas of its namespace: some 4 µs each, in which nobody else is answered."""
 
 
 def _utc() -> datetime:
@@ -39,20 +44,30 @@ class ResourceQuota:
         resource = attributes.target.resource.storage_name
         if value is None or not namespace or resource in quota_usage.NOT_COUNTED or not _concerns(attributes):
             return
-        for quota in self._ledger.quotas(namespace):
-            self._check(attributes, resource, value, quota)
+        quotas = self._ledger.quotas(namespace)
+        if resource == QUOTAS and attributes.operation is Operation.CREATE and len(quotas) >= MAX_QUOTAS:
+            raise refused(attributes, f"namespace {namespace} may have {MAX_QUOTAS} quotas; delete some first")
+        if resource == PODS:
+            _require_few(attributes, value, len(quotas))
+        # Once for all quotas: what a pod uses is a sum over its containers.
+        now = self._now()
+        uses = [{} if one is None else quota_usage.usage(resource, one, now) for one in (value, attributes.old)]
+        for quota in quotas:
+            self._check(attributes, resource, value, quota, *uses)
 
-    def _check(self, attributes: Attributes, resource: str, value: Object, quota: Object) -> None:
+    def _check(
+        self, attributes: Attributes, resource: str, value: Object, quota: Object, new: Amounts, before: Amounts
+    ) -> None:
         hard: Mapping[str, str] = quota.get("spec", {}).get("hard", {})
         names, name = quota_usage.concerned(resource, hard), quota["metadata"]["name"]
         if not names or not quota_usage.in_scope(quota, resource, value):
             return
         if resource == PODS and (why := quota_usage.missing(value, names)):
             raise refused(attributes, f"failed quota: {name}: {why}")
-        more = quota_usage.usage(resource, value, self._now())
+        more = dict(new)
         old = attributes.old
         if old is not None and quota_usage.in_scope(quota, resource, old):
-            for item, amount in quota_usage.usage(resource, old, self._now()).items():
+            for item, amount in before.items():
                 more[item] = more.get(item, Decimal(0)) - amount
         # What takes no more of a quota than before is let be, even if the quota is exceeded: it may have become
         # smaller.
@@ -70,6 +85,13 @@ class ResourceQuota:
             raise refused(
                 attributes, f"exceeded quota: {name}, requested: {requested}, used: {usage}, limited: {limited}"
             )
+
+
+def _require_few(attributes: Attributes, pod: Object, quotas: int) -> None:
+    containers = sum(len(pod.get("spec", {}).get(group, ())) for group in ("containers", "initContainers"))
+    if quotas * (1 + containers) > MAX_COMPARISONS:
+        why = f"the {quotas} quotas of namespace {attributes.target.namespace} are too many to hold {containers}"
+        raise refused(attributes, f"{why} containers against them; delete some first")
 
 
 def _concerns(attributes: Attributes) -> bool:

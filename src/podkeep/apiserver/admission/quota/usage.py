@@ -188,6 +188,11 @@ def in_scope(quota: Object, resource: str, value: Object) -> bool:
     items = [{"scopeName": name, "operator": "Exists"} for name in spec.get("scopes", ())]
     items += at(spec, "scopeSelector", "matchExpressions", default=[])
     rule = {PODS: _pod_in_scope, CLAIMS: _claim_in_scope}.get(resource)
+    if resource == PODS:
+        # Of others only the name counts, and a selector may have the same one thousands of times.
+        by_name = {item.get("scopeName", ""): item for item in items}
+        priorities = [item for item in items if item.get("scopeName", "") == scopes.PRIORITY_CLASS]
+        items = [*priorities, *(item for name, item in by_name.items() if name != scopes.PRIORITY_CLASS)]
     return all(rule is not None and rule(item, value) for item in items)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -59,6 +59,15 @@ class Admission(Protocol):
 
     def validate(self, attributes: Attributes) -> None:
         """Refuse a write that is valid by itself."""
+        ...
+
+
+@runtime_checkable
+class Waits(Protocol):
+    """Admission that has something to do before a write is computed, which may take long."""
+
+    async def ready(self, target: Target) -> None:
+        """Return when a write to this target can be decided about."""
         ...
 
 

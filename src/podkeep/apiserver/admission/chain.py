@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from podkeep.apiserver.admission.attributes import Admission, Attributes
+from podkeep.apiserver.admission.attributes import Admission, Attributes, Waits
+from podkeep.apiserver.kinds.resources import Target
 from podkeep.base.errors import InvalidArgument
 from podkeep.base.text.similar import similar
 
@@ -40,6 +41,12 @@ class Chain:
 
     def __init__(self, plugins: tuple[Admission, ...]) -> None:
         self._plugins = plugins
+
+    async def ready(self, target: Target) -> None:
+        """Wait for each plugin that has to do something first."""
+        for plugin in self._plugins:
+            if isinstance(plugin, Waits):
+                await plugin.ready(target)
 
     def mutate(self, attributes: Attributes) -> None:
         """Let each plugin change the object.

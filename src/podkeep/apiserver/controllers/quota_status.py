@@ -27,6 +27,8 @@ from podkeep.apiserver.storage.records import Key
 
 INTERVAL = timedelta(seconds=0.2)
 """How often a quota's status is written at most."""
+COUNTING = timedelta(seconds=0.1)
+"""When the next portion of a namespace is counted, until all of it is."""
 RESYNC = timedelta(minutes=5)
 """When a quota is counted again though nothing has changed: pods stop to count when their time is up."""
 _CLASSES = ("podClassResources", "containerClassResources")
@@ -74,6 +76,8 @@ class QuotaStatus:
         known = {found["metadata"]["name"] for found in self._ledger.quotas(item.namespace)}
         if item.name not in known:
             return NOTHING  # it goes, and the store will tell
+        if not self._ledger.count_some(item.namespace):
+            return Plan(after=COUNTING.total_seconds())
         status = quota_usage.status(quota, self._ledger.used(item.namespace, item.name))
         if not self._with_classes:
             status = {name: value for name, value in status.items() if name not in _CLASSES}

@@ -20,7 +20,7 @@ import msgspec
 
 from podkeep.api.feature_gates import FeatureGates
 from podkeep.api.fields import MAX_ERRORS, FieldErrors
-from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation
+from podkeep.apiserver.admission.attributes import Admission, AdmitAll, Attributes, Operation, Waits
 from podkeep.apiserver.auth.user import NOBODY, User, is_of_the_cluster, share_of
 from podkeep.apiserver.kinds.resources import Resource, Strategy, Target
 from podkeep.apiserver.meta import objects, values
@@ -177,6 +177,10 @@ class Registry:
         except PodkeepError as error:
             raise internal(str(error)) from error
 
+    async def _ready(self, target: Target) -> None:
+        if isinstance(self._admission, Waits):
+            await self._admission.ready(target)
+
     @asynccontextmanager
     async def _turn(self, target: Target, request: Request) -> AsyncIterator[None]:
         """Wait for the turn of a write, and hold back a refusal until the revision that it is computed from is on the
@@ -199,6 +203,7 @@ class Registry:
         :returns: the object as it is stored, or would be.
         :raises StatusError: 400, 403, 409, 422 or 500.
         """
+        await self._ready(target)
         async with self._turns.taken(share_of(request.user), request.size):
             return await self._create(target, value, request)
 
@@ -278,6 +283,7 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: 400, 403, 404, 409, 422 or 500.
         """
+        await self._ready(target)
         async with self._turn(target, request):
             _require_name(target, metadata(value).get("name", target.name))
             new = copy(value)
@@ -307,6 +313,7 @@ class Registry:
         :param check: told the unknown fields of the result, which are dropped; may raise.
         :raises StatusError: 400, 403, 404, 409, 413, 422 or 500.
         """
+        await self._ready(target)
         async with self._turn(target, request):
             stored, old = self._newest(target)
             try:
@@ -335,6 +342,7 @@ class Registry:
         :returns: the object as it is stored, or would be, and whether it was created.
         :raises StatusError: as :meth:`patch`; 409 also if others own what would change.
         """
+        await self._ready(target)
         async with self._turn(target, request):
             stored = self._store.newest(target.key)
             if stored is None and target.subresource:
@@ -372,6 +380,7 @@ class Registry:
         :param change: returns the new object, given the old one, which it does not change, the body and the time.
         :raises StatusError: as ``change``; 403, 404, 409 or 500.
         """
+        await self._ready(target)
         async with self._turn(target, request):
             stored, old = self._newest(target)
             attributes = self._attributes(Operation.CREATE, target, copy(body), None, request)

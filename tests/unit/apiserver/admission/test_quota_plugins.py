@@ -6,6 +6,7 @@ import asyncio
 import resource
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,12 @@ def quota(name: str = "q", **spec: Any) -> Object:
     return {"metadata": {"name": name}, "spec": spec}
 
 
+def all_used(ledger: QuotaLedger, name: str = "q") -> Mapping[str, Decimal]:
+    while not ledger.count_some("default"):
+        pass
+    return ledger.used("default", name)
+
+
 class Cluster:
     """A registry with both plugins."""
 
@@ -78,13 +85,13 @@ class Cluster:
         return caught.value.message
 
     def used(self, name: str = "q") -> dict[str, str]:
-        return {item: str(amount) for item, amount in self.ledger.used("default", name).items() if amount}
+        return {item: str(amount) for item, amount in all_used(self.ledger, name).items() if amount}
 
     def counted(self, name: str = "q") -> dict[str, str]:
         """Return what a ledger finds that begins now."""
         ledger = QuotaLedger(StoreLister(self.store), self.clock)
         ledger.quotas("default")
-        return {item: str(amount) for item, amount in ledger.used("default", name).items() if amount}
+        return {item: str(amount) for item, amount in all_used(ledger, name).items() if amount}
 
 
 def run(path: Path, steps: Callable[[Cluster], Awaitable[None]], gates: FeatureGates | None = None) -> None:
@@ -117,7 +124,7 @@ def test_what_is_there_is_not_decoded_whole_for_a_new_quota(tmp_path: Path) -> N
         )
         ledger = QuotaLedger(Noted(cluster.store), cluster.clock)
         assert ledger.quotas("default")
-        used = {item: str(amount) for item, amount in ledger.used("default", "q").items() if amount}
+        used = {item: str(amount) for item, amount in all_used(ledger).items() if amount}
         assert used == cluster.used()
         assert (used["requests.cpu"], used["configmaps"], used["services"]) == ("3", "1", "1")
         assert not set(whole) - {"resourcequotas"}
@@ -285,12 +292,12 @@ def test_pods_that_end_are_not_read_before_their_time_is_up(tmp_path: Path) -> N
             await cluster.registry.delete(at("pods", name), DeleteOptions(grace_period=grace), ME)
         ledger = QuotaLedger(Noted(cluster.store), cluster.clock)
         ledger.quotas("default")
-        ledger.used("default", "q")
+        all_used(ledger)
         # The time of its end is that of its deletion and its grace period, to which the latter is added again.
         for seconds, cpu, ended in ((0, "2", []), (60, "2", []), (1, "1", ["a"]), (0, "1", [])):
             cluster.clock.now += timedelta(seconds=seconds)
             read.clear()
-            assert str(ledger.used("default", "q")["requests.cpu"]) == cpu
+            assert str(all_used(ledger)["requests.cpu"]) == cpu
             assert read == ended
 
     run(tmp_path, steps)
@@ -462,6 +469,75 @@ def test_without_the_gate_classes_of_quotas_mean_nothing(tmp_path: Path) -> None
 
     run(tmp_path, before)
     run(tmp_path, after, FeatureGates(given={CLASS_RESOURCES.name: False}))
+
+
+def test_a_namespace_is_counted_while_others_have_their_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 pods of 900 containers took 2.5 s, in which nobody was answered; a namespace may have 30 times as many."""
+    monkeypatch.setattr("podkeep.apiserver.admission.quota.ledger.PORTION_BYTES", 1)
+
+    async def steps(cluster: Cluster) -> None:
+        plain = Registry(cluster.store)
+        for number in range(30):
+            await plain.create(at("pods"), pod(f"p{number:02}"), ME)
+        await cluster.create("resourcequotas", quota(hard={"pods": "32", "requests.cpu": "99"}))
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(others())
+        # All of them wait for the same count, and no more are let in than have room.
+        made = (cluster.create("pods", pod(f"n{number}")) for number in range(5))
+        other = cluster.create("configmaps", {"metadata": {"name": "c"}})
+        *ends, configmap = await asyncio.gather(*made, other, return_exceptions=True)
+        watching.cancel()
+        assert turns >= 30
+        assert sum(isinstance(end, dict) for end in ends) == 2
+        assert isinstance(configmap, dict)
+        assert cluster.used() == cluster.counted()
+
+    run(tmp_path, steps)
+
+
+def test_what_is_written_while_a_namespace_is_counted_counts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("podkeep.apiserver.admission.quota.ledger.PORTION_BYTES", 1)
+
+    async def steps(cluster: Cluster) -> None:
+        plain = Registry(cluster.store)
+        for number in range(9):
+            await plain.create(at("pods"), pod(f"p{number}"), ME)
+        await cluster.create("resourcequotas", quota(hard={"pods": "99", "requests.cpu": "99"}))
+        ledger = cluster.ledger
+        assert not ledger.count_some("default")  # one of p0 to p8
+        with pytest.raises(StatusError) as caught:
+            ledger.used("default", "q")
+        assert caught.value.code == 429
+        now = DeleteOptions(grace_period=0)
+        for number in (0, 8):
+            await plain.delete(at("pods", f"p{number}"), now, ME)
+        await plain.create(at("pods"), pod("new", "5"), ME)
+        assert not ledger.count_some("default")
+        # On their way to the disk: what is counted is what the next write finds.
+        gone = asyncio.create_task(plain.delete(at("pods", "p1"), now, ME))
+        more = asyncio.create_task(plain.create(at("pods"), pod("more", "7"), ME))
+        await asyncio.sleep(0)
+        assert len(cluster.lister.pending()) == 2
+        assert all_used(ledger)["requests.cpu"] == 6 + 5 + 7
+        await asyncio.gather(gone, more)
+        assert cluster.used() == cluster.counted()
+        # Another meaning of a quota has it begin again.
+        assert ledger.count_some("default")
+        await cluster.create("resourcequotas", quota("r", hard={"requests.cpu": "99"}))
+        ledger.quotas("default")
+        assert not ledger.count_some("default")
+        assert cluster.used("r")["requests.cpu"] == "18"
+
+    run(tmp_path, steps)
 
 
 def test_a_namespace_has_no_quotas_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

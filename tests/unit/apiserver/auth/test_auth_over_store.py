@@ -82,6 +82,7 @@ def test_nothing_is_read_again_when_the_past_is_forgotten(tmp_path: Path, monkey
 
             def found() -> tuple[bool, bool, int]:
                 assert ledger.quotas("ns")
+                assert ledger.count_some("ns")
                 used = ledger.used("ns", "q")
                 allowed = rbac.authorize(ANN, GET).allowed, nodes.authorize(NODE, SECRET).allowed
                 return *allowed, int(used.get("count/configmaps", 0))

@@ -2,6 +2,9 @@
 
 A sum changes by the objects that were written since it was asked for last. What was counted of a write that is not
 acknowledged yet is looked at again each time, since that write may fail; so is a pod whose grace period runs.
+
+A namespace is counted from the beginning when its quotas are asked for first, and when one means something else. It may
+have hundreds of megabytes of pods, 0.3 s each: they are counted in portions, between which others have their turn.
 """
 
 from __future__ import annotations
@@ -18,7 +21,13 @@ from podkeep.apiserver.admission.quota import usage as quota_usage
 from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, QUOTAS, SERVICES, Amounts, Object
 from podkeep.apiserver.meta.lister import NewestLister
 from podkeep.apiserver.meta.objects import metadata
+from podkeep.apiserver.meta.status import too_many_requests
+from podkeep.base.concurrency.turns import Turns
 
+PORTION_BYTES = 256 << 10
+"""Of objects that are counted in one turn of the event loop: up to 80 ms."""
+OBJECT_BYTES = 1 << 10
+"""What an object counts of these beside its own bytes."""
 _Key = tuple[str, str, str]
 
 
@@ -93,9 +102,23 @@ class _Namespace:
     used: dict[str, Amounts] = field(default_factory=dict)
     counted: dict[tuple[str, str], _Counted] = field(default_factory=dict)
     resources: set[str] = field(default_factory=set)
+    """Whose objects the quotas count."""
+    waiting: list[tuple[str, str, int]] | None = None
+    """What is still to be counted: resource, name and bytes of each; None: counting has not begun, or is done."""
     deleting: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """Pods that are charged until their grace period is over, and when that is."""
     is_counted: bool = False
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether what is written has to be counted as well."""
+        return self.is_counted or self.waiting is not None
+
+    def mean(self) -> None:
+        """Take in that the quotas are others than before: everything is to be counted again."""
+        hard = {name for quota in self.quotas.values() for name in quota.get("spec", {}).get("hard", ())}
+        self.resources = quota_usage.counted_resources(hard)
+        self.waiting, self.is_counted = None, False
 
 
 def _utc() -> datetime:
@@ -114,6 +137,7 @@ class QuotaLedger:
         self._namespaces: dict[str, _Namespace] | None = None
         self._revision = 0
         self._open: frozenset[_Key] = frozenset()
+        self._turns = Turns(0, 1)
         lister.follow(self)
 
     def catch_up(self) -> None:
@@ -126,10 +150,22 @@ class QuotaLedger:
         found = self._current().get(namespace)
         return [] if found is None else [quota for _, quota in sorted(found.quotas.items())]
 
+    async def ready(self, namespace: str, resource: str) -> None:
+        """Wait until all of a namespace is counted, if its quotas concern a resource."""
+        while (found := self._current().get(namespace)) is not None:
+            if found.is_counted or resource not in found.resources:
+                return
+            await self._turns.wait(namespace, PORTION_BYTES)
+            self.count_some(namespace)
+
     def used(self, namespace: str, name: str) -> Mapping[str, Decimal]:
+        """Return what is used of a quota.
+
+        :raises StatusError: 429, if the namespace is not counted: a quota has changed since who asks waited for that.
+        """
         found = self._current()[namespace]
         if not found.is_counted:
-            self._count(namespace, found)
+            raise too_many_requests(message=f"what the quotas of namespace {namespace} count is being counted")
         # The others need not be read: a hundred of them may have 150 MiB.
         now = self._now()
         for resource, item in sorted(place for place, until in found.deleting.items() if until < now):
@@ -157,7 +193,7 @@ class QuotaLedger:
                 self._note_quota(key)
         for key in keys:
             found = self._namespaces.get(key[1])
-            if found is not None and found.is_counted:
+            if found is not None and found.is_begun:
                 self._recount(found, key)
         return self._namespaces
 
@@ -167,7 +203,7 @@ class QuotaLedger:
         quota, found = self._lister.newest(*key), self._namespaces.get(namespace)
         if quota is None:
             if found is not None and found.quotas.pop(name, None) is not None:
-                found.is_counted = False
+                found.mean()
                 if not found.quotas:
                     del self._namespaces[namespace]
             return
@@ -176,20 +212,37 @@ class QuotaLedger:
         found.quotas[name] = quota
         # The specification alone: the status is written after each count, and must not cause another one.
         if before is None or before.get("spec") != quota.get("spec"):
-            found.is_counted = False
+            found.mean()
 
-    def _count(self, namespace: str, found: _Namespace) -> None:
-        """Count every object of a namespace that a quota concerns."""
-        found.counted, found.deleting, found.is_counted = {}, {}, True
-        found.used = {name: {} for name in found.quotas}
-        hard = {name for quota in found.quotas.values() for name in quota.get("spec", {}).get("hard", ())}
-        found.resources = quota_usage.counted_resources(hard)
-        for resource in found.resources:
-            # Not whole: a namespace may have hundreds of megabytes, and most of them do not count.
-            for part in self._lister.parts(resource, namespace, _PARTS.get(resource, _Named)):
-                self._note(found, (resource, part.metadata.name), msgspec.to_builtins(part))
+    def count_some(self, namespace: str) -> bool:
+        """Count a portion of what the quotas of a namespace concern; return whether nothing is left."""
+        found = self._current().get(namespace)
+        if found is None or found.is_counted:
+            return True
+        if found.waiting is None:
+            found.counted, found.deleting = {}, {}
+            found.used = {name: {} for name in found.quotas}
+            found.waiting = [
+                (resource, name, size)
+                for resource in found.resources
+                for name, size in self._lister.sizes(resource, namespace)
+            ]
+        left = PORTION_BYTES
+        while found.waiting and left > 0:
+            resource, name, size = found.waiting.pop()
+            left -= size + OBJECT_BYTES
+            # Not whole: most of a large object does not count. What was written meanwhile is counted already.
+            if (resource, name) in found.counted:
+                continue
+            part = self._lister.part(resource, namespace, name, _PARTS.get(resource, _Named))
+            if part is not None:
+                self._note(found, (resource, name), msgspec.to_builtins(part))
+        if found.waiting:
+            return False
+        found.waiting, found.is_counted = None, True
         for key in [key for key in self._lister.pending() if key[1] == namespace]:
             self._recount(found, key)
+        return True
 
     def _recount(self, found: _Namespace, key: _Key) -> None:
         """Count an object again, if it changed since."""

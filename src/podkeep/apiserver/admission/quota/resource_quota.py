@@ -11,6 +11,7 @@ from podkeep.apiserver.admission.quota import usage as quota_usage
 from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, QUOTAS, SERVICES, Amounts, Object
 from podkeep.apiserver.admission.refusal import refused
+from podkeep.apiserver.kinds.resources import Target
 from podkeep.base.text import quantity
 
 MAX_QUOTAS = 100
@@ -32,6 +33,11 @@ class ResourceQuota:
     def __init__(self, ledger: QuotaLedger, now: Callable[[], datetime] = _utc) -> None:
         self._ledger = ledger
         self._now = now
+
+    async def ready(self, target: Target) -> None:
+        """Wait until what a write may be charged to is counted."""
+        if target.namespace and target.subresource in ("", "resize"):
+            await self._ledger.ready(target.namespace, target.resource.storage_name)
 
     def mutate(self, attributes: Attributes) -> None: ...
 

@@ -26,6 +26,7 @@ from podkeep.apiserver.controllers.controller import (
 from podkeep.apiserver.controllers.recorder import REPEATED, Told, event, is_due
 from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.selectors import LabelSelector
 from podkeep.apiserver.storage.records import Key
 from podkeep.base.text import quantity
 
@@ -103,7 +104,9 @@ def _claim(claim: Value, lister: Lister, now: datetime, *, is_wanted: bool) -> P
         return Plan(
             writes=[*phase.writes, *_told(claim, lister, now, is_wanted=is_wanted)], after=REPEATED.total_seconds()
         )
-    if not _may_have(volume, claim) or (volume["spec"].get("claimRef") is None and not fits(volume, claim)):
+    if not _may_have(volume, claim) or (
+        volume["spec"].get("claimRef") is None and not fits(volume, claim, _selector(claim))
+    ):
         return _phase(CLAIMS, claim, "Pending")
     if volume["spec"].get("claimRef", {}).get("uid") != claim["metadata"]["uid"]:
         # First the volume's side: of two claims that want it, one write succeeds.
@@ -161,7 +164,9 @@ def _found(claim: Value, lister: Lister, *, is_wanted: bool) -> Value | None:
         return kept[0]
     if not is_wanted and _waits(claim, lister):
         return None
-    fitting = [volume for volume in volumes if fits(volume, claim)]
+    # Read once: there may be hundreds of volumes, and thousands of expressions.
+    selector = _selector(claim)
+    fitting = [volume for volume in volumes if fits(volume, claim, selector)]
     return min(fitting, key=lambda volume: (_size(volume), volume["metadata"]["name"]), default=None)
 
 
@@ -217,10 +222,14 @@ def _holds(volume: Value, claim: Value) -> bool:
     return bool(_size(volume) >= quantity.parse(wanted))
 
 
-def fits(volume: Value, claim: Value) -> bool:
+def _selector(claim: Value) -> LabelSelector | None:
+    return selectors.of_object(claim.get("spec", {}).get("selector"))
+
+
+def fits(volume: Value, claim: Value, selector: LabelSelector | None) -> bool:
+    """Return whether a volume is what a claim asks for, given what the claim's selector means."""
     if _class(volume) != _class(claim) or not _holds(volume, claim):
         return False
-    selector = selectors.of_object(claim.get("spec", {}).get("selector"))
     return selector is None or selector.matches(volume["metadata"].get("labels", {}))
 
 

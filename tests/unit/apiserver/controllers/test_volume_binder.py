@@ -10,8 +10,9 @@ import pytest
 
 from podkeep.apiserver.controllers.controller import Create, Item, Patch
 from podkeep.apiserver.controllers.volume_binder import CLAIMS, CLASSES, PODS, VOLUMES, VolumeBinder
+from podkeep.apiserver.meta import selectors
 from podkeep.apiserver.meta.lister import Part
-from podkeep.apiserver.storage.records import EventType
+from podkeep.apiserver.storage.records import EventType, Key
 from support.admission import Objects
 from support.controllers import NOW, told
 
@@ -277,3 +278,19 @@ def test_a_claim_whose_class_has_a_provisioner_waits_for_that() -> None:
 
 def test_nothing_is_told_of_a_claim_that_is_bound() -> None:
     assert Api(claim(), volume()).settle().events() == []
+
+
+def test_a_selector_is_read_once_for_all_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of 2,000 expressions took 0.2 s with 200 volumes, each time that its claim was looked at."""
+    read: list[object] = []
+    real = selectors.of_object
+
+    def of_object(selector: Mapping[str, Any] | None) -> selectors.LabelSelector | None:
+        read.append(selector)
+        return real(selector)
+
+    wanting, volumes = claim(selector={"matchLabels": {"a": "b"}}), [volume(f"v{number}") for number in range(20)]
+    wanting[1]["metadata"] |= {"creationTimestamp": "2026-11-23T06:00:00Z", "resourceVersion": "1"}
+    monkeypatch.setattr(selectors, "of_object", of_object)
+    VolumeBinder().reconcile(Key(CLAIMS, "default", "data"), Objects(wanting, *volumes), NOW)
+    assert len(read) == 1

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -349,12 +349,6 @@ class Store:
             return self.get(key)
         event, _ = self._pending[key]
         return None if event.type is EventType.DELETED else event.stored
-
-    def newest_of(self, resource: str) -> Iterator[Stored]:
-        """Yield every object of a resource as the next write finds them, in no order."""
-        pending = {key: event for key, (event, _) in self._pending.items() if key.resource == resource}
-        yield from (stored for stored in self._objects.get(resource, {}).values() if stored.key not in pending)
-        yield from (event.stored for event in pending.values() if event.type is not EventType.DELETED)
 
     async def settled(self, key: Key) -> None:
         """Wait until what :meth:`newest` tells of an object now is acknowledged.

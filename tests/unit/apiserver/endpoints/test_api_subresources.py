@@ -115,7 +115,7 @@ def test_a_scale_may_be_zero(tmp_path: Path, method: str, content_type: str, bod
 def test_scaling_what_an_earlier_release_stored_drops_its_zeros(tmp_path: Path) -> None:
     async def first(api: Api) -> None:
         created = await _created(api, APPS, _deployment())
-        (stored,) = api.store.newest_of("apps/deployments")
+        (stored,) = api.store.snapshot("apps/deployments").items
         await api.store.put(stored.key, created | {"spec": created["spec"] | {"paused": False}}, stored)
 
     async def then(api: Api) -> None:

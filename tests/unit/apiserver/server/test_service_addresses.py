@@ -15,6 +15,7 @@ from podkeep.apiserver.kinds.services.services import SERVICES
 from podkeep.apiserver.meta.status import StatusError
 from podkeep.apiserver.registry.registry import DeleteOptions, Registry, Request
 from podkeep.apiserver.server.service_addresses import ServiceAddresses
+from podkeep.apiserver.storage import store as storage
 from podkeep.apiserver.storage.store import Store
 
 RANGES = Ranges((ipaddress.ip_network("10.0.0.0/29"),), range(30_000, 30_003))
@@ -89,5 +90,39 @@ def test_a_service_is_read_once_while_it_stays_the_same(tmp_path: Path) -> None:
             assert any(found is first for found in plugin.services())
             await registry.delete(_at("a"), DeleteOptions(), ME)
             assert [found["metadata"]["name"] for found in plugin.services()] == ["b"]
+            # On its way, too; what there is at the start counts as what comes later.
+            moving = asyncio.create_task(registry.create(_at("c"), _service("c"), ME))
+            await asyncio.sleep(0)
+            assert store.pending()
+            one, other = (list(plugin.services()) for _ in range(2))
+            assert sorted(found["metadata"]["name"] for found in one) == ["b", "c"]
+            assert all(found is same for found, same in zip(one, other, strict=True))
+            await moving
+            anew = ServiceAddresses(store, RANGES).services()
+            assert sorted(found["metadata"]["name"] for found in anew) == ["b", "c"]
+
+    asyncio.run(steps())
+
+
+def test_services_that_take_nothing_are_not_looked_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A namespace may have 200,000 of them, all of which were looked at for each service that anybody made."""
+    monkeypatch.setattr(storage, "HISTORY_EVENTS", 2)
+
+    async def steps() -> None:
+        async with Store(tmp_path / "db") as store:
+            plugin = ServiceAddresses(store, RANGES)
+            registry = Registry(store, plugin)
+            named = {"type": "ExternalName", "externalName": "a.b"}
+            for index in range(3):
+                await registry.create(_at(f"e{index}"), _service(f"e{index}", **named), ME)
+                await registry.create(_at(f"h{index}"), _service(f"h{index}", clusterIP="None"), ME)
+            assert list(plugin.services()) == []
+            created = await registry.create(_at("e"), _service("e"), ME)
+            assert created["spec"]["clusterIP"]
+            assert [found["metadata"]["name"] for found in plugin.services()] == ["e"]
+            # One that gives its address back takes nothing, and no service was read twice.
+            monkeypatch.setattr(store, "snapshot", lambda *_: pytest.fail("all are read again"))
+            await registry.update(_at("e"), _service("e", **named), ME)
+            assert list(plugin.services()) == []
 
     asyncio.run(steps())

@@ -55,7 +55,16 @@ MAX_TIMEOUT = 1e9
 """The longest deadline, 31 years: gRPC takes a deadline beyond what its clock can count for one in the past."""
 
 _OWN_DEADLINE_TEXTS = frozenset({"Deadline Exceeded", "Stream removed (Deadline Exceeded)"})
-_BROKEN_OFF_TEXTS = ("Stream removed", "Socket closed", "Connection reset", "recvmsg:", "Broken pipe", "GOAWAY")
+_BROKEN_OFF_TEXTS = (
+    "Stream removed",
+    "Socket closed",
+    "Connection reset",
+    "recvmsg:",
+    "Broken pipe",
+    "GOAWAY",
+    "Cancelling",
+)
+_GIVEN_UP_TEXTS = ("", "CANCELLED", "Cancelled")
 _START = "a node starts its own again (`podkeep status`); without a node, start one with `podkeep runtime`"
 _NO_SUCH_RPC_TEXTS = ("Method not found!", "unknown service", "unknown method")  # gRPC core, grpc-go, grpc-go
 
@@ -214,7 +223,10 @@ class _Translating:
         # gRPC's own words for what happened between the ends say neither which call nor which socket.
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
             return _no_answer(self._socket, details.rsplit(": ", 1)[-1])
-        if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_BROKEN_OFF_TEXTS):
+        # A server that stops cancels what it is at; a caller that gives up gets asyncio's error.
+        given_up = code is grpc.StatusCode.CANCELLED and details in _GIVEN_UP_TEXTS
+        self._client.lost += given_up
+        if given_up or (code is grpc.StatusCode.UNAVAILABLE and details.startswith(_BROKEN_OFF_TEXTS)):
             return Unavailable(
                 f"the runtime on {self._socket} ended before it answered {method[1:]}",
                 hint=f"what it was doing is not done; try again once it runs; {_START}",

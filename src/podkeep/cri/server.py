@@ -36,7 +36,6 @@ from google.protobuf.message import DecodeError, Message
 
 from podkeep.base import log
 from podkeep.base.errors import (
-    Cancelled,
     DataLoss,
     FailedPrecondition,
     Internal,
@@ -44,6 +43,7 @@ from podkeep.base.errors import (
     KernelCallError,
     PodkeepError,
     ResourceExhausted,
+    Unavailable,
     Unimplemented,
     of_request,
     refused,
@@ -263,7 +263,7 @@ def _cancelled(rpc: _Rpc, error: asyncio.CancelledError, started: float) -> Podk
         _log_given_up(rpc, started)
         raise error
     # Something the handler waited for was cancelled under it (a shutdown); the caller still waits for an answer.
-    return _failure(rpc, Cancelled(f"{rpc.name} was cancelled in the runtime", hint="repeat the request"), started)
+    return _failure(rpc, Unavailable(f"{rpc.name} was cancelled in the runtime", hint="repeat the request"), started)
 
 
 def _log_given_up(rpc: _Rpc, started: float) -> None:

@@ -20,8 +20,13 @@ async def serving(
     runtime: Mapping[str, Any] | None = None,
     images: Mapping[str, Any] | None = None,
     node: Mapping[str, Any] | None = None,
+    *,
+    grace: float | None = None,
 ) -> AsyncIterator[None]:
-    """Serve the given handlers on ``socket``; a service given as None is not there."""
+    """Serve the given handlers on ``socket``; a service given as None is not there.
+
+    :param grace: seconds for which calls may go on at the end.
+    """
     server = cri_server.create_server()
     services = (
         (cri_server.RUNTIME_SERVICE, runtime),
@@ -36,7 +41,7 @@ async def serving(
     try:
         yield
     finally:
-        await server.stop(None)
+        await server.stop(grace)
 
 
 @asynccontextmanager

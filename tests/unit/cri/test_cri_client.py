@@ -222,6 +222,29 @@ def test_an_answer_that_is_no_message_is_an_error_of_the_call(path: Path, caplog
     assert caplog.records == []
 
 
+@pytest.mark.parametrize("grace", [None, 0.01])
+def test_a_call_that_the_runtime_gives_up_as_it_ends_has_no_answer(path: Path, grace: float | None) -> None:
+    """Whoever waits for a runtime that is away waits on: a run would end, and its pod with it."""
+
+    async def main() -> tuple[str, int]:
+        began = asyncio.Event()
+
+        async def wait(_request: api_pb2.VersionRequest) -> api_pb2.VersionResponse:
+            began.set()
+            await asyncio.Event().wait()
+            raise AssertionError
+
+        async with CriClient(str(path)) as client:
+            async with serving(path, runtime={"Version": wait}, grace=grace):
+                call = asyncio.ensure_future(client.runtime.Version(api_pb2.VersionRequest()))
+                await began.wait()
+            with pytest.raises(Unavailable) as caught:
+                await call
+            return caught.value.message, client.lost
+
+    assert run(main()) == (f"the runtime on {path} ended before it answered runtime.v1.RuntimeService/Version", 1)
+
+
 @pytest.mark.slow
 def test_a_runtime_that_is_slow_to_say_hello(path: Path, tmp_path: Path) -> None:
     """On a busy machine HTTP/2's first frame takes longer than the pause between two attempts to connect."""

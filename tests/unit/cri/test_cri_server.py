@@ -25,7 +25,6 @@ from podkeep.base import errors, log
 from podkeep.base.concurrency.singleflight import SingleFlight
 from podkeep.base.errors import (
     AlreadyExists,
-    Cancelled,
     CommandFailed,
     DeadlineExceeded,
     FailedPrecondition,
@@ -35,6 +34,7 @@ from podkeep.base.errors import (
     NotFound,
     PodkeepError,
     ResourceExhausted,
+    Unavailable,
     Unimplemented,
 )
 from podkeep.cri import server as cri_server
@@ -462,7 +462,7 @@ def test_work_cancelled_under_its_handler_is_answered(path: Path) -> None:
             return await failure(client.runtime.Version(api_pb2.VersionRequest()))
 
     error = run(main())
-    assert type(error) is Cancelled
+    assert type(error) is Unavailable
     assert "was cancelled in the runtime" in str(error)
 
 

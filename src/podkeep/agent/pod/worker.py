@@ -65,7 +65,7 @@ from podkeep.api.pod import Pod
 from podkeep.api.status import PodCondition, PodStatus
 from podkeep.base.concurrency.clock import SteadyClock
 from podkeep.base.concurrency.tasks import Tasks, on_thread
-from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
+from podkeep.base.errors import Cancelled, DeadlineExceeded, FailedPrecondition, PodkeepError, Unavailable
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.ids import parse_pod_uid
 from podkeep.base.text import rfc3339
@@ -493,7 +493,7 @@ class PodWorker:
             return
         try:
             await self._do(action, observed, admitted)
-        except (StepFailed, Unavailable) as failure:
+        except (StepFailed, Unavailable, Cancelled) as failure:
             if self._grace is not None:
                 return
             # Not the pod's failure: without a retry it would end the pod, whose sandbox somebody stopped between look
@@ -818,9 +818,10 @@ def with_fresh_back_off(before: Pod, now: Pod) -> list[str]:
 
 
 def _is_outage(failure: PodkeepError) -> bool:
-    """Say whether a step failed because the runtime was away; of images the node's puller decides that."""
-    away = isinstance(failure, Unavailable) or isinstance(failure.__cause__, Unavailable)
-    return away and not isinstance(failure, PullFailed)
+    """Say whether a step failed because the runtime was away, or gave it up as it ended; of images the node's puller
+    decides that."""
+    away = (Unavailable, Cancelled)
+    return isinstance(failure, away) or (isinstance(failure.__cause__, away) and not isinstance(failure, PullFailed))
 
 
 def _running(observed: Observed) -> dict[str, ContainerView]:

@@ -41,6 +41,8 @@ MAX_EVENT_BYTES = 16 << 20
 """Of one event of a watch. An object has at most 1.5 MiB in etcd, and 3 MiB in a request."""
 MAX_CONNECTIONS = 16
 """For requests at a time; others wait. Watches and streams are apart, each with a connection of its own."""
+_FEWER = 8
+"""By which the size of pages is divided when one is more than an answer may have."""
 _IDLE_S = 90.0
 """After which an idle connection is not used again (net/http, IdleConnTimeout)."""
 _RETRIES = 10
@@ -71,6 +73,18 @@ class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _EVENT = msgspec.json.Decoder(WatchEvent)
+
+
+Keep = Callable[[Object], Object | None]
+"""Returns what is kept of an object; None: it is left out."""
+
+
+def _all_of(item: Object) -> Object:
+    return item
+
+
+def _kept(page: Object, keep: Keep) -> list[Object]:
+    return [kept for item in page.get("items") or () if (kept := keep(item)) is not None]
 
 
 class Answer(FrozenStruct, kw_only=True):
@@ -139,37 +153,51 @@ class Client:
         fields: str = "",
         limit: int = 0,
         version: str = "",
+        keep: Keep = _all_of,
     ) -> Object:
         """Return a list with all its ``items``; their ``kind`` and ``apiVersion`` are the server's to leave out.
 
-        :param limit: how many objects a request asks for; 0: all. All pages are returned as one list.
+        :param limit: how many objects a request asks for; 0: all. All pages are returned as one list. Of objects of
+            which so many are more than an answer may have, fewer are asked for.
         :param version: ``0``: what the server has in memory will do; empty: the newest.
+        :param keep: what is kept of each object, as its page comes.
         """
         query = {"labelSelector": labels, "fieldSelector": fields, "resourceVersion": version}
         if not limit:
-            return await self._object("GET", resource.path(namespace, query=query))
+            found = await self._object("GET", resource.path(namespace, query=query))
+            return {**found, "items": _kept(found, keep)}
         try:
-            return await self._pages(resource, namespace, {**query, "limit": str(limit)})
+            return await self._pages(resource, namespace, query, limit, keep)
         except ApiError as error:
             if not error.gone:
                 raise
         # The pages took too long: as one, it is of one moment.
-        return await self._object("GET", resource.path(namespace, query=query))
+        found = await self._object("GET", resource.path(namespace, query=query))
+        return {**found, "items": _kept(found, keep)}
 
-    async def _pages(self, resource: Resource, namespace: str, query: dict[str, str]) -> Object:
-        result = await self._object("GET", resource.path(namespace, query=query))
-        page = result
-        items, pages = list(page.get("items") or ()), 1
-        while token := page.get("metadata", {}).get("continue"):
-            # The token names the revision; kube-apiserver refuses a resourceVersion beside it.
-            following = {**query, "continue": token, "resourceVersion": ""}
-            page = await self._object("GET", resource.path(namespace, query=following))
+    async def _pages(self, resource: Resource, namespace: str, query: dict[str, str], limit: int, keep: Keep) -> Object:
+        items: list[Object] = []
+        pages = listed = 0
+        while True:
+            try:
+                page = await self._object("GET", resource.path(namespace, query={**query, "limit": str(limit)}))
+            except ResourceExhausted:
+                # Large objects of somebody must not keep others from theirs.
+                if limit <= 1:
+                    raise
+                limit = max(limit // _FEWER, 1)
+                continue
             pages += 1
-            items += page.get("items") or ()
-            if pages > MAX_PAGES or len(items) > MAX_LISTED:
-                said = f"{pages} pages with {len(items)} objects"
+            listed += len(page.get("items") or ())
+            items += _kept(page, keep)
+            token = page.get("metadata", {}).get("continue")
+            if not token:
+                return {**page, "items": items}
+            # The token names the revision; kube-apiserver refuses a resourceVersion beside it.
+            query = {**query, "continue": token, "resourceVersion": ""}
+            if pages > MAX_PAGES or listed > MAX_LISTED:
+                said = f"{pages} pages with {listed} objects"
                 raise ResourceExhausted(f"the API at {self._where} gives a list of {resource} without an end: {said}")
-        return {**page, "items": items}
 
     async def create(
         self,
@@ -360,7 +388,7 @@ class Client:
     async def _object(
         self, method: str, path: str, body: Mapping[str, Any] | Sequence[Any] | None = None, *, media: str = ""
     ) -> Object:
-        answer = await self.request(method, path, body, media=media or "application/json")
+        answer = await self.request(method, path, body, media=media or "application/json", limit=MAX_BODY_BYTES)
         try:
             return _OBJECT.decode(answer.data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -15,8 +15,8 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from podkeep.base.backoff import Backoff
-from podkeep.base.errors import Internal, PodkeepError, Unavailable
-from podkeep.client.client import WATCH_S, Client
+from podkeep.base.errors import Internal, PodkeepError, ResourceExhausted, Unavailable
+from podkeep.client.client import WATCH_S, Client, Keep
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import Resource
 
@@ -44,6 +44,8 @@ class Reflector:
     """Follows the objects of a resource that selectors leave. ``run`` it in a task; it ends by being cancelled.
 
     :param watch_s: seconds, and up to twice as many, after which a watch is begun anew.
+    :param keep: what the handler is to have of each object; what is left out is no object for it. Others write
+        them, as large and as many as they like.
     :ivar synced: is set when the first list was handed over.
     :ivar error: why it does not follow at the moment; None while it does.
     """
@@ -57,10 +59,11 @@ class Reflector:
         labels: str = "",
         fields: str = "",
         watch_s: float = WATCH_S,
+        keep: Keep = dict,
     ) -> None:
         self._client, self._resource, self._namespace = client, resource, namespace
         self._labels, self._fields = labels, fields
-        self._watch_s = watch_s
+        self._watch_s, self._keep = watch_s, keep
         self._version = ""
         self._newest = False
         self._backoff = Backoff()
@@ -92,17 +95,37 @@ class Reflector:
                 await self._wait(Internal(f"{type(error).__name__}: {error}"))
 
     async def _list(self, handler: Handler) -> None:
-        version = "" if self._newest else "0"
-        # A server that answers from memory knows no pages.
-        limit = PAGE if self._newest else 0
-        found = await self._client.list(
-            self._resource, self._namespace, labels=self._labels, fields=self._fields, limit=limit, version=version
-        )
+        try:
+            found = await self._listed()
+        except ResourceExhausted:
+            if self._newest:
+                raise
+            # In pages it may be as large as it likes.
+            self._newest = True
+            found = await self._listed()
         self._version = found.get("metadata", {}).get("resourceVersion", "")
         self._newest = False
         self._well()
         handler.replaced(found.get("items") or [])
         self.synced.set()
+
+    def _changed(self, handler: Handler, item: dict[str, Any]) -> None:
+        if (kept := self._keep(item)) is None:
+            handler.deleted(item)
+        else:
+            handler.changed(kept)
+
+    async def _listed(self) -> dict[str, Any]:
+        return await self._client.list(
+            self._resource,
+            self._namespace,
+            labels=self._labels,
+            fields=self._fields,
+            # A server that answers from memory knows no pages.
+            limit=PAGE if self._newest else 0,
+            version="" if self._newest else "0",
+            keep=self._keep,
+        )
 
     async def _watch(self, handler: Handler) -> None:
         """Watch until the server ends it."""
@@ -125,7 +148,7 @@ class Reflector:
                 if event.type == "DELETED":
                     handler.deleted(event.object)
                 elif event.type != "BOOKMARK":
-                    handler.changed(event.object)
+                    self._changed(handler, event.object)
                 self._version = version or self._version
         if not events and time.monotonic() - since < _SHORT_S:
             raise Unavailable(f"the watch of {self} ended at once")

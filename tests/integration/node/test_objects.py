@@ -20,6 +20,7 @@ from podkeep.api.decode import decode
 from podkeep.api.fields import FieldErrors
 from podkeep.api.pod import Pod
 from podkeep.base.errors import FailedPrecondition, Unavailable
+from podkeep.client import client as client_module
 from podkeep.client import kubeconfig
 from podkeep.client.client import Client, Patch
 from podkeep.client.resources import (
@@ -275,6 +276,55 @@ def test_runtime_classes_and_services(api: ApiDaemon, node: Settings) -> None:
         with pytest.raises(FailedPrecondition, match=r'runtimeclass\.node\.k8s\.io "gone" not found'):
             classes.handler(decode(Pod, {"spec": {"runtimeClassName": "gone"}}, FieldErrors()))
         assert sources.known_services()["default", "tea"]["spec"]["ports"][0]["port"] == 80
+
+    run(api, node, body)
+
+
+def test_services_of_others_may_be_many_and_large(
+    api: ApiDaemon, node: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With 64 MiB of Services in any namespace no pod of any node could be started."""
+    monkeypatch.setattr(client_module, "MAX_BODY_BYTES", 64 << 10)
+
+    async def body(root: Client, objects: ApiObjects, _: Woken) -> None:
+        notes = {"annotations": {"a": "x" * 20_000}, "labels": {"test": "large"}}
+        for index, address in enumerate([{}, *[{"clusterIP": "None"}] * 4]):
+            spec = {"ports": [{"port": 80, "name": "http", "targetPort": 8080}], **address}
+            await root.create(SERVICES, {"metadata": {"name": f"large-{index}", **notes}, "spec": spec}, "default")
+        sources = await objects.read(await bound(root, "many-services"))
+        found = {name: item for (_, name), item in sources.known_services().items() if name.startswith("large-")}
+        assert found == {
+            "large-0": {
+                "metadata": {"namespace": "default", "name": "large-0"},
+                "spec": {
+                    "clusterIP": found["large-0"]["spec"]["clusterIP"],
+                    "ports": [{"name": "http", "port": 80, "protocol": "TCP"}],
+                },
+            }
+        }
+
+    run(api, node, body)
+
+
+def test_a_service_that_gets_an_address_and_loses_it(api: ApiDaemon, node: Settings) -> None:
+    async def body(root: Client, objects: ApiObjects, _: Woken) -> None:
+        pod = await bound(root, "turning")
+        given = {"type": "ExternalName", "externalName": "tea.example"}
+        await root.create(SERVICES, {"metadata": {"name": "turning"}, "spec": given}, "default")
+
+        async def known(*, there: bool) -> None:
+            while True:
+                found = (await objects.read(pod)).known_services()
+                if (("default", "turning") in found) is there:
+                    return
+
+        await known(there=False)
+        spec = {"type": "ClusterIP", "externalName": None, "ports": [{"port": 80}]}
+        await root.patch(SERVICES, "turning", {"spec": spec}, "default", kind=Patch.MERGE)
+        await known(there=True)
+        back = {"type": "ExternalName", "externalName": "tea.example", "clusterIP": None, "clusterIPs": None}
+        await root.patch(SERVICES, "turning", {"spec": back}, "default", kind=Patch.MERGE)
+        await known(there=False)
 
     run(api, node, body)
 

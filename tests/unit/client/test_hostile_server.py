@@ -123,6 +123,26 @@ def test_a_list_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert [item["metadata"]["name"] for item in whole["items"]] == ["a", "b"]
 
 
+def large(*names: str) -> bytes:
+    """Return a list with more bytes than the test lets an answer have."""
+    items = [{"metadata": {"name": name, "annotations": {"a": "x" * 1000}}} for name in names]
+    return answer(json.dumps({"kind": "PodList", "metadata": {}, "items": items}).encode())
+
+
+LIST_PAGE = page("a")
+
+
+def test_fewer_large_objects_are_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "MAX_BODY_BYTES", 2000)
+    script = Script(large("a", "b"), large("a", "b"), page("a"), page("b", token=""))
+    # A connection ends with an answer that is not read to its end.
+    whole = asked(script, tmp_path, lambda client: client.list(PODS, limit=100))
+    assert [item["metadata"]["name"] for item in whole["items"]] == ["a", "b"]
+    assert [line.partition("limit=")[2].partition("&")[0] for line in script.asked] == ["100", "12", "1", "1"]
+    with pytest.raises(ResourceExhausted):
+        asked(Script(large("a", "b")), tmp_path, lambda client: client.list(PODS, limit=1))
+
+
 def test_a_redirect_is_not_followed(tmp_path: Path) -> None:
     """A server could lead the agent's credentials anywhere."""
     found = answer(b"", status="302 Found", headers="location: http://169.254.169.254/latest\r\n")
@@ -262,6 +282,15 @@ def test_a_watch_goes_on_where_it_broke_off(tmp_path: Path, quick_retries: None)
     )
     assert followed(script, tmp_path, 4) == ["replaced 0", "changed p", "deleted p", "changed q"]
     assert versions(script) == ["0", "10", "15", "16"]
+
+
+def test_what_is_too_large_at_once_is_followed_all_the_same(
+    tmp_path: Path, quick_retries: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "MAX_BODY_BYTES", 2000)
+    script = Script(large("a", "b"), LIST_PAGE, answer(LIST), stream(event("ADDED", "11")))
+    assert followed(script, tmp_path, 2) == ["replaced 1", "changed p"]
+    assert versions(script) == ["0", "-", "-", "10"]
 
 
 @pytest.mark.parametrize(

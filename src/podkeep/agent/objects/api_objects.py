@@ -34,7 +34,7 @@ from podkeep.base.concurrency.tasks import Tasks
 from podkeep.base.errors import FailedPrecondition, PodkeepError
 from podkeep.base.frozen import FrozenStruct
 from podkeep.base.text import rfc3339
-from podkeep.client.client import Client
+from podkeep.client.client import Client, Keep
 from podkeep.client.errors import ApiError
 from podkeep.client.reflector import Reflector
 from podkeep.client.resources import (
@@ -133,19 +133,21 @@ class _WatchedList:
 
     def replaced(self, items: Sequence[Mapping[str, Any]]) -> None:
         """See :class:`podkeep.client.reflector.Handler`."""
-        self.items = {_key(item): _slim(item) for item in items}
+        self.items = {_key(item): item for item in items}
         self.synced.set()
         self._changed()
 
     def changed(self, item: Mapping[str, Any]) -> None:
         """See :class:`podkeep.client.reflector.Handler`."""
-        self.items[_key(item)] = _slim(item)
-        self._changed()
+        key = _key(item)
+        if self.items.get(key) != item:
+            self.items[key] = item
+            self._changed()
 
     def deleted(self, item: Mapping[str, Any]) -> None:
         """See :class:`podkeep.client.reflector.Handler`."""
-        self.items.pop(_key(item), None)
-        self._changed()
+        if self.items.pop(_key(item), None) is not None:
+            self._changed()
 
 
 class _Watch(FrozenStruct):
@@ -458,7 +460,8 @@ class ApiObjects:
     def _follow(self, resource: Resource, into: _WatchedList) -> None:
         if resource.name not in self._following:
             self._following.add(resource.name)
-            self._tasks.keep(partial(Reflector(self._client, resource).run, into))
+            keep = _KEPT[resource.name]
+            self._tasks.keep(partial(Reflector(self._client, resource, keep=keep).run, into))
 
     # -- the snapshot
 
@@ -570,10 +573,29 @@ def _key(item: Mapping[str, Any]) -> Key:
     return metadata.get("namespace", ""), metadata["name"]
 
 
-def _slim(item: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an object without what nobody here reads and is large."""
-    metadata = {key: value for key, value in item["metadata"].items() if key != "managedFields"}
-    return {**item, "metadata": metadata}
+def _kept_service(item: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return what pods are told of a Service; None: nothing.
+
+    All of the cluster are followed, and each namespace may have 200,000 without an address, or some with 256 KiB of
+    annotations.
+    """
+    spec = item.get("spec") or {}
+    if spec.get("clusterIP", "") in ("", "None"):
+        return None
+    ports = [{name: port[name] for name in _PORT if name in port} for port in spec.get("ports") or ()]
+    return {"metadata": _named(item), "spec": {"clusterIP": spec["clusterIP"], "ports": ports}}
+
+
+def _kept_class(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {"metadata": _named(item), "handler": item.get("handler", "")}
+
+
+def _named(item: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: item["metadata"][name] for name in ("namespace", "name") if name in item["metadata"]}
+
+
+_PORT = ("name", "port", "protocol")
+_KEPT: Mapping[str, Keep] = {SERVICES.name: _kept_service, RUNTIME_CLASSES.name: _kept_class}
 
 
 def _meta(item: Mapping[str, Any]) -> ObjectMeta:

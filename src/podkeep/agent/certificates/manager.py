@@ -23,6 +23,7 @@ from podkeep.agent.certificates.store import CertificateStore
 from podkeep.base.backoff import Backoff
 from podkeep.base.errors import DeadlineExceeded, FailedPrecondition, PermissionDenied, PodkeepError
 from podkeep.base.frozen import FrozenStruct
+from podkeep.base.text.printable import printable
 from podkeep.client.client import Client
 from podkeep.client.errors import ApiError
 from podkeep.client.resources import CERTIFICATE_SIGNING_REQUESTS
@@ -36,6 +37,8 @@ WAIT_S = 900.0
 _RENEW_AFTER, _RENEW_UNTIL = 0.7, 0.9
 """Parts of a certificate's life between which it is renewed."""
 _FIRST_WAIT_S, _MAX_WAIT_S = 2.0, 120.0
+_SHORT_S = 1.0
+"""A watch that ends earlier is waited for like a failure."""
 _LEAST_S = 60.0
 """Between renewals, however short a certificate's life is."""
 _LONGEST_SLEEP_S = 60.0
@@ -103,16 +106,21 @@ class CertificateManager:
         if not pem:
             return None
         try:
-            found = await orders.deliver(Order(certificate=pem, key=pem))
+            return await self._usable(pem, pem)
         except PodkeepError as error:
             log.warning("%s: %s", self._store.current, error)
             return None
+
+    async def _usable(self, certificate: str, key: str) -> Delivery:
+        """Return what a certificate is.
+
+        :raises FailedPrecondition: if it cannot be used, with this key and now.
+        """
+        found = await orders.deliver(Order(certificate=certificate, key=key))
         if found.not_after <= time.time():
-            log.warning("%s has expired", self._store.current)
-            return None
+            raise FailedPrecondition("the certificate has expired", hint="see that the clocks are right")
         if found.common_name != self._kind.subject.common_name:
-            log.warning("%s is of %s", self._store.current, found.common_name)
-            return None
+            raise FailedPrecondition(f"the certificate is of {printable(found.common_name)}")
         return found
 
     async def obtain(self, client: Client) -> None:
@@ -160,9 +168,9 @@ class CertificateManager:
         name = request_name(self._kind, made.public_key)
         try:
             certificate = await self._signed(client, name, made.request)
-            # The API is believed that it signed, but not that it signed this key: a pair that does not fit would end
-            # all connections.
-            await orders.deliver(Order(certificate=certificate, key=made.key))
+            # The API is believed that it signed, but not that it signed this key, or what can be used now: a pair that
+            # does not fit would end all connections, and another one would be asked for at once, again and again.
+            await self._usable(certificate, made.key)
         except (PermissionDenied, DeadlineExceeded, FailedPrecondition):
             # Nobody will sign this one any more: the next one has a new key.
             await asyncio.to_thread(self._store.keep_pending_key, "")
@@ -205,6 +213,7 @@ class CertificateManager:
     async def _answer(self, client: Client, name: str) -> str:
         fields = f"metadata.name={name}"
         said = False
+        waits = Backoff(_FIRST_WAIT_S, _MAX_WAIT_S)
         while True:
             found = await client.list(CERTIFICATE_SIGNING_REQUESTS, fields=fields)
             items = found.get("items") or ()
@@ -218,18 +227,22 @@ class CertificateManager:
             # From the list on, so that no answer falls between the two; when the watch ends, both begin anew.
             version = found["metadata"]["resourceVersion"]
             watch = client.watch(CERTIFICATE_SIGNING_REQUESTS, fields=fields, version=version)
+            since = time.monotonic()
             async with aclosing(watch):
                 async for event in watch:
                     if event.type == "DELETED":
                         raise FailedPrecondition(f"certificate signing request {name} was deleted")
                     if event.type == "MODIFIED" and (certificate := certificate_of(event.object)):
                         return certificate
+            if time.monotonic() - since < _SHORT_S:
+                await asyncio.sleep(waits.next())
 
 
 def certificate_of(request: Mapping[str, Any]) -> str:
     """Return the certificate of a CertificateSigningRequest as PEM; empty if there is none yet.
 
     :raises PermissionDenied: if it is refused.
+    :raises FailedPrecondition: if what there is is none.
     """
     status = request.get("status") or {}
     for condition in status.get("conditions") or ():
@@ -240,7 +253,11 @@ def certificate_of(request: Mapping[str, Any]) -> str:
                 f"certificate signing request {name} is {kind}, reason: {reason}, message: {message}"
             )
     data = status.get("certificate")
-    return base64.b64decode(data).decode("ascii") if data else ""
+    try:
+        return base64.b64decode(data, validate=True).decode("ascii") if data else ""
+    except ValueError as error:
+        name = request["metadata"]["name"]
+        raise FailedPrecondition(f"what was signed of certificate signing request {name} is no PEM") from error
 
 
 async def _until(moment: float) -> None:

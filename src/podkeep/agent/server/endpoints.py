@@ -21,6 +21,7 @@ from podkeep.agent.server.authorization import Authorizer, wanted
 from podkeep.agent.server.collector import Collector
 from podkeep.agent.server.interfaces import Pods
 from podkeep.agent.server.paths import Path
+from podkeep.agent.server.unread import Unread
 from podkeep.api.pod import Pod
 from podkeep.base import process_metrics
 from podkeep.base.errors import PodkeepError, Unimplemented, reason_of
@@ -69,6 +70,7 @@ class Endpoints(FrozenStruct, kw_only=True):
     checks: tuple[health.Check, ...] = ()
     settings: Settings = Settings()
     readers: logs.Readers = msgspec.field(default_factory=logs.Readers)
+    unread: Unread = msgspec.field(default_factory=Unread)
 
     async def answer(self, request: Request) -> Answer:
         try:
@@ -82,7 +84,9 @@ class Endpoints(FrozenStruct, kw_only=True):
             await request.while_there(self.authorizer.check(user, wanted(request.method, path.text)))
             # Only now: strangers are pushed out by anybody, who has shown that they may ask only by who has fewer.
             request.admit(path.namespace)
-            return await self._routed(request, path)
+            answer = await self._routed(request, path)
+            self.unread.count(request, user.name, answer)
+            return answer
         except Refused as refusal:
             # Not where it is read by default: strangers may be refused as often as they like.
             log.debug(

@@ -16,6 +16,7 @@ from podkeep.base.errors import FailedPrecondition, InvalidArgument, NotFound, P
 from podkeep.base.frozen import FrozenStruct
 from podkeep.cli.core import completion, connection
 from podkeep.cli.core.invocation import Invocation, pass_invocation
+from podkeep.cli.core.output import echo_line
 from podkeep.cli.pods.node_api import NodeApi
 from podkeep.cli.pods.targets import find_pod, namespace_option
 from podkeep.cri.v1 import api_pb2
@@ -66,7 +67,7 @@ def command(invocation: Invocation, pod: str, ports: tuple[str, ...], namespace:
             return found.id
 
         await sandbox()
-        await _Forwarding(client, sandbox, invocation.config.streaming.tls_cert).run(pairs)
+        await Forwarding(client, sandbox, invocation.config.streaming.tls_cert).run(pairs)
 
     connection.run(invocation, forward)
 
@@ -105,28 +106,34 @@ def parse_pair(text: str) -> PortPair:
     return pair
 
 
-class _Forwarding:
+class Forwarding:
     """Listeners, and the connections that came in; ``sandbox`` returns the ID of the one that they lead into now."""
 
     def __init__(self, client: CriClient, sandbox: Callable[[], Awaitable[str]], certificate: str) -> None:
         self._client, self._sandbox, self._certificate = client, sandbox, certificate
 
     async def run(self, pairs: list[PortPair]) -> None:
+        """Forward until cancelled."""
         async with AsyncExitStack() as stack:
             for pair in pairs:
-                server = await self._listen(pair)
+                server = await self.listen(pair)
                 stack.callback(server.close)
                 number = server.sockets[0].getsockname()[1]
                 click.echo(f"Forwarding from {LOCAL}:{number} -> {pair.remote}")
             sys.stdout.flush()
             await asyncio.Event().wait()
 
-    async def _listen(self, pair: PortPair) -> asyncio.Server:
+    async def listen(self, pair: PortPair) -> asyncio.Server:
+        """Return a listener of a pair, whose connections lead into the pod.
+
+        :raises FailedPrecondition: if the port cannot be had.
+        """
+
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
                 await self._serve(pair.remote, reader, writer)
             except PodkeepError as error:
-                click.echo(f"podkeep: port {pair.remote}: {error.message}", err=True)
+                echo_line(f"podkeep: port {pair.remote}: {error.message}", err=True)
             finally:
                 abort(writer.transport)
 

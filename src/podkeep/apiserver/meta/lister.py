@@ -77,6 +77,10 @@ class NewestLister(ChangingLister, Protocol):
     queue nothing waits.
     """
 
+    def size(self, resource: str, namespace: str, name: str) -> int:
+        """Return the bytes of an object, encoded; 0 if there is none."""
+        ...
+
     def newest(self, resource: str, namespace: str, name: str) -> Mapping[str, Any] | None:
         """Return an object as the next write to it finds it; None if there is none."""
         ...

@@ -573,8 +573,8 @@ def test_what_a_pod_uses_is_added_up_once_for_all_quotas(tmp_path: Path, monkeyp
         ]
         monkeypatch.setattr(quota_usage, "usage", counted)
         await cluster.create("pods", many)
-        assert calls.count("pods") == 2  # for the decision, and where it is charged
         assert cluster.used("q19")["requests.cpu"] == cluster.used("q00")["requests.cpu"] == "0.900"
+        assert calls.count("pods") == 2  # for the decision, and where it is charged
         monkeypatch.setattr("podkeep.apiserver.admission.quota.resource_quota.MAX_COMPARISONS", 10_000)
         message = await cluster.refusal(cluster.create("pods", {**many, "metadata": {"name": "more"}}))
         why = "the 20 quotas of namespace default are too many to hold 900 containers against them; delete some first"
@@ -596,3 +596,40 @@ def test_a_scope_that_is_named_again_and_again_counts_once(monkeypatch: pytest.M
     assert len(calls) == 1
     value["spec"]["priorityClassName"] = "low"
     assert not quota_usage.in_scope(quota(scopeSelector=selector), "pods", value)
+
+
+def test_what_is_written_is_counted_when_a_quota_is_asked_for_and_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a group of writes was counted in the step that acknowledged it: 16 pods of 900 containers took 1 s."""
+    calls: list[str] = []
+    real = quota_usage.usage
+
+    def counted(resource: str, value: Object, now: datetime) -> dict[str, Any]:
+        calls.append(resource)
+        return real(resource, value, now)
+
+    async def steps(cluster: Cluster) -> None:
+        plain = Registry(cluster.store)
+        for number in range(9):
+            await cluster.create("pods", pod(f"p{number}"))
+        await cluster.create("resourcequotas", quota(hard={"pods": "10", "requests.cpu": "99"}))
+        assert all_used(cluster.ledger)["pods"] == 9
+        monkeypatch.setattr(quota_usage, "usage", counted)
+        for number in range(9):
+            status = {"status": {"phase": "Running"}}
+            await plain.patch(at("pods", f"p{number}", "status"), status, PatchType.MERGE, ME)
+        await plain.delete(at("pods", "p8"), DeleteOptions(grace_period=0), ME)
+        assert not calls
+        monkeypatch.setattr("podkeep.apiserver.admission.quota.ledger.PORTION_BYTES", 1)
+        assert not cluster.ledger.count_some("default")
+        assert len(calls) <= 1
+        # Who writes waits for the rest of it, and is held against all.
+        await cluster.create("pods", pod("a"))
+        await plain.patch(at("pods", "p0", "status"), {"status": {"phase": "Failed"}}, PatchType.MERGE, ME)
+        await cluster.create("pods", pod("b"))
+        await cluster.create("pods", pod("c"))
+        assert "exceeded quota: q" in await cluster.refusal(cluster.create("pods", pod("d")))
+        assert cluster.used() == cluster.counted()
+
+    run(tmp_path, steps)

@@ -1,7 +1,8 @@
 """What each quota is used for now, with the writes that are on their way to the disk: sums that are kept, not computed.
 
-A sum changes by the objects that were written since it was asked for last. What was counted of a write that is not
-acknowledged yet is looked at again each time, since that write may fail; so is a pod whose grace period runs.
+A sum changes by the objects that were written since it was asked for last; until then it is noted which these are.
+What was counted of a write that is not acknowledged yet is looked at again each time, since that write may fail; so is
+a pod whose grace period runs.
 
 A namespace is counted from the beginning when its quotas are asked for first, and when one means something else. It may
 have hundreds of megabytes of pods, 0.3 s each: they are counted in portions, between which others have their turn.
@@ -9,7 +10,7 @@ have hundreds of megabytes of pods, 0.3 s each: they are counted in portions, be
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -105,6 +106,8 @@ class _Namespace:
     """Whose objects the quotas count."""
     waiting: list[tuple[str, str, int]] | None = None
     """What is still to be counted: resource, name and bytes of each; None: counting has not begun, or is done."""
+    changed: dict[tuple[str, str], None] = field(default_factory=dict)
+    """What was written since it was counted."""
     deleting: dict[tuple[str, str], datetime] = field(default_factory=dict)
     """Pods that are charged until their grace period is over, and when that is."""
     is_counted: bool = False
@@ -119,6 +122,7 @@ class _Namespace:
         hard = {name for quota in self.quotas.values() for name in quota.get("spec", {}).get("hard", ())}
         self.resources = quota_usage.counted_resources(hard)
         self.waiting, self.is_counted = None, False
+        self.changed = {}
 
 
 def _utc() -> datetime:
@@ -141,9 +145,14 @@ class QuotaLedger:
         lister.follow(self)
 
     def catch_up(self) -> None:
-        """Look at what was written, if anybody has asked for a quota."""
-        if self._namespaces is not None:
+        """Note what was written, if anybody has asked for a quota: a group of writes may take seconds to count."""
+        if self._namespaces is None:
+            return
+        if (changes := self._lister.changes(self._revision)) is None:
             self._current()
+        else:
+            self._revision = self._lister.revision
+            self._take_in(changes)
 
     def quotas(self, namespace: str) -> list[Object]:
         """Return the quotas of a namespace by name, as the next write to them finds them."""
@@ -153,7 +162,7 @@ class QuotaLedger:
     async def ready(self, namespace: str, resource: str) -> None:
         """Wait until all of a namespace is counted, if its quotas concern a resource."""
         while (found := self._current().get(namespace)) is not None:
-            if found.is_counted or resource not in found.resources:
+            if (found.is_counted and not found.changed) or resource not in found.resources:
                 return
             await self._turns.wait(namespace, PORTION_BYTES)
             self.count_some(namespace)
@@ -166,6 +175,10 @@ class QuotaLedger:
         found = self._current()[namespace]
         if not found.is_counted:
             raise too_many_requests(message=f"what the quotas of namespace {namespace} count is being counted")
+        # Few: who asks has waited for the rest.
+        for resource, item in found.changed:
+            self._recount(found, (resource, namespace, item))
+        found.changed.clear()
         # The others need not be read: a hundred of them may have 150 MiB.
         now = self._now()
         for resource, item in sorted(place for place, until in found.deleting.items() if until < now):
@@ -183,8 +196,9 @@ class QuotaLedger:
             }
             keys.update(pending)
         else:
+            self._take_in(changes)
             # What was queued at the last look may have failed since: it is counted as it is now.
-            keys = {*changes, *pending, *self._open}
+            keys = {*pending, *self._open}
         # Nothing is awaited in this function: changes, queued writes and the revision are of one moment.
         self._revision, self._open = self._lister.revision, pending
         # Quotas first: one that is new or means something else has its namespace counted from the beginning.
@@ -196,6 +210,18 @@ class QuotaLedger:
             if found is not None and found.is_begun:
                 self._recount(found, key)
         return self._namespaces
+
+    def _take_in(self, changes: Iterable[_Key]) -> None:
+        """Note what was written, to be counted when it is asked for."""
+        assert self._namespaces is not None
+        changes = set(changes)
+        for key in changes:
+            if key[0] == QUOTAS:
+                self._note_quota(key)
+        for resource, namespace, name in changes:
+            found = self._namespaces.get(namespace)
+            if found is not None and found.is_begun and resource in found.resources:
+                found.changed[resource, name] = None
 
     def _note_quota(self, key: _Key) -> None:
         _, namespace, name = key
@@ -217,9 +243,9 @@ class QuotaLedger:
     def count_some(self, namespace: str) -> bool:
         """Count a portion of what the quotas of a namespace concern; return whether nothing is left."""
         found = self._current().get(namespace)
-        if found is None or found.is_counted:
+        if found is None:
             return True
-        if found.waiting is None:
+        if found.waiting is None and not found.is_counted:
             found.counted, found.deleting = {}, {}
             found.used = {name: {} for name in found.quotas}
             found.waiting = [
@@ -239,10 +265,16 @@ class QuotaLedger:
                 self._note(found, (resource, name), msgspec.to_builtins(part))
         if found.waiting:
             return False
-        found.waiting, found.is_counted = None, True
-        for key in [key for key in self._lister.pending() if key[1] == namespace]:
-            self._recount(found, key)
-        return True
+        if not found.is_counted:
+            found.waiting, found.is_counted = None, True
+            for key in [key for key in self._lister.pending() if key[1] == namespace]:
+                self._recount(found, key)
+        while found.changed and left > 0:
+            resource, name = next(iter(found.changed))
+            del found.changed[resource, name]
+            left -= self._lister.size(resource, namespace, name) + OBJECT_BYTES
+            self._recount(found, (resource, namespace, name))
+        return not found.changed
 
     def _recount(self, found: _Namespace, key: _Key) -> None:
         """Count an object again, if it changed since."""

@@ -7,7 +7,6 @@ Owns which messages are kept: those of attempts that the runtime still has. Read
 from __future__ import annotations
 
 import asyncio
-import errno
 from pathlib import Path
 
 from podkeep.agent.convert import names
@@ -20,7 +19,7 @@ from podkeep.agent.volumes.container_files import (
     termination_message,
 )
 from podkeep.api.pod import Pod
-from podkeep.base.errors import KernelCallError, PodkeepError, words_of
+from podkeep.base.errors import words_of
 from podkeep.base.ids import parse_pod_uid
 
 
@@ -55,15 +54,14 @@ class TerminationMessages:
         policies |= {item.name: item.termination_message_policy for item in (*spec.init_containers, *spec.containers)}
         directory = self._dirs.directory(parse_pod_uid(pod.metadata.uid))
         file = termination_log(directory, view.name, view.attempt)
-        mounted = mounted_termination_log(pod, view.name, directory)
-        if mounted is not None:
+        pinned = mounted_termination_log(pod, view.name, directory)
+        if pinned is not None:
             try:
-                keep_termination_message(file, mounted, directory)
-            except (PodkeepError, OSError) as error:
-                is_missing = isinstance(error, OSError | KernelCallError) and error.errno == errno.ENOENT
-                if not is_missing:
-                    why = error.message if isinstance(error, PodkeepError) else words_of(error)
-                    return f"Error on reading termination log {mounted}: {why}"  # in a kubelet's words
+                keep_termination_message(file, pinned)
+            except FileNotFoundError:
+                pass  # the pod's directory is gone
+            except OSError as error:
+                return f"Error on reading termination log {pinned}: {words_of(error)}"  # in a kubelet's words
         fall_back = policies.get(view.name) == "FallbackToLogsOnError" and view.exit_code != 0
         return termination_message(file, log_of(self._pod_logs, pod, view), fall_back=fall_back)
 

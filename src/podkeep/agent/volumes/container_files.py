@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from podkeep.agent.logs import files as log_files
 from podkeep.agent.poddirs import PodDir
 from podkeep.agent.volumes import host_path, projection
 from podkeep.agent.volumes.ownership import UNCHANGED, Owners
-from podkeep.agent.volumes.payload import holds_files
 from podkeep.agent.volumes.setup import MountedVolume
 from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.pod import Pod
@@ -208,25 +206,22 @@ def termination_log(directory: PodDir, container: str, attempt: int) -> Path:
 
 
 def mounted_termination_log(pod: Pod, name: str, directory: PodDir) -> Path | None:
-    """Return what of the pod's own volumes a container has at its ``terminationMessagePath``, where the agent's file
+    """Return the pin of what of an emptyDir a container has at its ``terminationMessagePath``, where the agent's file
     would be; None: nothing.
 
-    What the container cannot write to has no message of it: a kubelet reads it all the same, as root.
+    It is read as root, for everybody who sees the status: files of a hostPath or a claim, which a kubelet reads, too, may
+    be others', and closed to the container.
     """
     spec = pod.spec
     container = next((item for item in spec.all_containers if item.name == name), None)
     if container is None:
         return None
-    volumes = {volume.name: volume for volume in spec.volumes}
+    own = {volume.name for volume in spec.volumes if volume.empty_dir is not None}
     for index, mount in enumerate(container.volume_mounts):
-        if posixpath.join("/", mount.mount_path) != container.termination_message_path:
-            continue
-        volume = volumes.get(mount.name)
-        if volume is None or mount.read_only or volume.image is not None or holds_files(volume):
-            return None
-        if mount.sub_path or mount.sub_path_expr:
+        if posixpath.join("/", mount.mount_path) == container.termination_message_path:
+            if mount.name not in own or not (mount.sub_path or mount.sub_path_expr):
+                return None
             return sub_path.place(directory.sub_path(mount.name, name, index), mount.mount_propagation)
-        return None if volume.host_path is None else Path(volume.host_path.path)
     return None
 
 
@@ -242,27 +237,21 @@ def _make_termination_log(path: Path, owner: tuple[int, int]) -> None:
         os.close(fd)
 
 
-def keep_termination_message(path: Path, mounted: Path, directory: PodDir) -> None:
-    """Keep what a container left in a file of a volume, as its termination log ``path``, unless that was done before.
+def keep_termination_message(path: Path, pinned: Path) -> None:
+    """Keep what a container left in a file of an emptyDir as its termination log ``path``, unless that was done.
 
-    The volume goes when the pod has ended, and other attempts and pods write to it.
+    The volume goes when the pod has ended, and other attempts write to it.
 
-    :param mounted: what the container had in its place (:func:`mounted_termination_log`).
-    :raises PodkeepError: if there is a link on the way to a hostPath, or it cannot be opened.
+    :param pinned: what the container had in its place (:func:`mounted_termination_log`).
     :raises OSError: if it cannot be read, or not be kept.
     """
     if os.path.lexists(path):
         return
-    if directory.sub_paths in mounted.parents:
-        fd = openat.open_beside(mounted)
-    else:
-        # Of a hostPath no link is followed: who may write beside it would have the agent read any file, as root.
-        with openat.closing(openat.open_resolved(mounted)) as named:
-            fd = openat.reopen(named, os.O_RDONLY) if stat.S_ISREG(os.fstat(named).st_mode) else None
+    fd = openat.open_beside(pinned)
     if fd is None:
         return
     text, _ = _end(fd, _MAX_MESSAGE)
-    path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+    path.parent.mkdir(mode=0o750, exist_ok=True)
     atomicfile.write(path, text)
 
 

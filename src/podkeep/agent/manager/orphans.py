@@ -27,6 +27,9 @@ from podkeep.cri.v1 import api_pb2
 
 log = logging.getLogger(__name__)
 
+_AT_ONCE = 32
+"""Orphans that are ended at a time."""
+
 LOOK_S = 60.0
 DEFAULT_GRACE_S = 30
 
@@ -60,7 +63,8 @@ class Orphans(FrozenStruct, kw_only=True):
         found = await self._at_the_runtime()
         found |= set(await asyncio.to_thread(self.dirs.managed))
         # Side by side, as with a kubelet: each may take its grace period, and has addresses and ports until then.
-        await asyncio.gather(*(self._removed(uid) for uid in sorted(found) if not self.is_wanted(uid)))
+        places = asyncio.Semaphore(_AT_ONCE)
+        await asyncio.gather(*(self._removed(uid, places) for uid in sorted(found) if not self.is_wanted(uid)))
 
         async with self.dirs.held():
             empty = await asyncio.to_thread(self.dirs.reclaim_empty, self.is_wanted)
@@ -79,9 +83,11 @@ class Orphans(FrozenStruct, kw_only=True):
                     found.add(parse_pod_uid(uid))
         return found
 
-    async def _removed(self, uid: PodUID) -> None:
+    async def _removed(self, uid: PodUID, places: asyncio.Semaphore) -> None:
         try:
-            if await self._remove(uid):
+            async with places:
+                is_removed = await self._remove(uid)
+            if is_removed:
                 self.metrics.add(ORPHANED_RUNTIME_PODS)
                 log.info("removed orphaned pod %s", uid)
         except (PodkeepError, OSError) as error:

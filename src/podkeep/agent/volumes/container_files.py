@@ -209,8 +209,8 @@ def mounted_termination_log(pod: Pod, name: str, directory: PodDir) -> Path | No
     """Return the pin of what of an emptyDir a container has at its ``terminationMessagePath``, where the agent's file
     would be; None: nothing.
 
-    It is read as root, for everybody who sees the status: files of a hostPath or a claim, which a kubelet reads, too, may
-    be others', and closed to the container.
+    It is read as root, for everybody who sees the status: files of a hostPath or a claim, which a kubelet reads as
+    well, may be others', and closed to the container.
     """
     spec = pod.spec
     container = next((item for item in spec.all_containers if item.name == name), None)

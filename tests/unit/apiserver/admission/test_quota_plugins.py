@@ -502,6 +502,23 @@ def test_a_namespace_is_counted_while_others_have_their_turn(tmp_path: Path, mon
     run(tmp_path, steps)
 
 
+def test_a_write_does_not_wait_for_a_count_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who changes a quota again and again has the count begin anew each time."""
+    monkeypatch.setattr("podkeep.apiserver.admission.quota.ledger.PORTION_BYTES", 1)
+    monkeypatch.setattr("podkeep.apiserver.admission.quota.ledger.READY_S", 0.0)
+
+    async def steps(cluster: Cluster) -> None:
+        plain = Registry(cluster.store)
+        for number in range(5):
+            await plain.create(at("pods"), pod(f"p{number}"), ME)
+        await cluster.create("resourcequotas", quota(hard={"pods": "99"}))
+        with pytest.raises(StatusError) as caught:
+            await cluster.create("pods", pod("new"))
+        assert caught.value.code == 429
+
+    run(tmp_path, steps)
+
+
 def test_what_is_written_while_a_namespace_is_counted_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

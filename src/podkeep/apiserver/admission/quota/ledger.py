@@ -10,6 +10,7 @@ have hundreds of megabytes of pods, 0.3 s each: they are counted in portions, be
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,13 +23,15 @@ from podkeep.apiserver.admission.quota import usage as quota_usage
 from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, QUOTAS, SERVICES, Amounts, Object
 from podkeep.apiserver.meta.lister import NewestLister
 from podkeep.apiserver.meta.objects import metadata
-from podkeep.apiserver.meta.status import too_many_requests
+from podkeep.apiserver.meta.status import StatusError, too_many_requests
 from podkeep.base.concurrency.turns import Turns
 
 PORTION_BYTES = 256 << 10
 """Of objects that are counted in one turn of the event loop: up to 80 ms."""
 OBJECT_BYTES = 1 << 10
 """What an object counts of these beside its own bytes."""
+READY_S = 30.0
+"""For which a write waits until its namespace is counted."""
 _Key = tuple[str, str, str]
 
 
@@ -125,6 +128,10 @@ class _Namespace:
         self.changed = {}
 
 
+def _uncounted(namespace: str) -> StatusError:
+    return too_many_requests(message=f"what the quotas of namespace {namespace} count is being counted")
+
+
 def _utc() -> datetime:
     return datetime.now(UTC)
 
@@ -160,10 +167,16 @@ class QuotaLedger:
         return [] if found is None else [quota for _, quota in sorted(found.quotas.items())]
 
     async def ready(self, namespace: str, resource: str) -> None:
-        """Wait until all of a namespace is counted, if its quotas concern a resource."""
+        """Wait until all of a namespace is counted, if its quotas concern a resource.
+
+        :raises StatusError: 429, if that takes long: each change of a quota begins it anew.
+        """
+        given_up = asyncio.get_running_loop().time() + READY_S
         while (found := self._current().get(namespace)) is not None:
             if (found.is_counted and not found.changed) or resource not in found.resources:
                 return
+            if asyncio.get_running_loop().time() > given_up:
+                raise _uncounted(namespace)
             await self._turns.wait(namespace, PORTION_BYTES)
             self.count_some(namespace)
 
@@ -174,7 +187,7 @@ class QuotaLedger:
         """
         found = self._current()[namespace]
         if not found.is_counted:
-            raise too_many_requests(message=f"what the quotas of namespace {namespace} count is being counted")
+            raise _uncounted(namespace)
         # Few: who asks has waited for the rest.
         for resource, item in found.changed:
             self._recount(found, (resource, namespace, item))

@@ -26,16 +26,20 @@ class Audit:
 
         :param settled: is true of the pod's name once nothing follows.
         """
-        node, name, size = self._node, document["metadata"]["name"], self._file.stat().st_size
+        node, name, before = self._node, document["metadata"]["name"], len(self._lines())
         node.apply(document)
         node.running(name)
         node.until(lambda: settled(name), "the last event")
         node.delete(name)
         node.gone(name)
-        found = [json.loads(line) for line in self._file.read_bytes()[size:].splitlines()]
+        found = [json.loads(line) for line in self._lines()[before:]]
         kinds = ("apiGroup", "apiVersion", "resource", "subresource")
         return {
             (item["verb"], *(item.get("objectRef", {}).get(kind, "") for kind in kinds))
             for item in found
             if item.get("objectRef", {}).get("resource") not in {"leases", "nodes"}  # which are written by the clock
         }
+
+    def _lines(self) -> list[bytes]:
+        """Return the lines of the log that are whole: the API writes on meanwhile."""
+        return self._file.read_bytes().split(b"\n")[:-1]

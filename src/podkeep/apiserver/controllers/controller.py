@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
-from datetime import datetime
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
 from functools import cached_property
 from sys import intern
 from typing import Any, Protocol, TypeAlias
@@ -18,7 +18,7 @@ from podkeep.apiserver.auth.user import (
     service_account_groups,
     service_account_name,
 )
-from podkeep.apiserver.meta.lister import Lister
+from podkeep.apiserver.meta.lister import Lister, Part
 from podkeep.apiserver.meta.objects import Object
 from podkeep.apiserver.storage.records import Event, EventType, Key
 from podkeep.base.frozen import FrozenStruct
@@ -52,7 +52,19 @@ class _Envelope(msgspec.Struct, frozen=True):
 
 
 _metadata = msgspec.json.Decoder(_Envelope).decode
-_CLAIMS = "persistentvolumeclaims"
+CLAIMS = "persistentvolumeclaims"
+PIECE = 2 << 20
+"""Bytes of objects that are read in one turn of the event loop: some milliseconds. A namespace may have hundreds of
+megabytes."""
+PAUSE = timedelta(seconds=0.1)
+"""Between two such turns."""
+
+
+def sized_parts(lister: Lister, resource: str, namespace: str, of: type[Part]) -> Iterator[tuple[int, Part]]:
+    """Return the bytes of each object of a namespace as they are now, and what of it is read: a piece at a time."""
+    # Both are of one moment, and in one order: nothing can be written between the two.
+    both = zip(lister.sizes(resource, namespace), lister.parts(resource, namespace, of), strict=True)
+    return ((size, part) for (_, size), part in both)
 
 
 class Change:
@@ -294,7 +306,7 @@ class PodsOfClaims:
         Of a pod that is gone these are what it named last.
         """
         key = change.key
-        named = frozenset(Key(_CLAIMS, key.namespace, name) for name in claims(change.value))
+        named = frozenset(Key(CLAIMS, key.namespace, name) for name in claims(change.value))
         old, new = self._named.pop(key, frozenset()), frozenset() if change.is_deletion else named
         if new:
             self._named[key] = new

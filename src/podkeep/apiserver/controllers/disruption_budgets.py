@@ -14,6 +14,8 @@ import msgspec
 
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
+    PAUSE,
+    PIECE,
     Change,
     Item,
     Patch,
@@ -22,6 +24,7 @@ from podkeep.apiserver.controllers.controller import (
     merge_patch,
     revised,
     service_account,
+    sized_parts,
     with_condition,
 )
 from podkeep.apiserver.controllers.recorder import Told, event, is_due
@@ -40,10 +43,6 @@ DELETION_TIMEOUT = timedelta(minutes=2)
 """How long an eviction counts that no deletion of its pod has followed (``DeletionTimeout``)."""
 INTERVAL = timedelta(seconds=0.2)
 """How often the pods of a budget are counted, and those of a namespace read, at most."""
-PIECE = 2 << 20
-"""Work of one turn of reading pods, in bytes of them: some milliseconds. A namespace may have hundreds of megabytes."""
-PAUSE = timedelta(seconds=0.1)
-"""Between two such turns."""
 MOST_REQUIREMENTS = 20_000
 """Of the selectors of a namespace's budgets together, and one more for each: every change of a pod is held against all
 of them. Budgets beyond that are not counted, and allow nothing."""
@@ -148,8 +147,7 @@ class _Reading:
     def __init__(
         self, lister: Lister, namespace: str, told: int, wanted: Iterable[LabelSelector], now: datetime
     ) -> None:
-        # Both are of one moment, and in one order: nothing can be written between the two.
-        self._rest = zip(lister.sizes(PODS, namespace), lister.parts(PODS, namespace, _Pod), strict=True)
+        self._rest = sized_parts(lister, PODS, namespace, _Pod)
         self._told, self._begun = told, now
         self._pods: dict[LabelSelector, list[Mapping[str, Any]]] = {selector: [] for selector in wanted}
         self._matching = _MATCH * sum(1 + len(selector.requirements) for selector in self._pods)
@@ -158,7 +156,7 @@ class _Reading:
     def read_on(self, now: datetime) -> _Read | None:
         """Read the next pods, and return all if these were the last."""
         left = PIECE
-        for (_, size), pod in self._rest:
+        for size, pod in self._rest:
             labels, counted = pod.metadata.labels, None
             for selector, found in self._pods.items():
                 if selector.matches(labels):

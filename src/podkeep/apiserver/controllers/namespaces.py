@@ -14,6 +14,8 @@ import msgspec
 
 from podkeep.apiserver.controllers.controller import (
     NOTHING,
+    PAUSE,
+    PIECE,
     Change,
     Delete,
     Item,
@@ -21,6 +23,7 @@ from podkeep.apiserver.controllers.controller import (
     Plan,
     revised,
     service_account,
+    sized_parts,
     with_conditions,
 )
 from podkeep.apiserver.kinds.resources import Resource
@@ -30,10 +33,6 @@ NAMESPACES = "namespaces"
 PODS = "pods"
 FINALIZER = "kubernetes"
 """Of a namespace's ``spec``; it stands for this controller."""
-PIECE = 2 << 20
-"""Bytes of objects that are looked at in one turn: some milliseconds. A namespace may have hundreds of megabytes."""
-PAUSE = timedelta(seconds=0.1)
-"""Between two such turns, unless there was something to delete."""
 MOST_DELETIONS = 50
 """Of one turn."""
 MOST_FINALIZERS = 100
@@ -76,8 +75,7 @@ class _Look:
         self._rest = (
             (resource, size, part.metadata)
             for resource in places
-            # Both are of one moment, and in one order: nothing can be written between the two.
-            for (_, size), part in zip(lister.sizes(resource, name), lister.parts(resource, name, _Part), strict=True)
+            for size, part in sized_parts(lister, resource, name, _Part)
         )
         self.told = told
         self.due: datetime | None = None

@@ -15,6 +15,7 @@ import msgspec
 
 from podkeep.apiserver.admission.storage_classes import PROTECTION
 from podkeep.apiserver.controllers.controller import (
+    CLAIMS,
     NOTHING,
     Change,
     Item,
@@ -24,7 +25,7 @@ from podkeep.apiserver.controllers.controller import (
     revised,
     service_account,
 )
-from podkeep.apiserver.controllers.volume_binder import CLAIMS, PODS, VOLUMES
+from podkeep.apiserver.controllers.volume_binder import PODS, VOLUMES
 from podkeep.apiserver.meta.lister import Lister
 from podkeep.apiserver.storage.records import Key
 

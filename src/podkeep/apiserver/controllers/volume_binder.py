@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 from podkeep.apiserver.controllers.controller import (
+    CLAIMS,
     NOTHING,
     Change,
     Item,
@@ -30,7 +31,7 @@ from podkeep.apiserver.meta.selectors import LabelSelector
 from podkeep.apiserver.storage.records import Key
 from podkeep.base.text import quantity
 
-CLAIMS, VOLUMES, CLASSES, PODS = "persistentvolumeclaims", "persistentvolumes", "storage.k8s.io/storageclasses", "pods"
+VOLUMES, CLASSES, PODS = "persistentvolumes", "storage.k8s.io/storageclasses", "pods"
 _BOUND_BY_US = "pv.kubernetes.io/bound-by-controller"
 _COMPLETED = "pv.kubernetes.io/bind-completed"
 _WAITS = "WaitForFirstConsumer"

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from podkeep.apiserver.admission.attributes import Attributes, Operation
-from podkeep.apiserver.admission.refusal import refused
+from podkeep.apiserver.admission.refusal import refused, require_few
 from podkeep.apiserver.kinds.pods.resources import aggregate
 from podkeep.apiserver.kinds.policy.limit_ranges import CLAIM, CONTAINER, POD
 from podkeep.apiserver.meta import values
@@ -25,8 +25,6 @@ _MAX_PROBLEMS = 1_000
 """That are looked for: there may be as many as containers times limits."""
 MAX_BYTES = 1 << 20
 """Of the LimitRanges of a namespace, all of which are read twice for each pod and claim of it."""
-MAX_COMPARISONS = 50_000
-"""Containers of a pod times limits of its namespace: some 4 µs each, in which nobody else is answered."""
 _GROUPS = (("containers", "container"), ("initContainers", "init container"))
 
 Amounts = Mapping[str, str]
@@ -77,11 +75,7 @@ class LimitRanger:
                 why = f"the LimitRanges of namespace {namespace} have more than {MAX_BYTES} bytes together"
                 raise refused(attributes, f"{why}; delete some first")
         found = [item.get("spec", {}).get("limits", []) for item in self._lister.list("limitranges", namespace)]
-        spec = (attributes.value or {}).get("spec", {})
-        containers = sum(len(spec.get(group, ())) for group, _ in _GROUPS)
-        if sum(map(len, found)) * (1 + containers) > MAX_COMPARISONS:
-            why = f"the limits of namespace {namespace} are too many to hold {containers} containers against them"
-            raise refused(attributes, f"{why}; delete some first")
+        require_few(attributes, sum(map(len, found)), "limits")
         return found
 
 

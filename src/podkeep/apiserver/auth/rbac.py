@@ -324,11 +324,9 @@ def _follow(index: _Index, lister: Lister, changes: Changes) -> None:
         if binding := lister.get(resource, namespace, name):
             index.bind(binding, namespace)
         while (waiting := index.fitting(namespace)) is not None:
+            index.unbind(namespace, waiting)
             if binding := lister.get(ROLE_BINDINGS, namespace, waiting):
                 index.bind(binding, namespace)
-            index.left_out[namespace].pop(waiting)
-            if not index.left_out[namespace]:
-                del index.left_out[namespace]
     if ours:
         index.users.clear()
 

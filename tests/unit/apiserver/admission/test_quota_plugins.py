@@ -592,7 +592,7 @@ def test_what_a_pod_uses_is_added_up_once_for_all_quotas(tmp_path: Path, monkeyp
         await cluster.create("pods", many)
         assert cluster.used("q19")["requests.cpu"] == cluster.used("q00")["requests.cpu"] == "0.900"
         assert calls.count("pods") == 2  # for the decision, and where it is charged
-        monkeypatch.setattr("podkeep.apiserver.admission.quota.resource_quota.MAX_COMPARISONS", 10_000)
+        monkeypatch.setattr("podkeep.apiserver.admission.refusal.MAX_COMPARISONS", 10_000)
         message = await cluster.refusal(cluster.create("pods", {**many, "metadata": {"name": "more"}}))
         why = "the 20 quotas of namespace default are too many to hold 900 containers against them; delete some first"
         assert message.endswith(f": {why}")

@@ -10,14 +10,12 @@ from podkeep.apiserver.admission.attributes import Attributes, Operation
 from podkeep.apiserver.admission.quota import usage as quota_usage
 from podkeep.apiserver.admission.quota.ledger import QuotaLedger
 from podkeep.apiserver.admission.quota.usage import CLAIMS, PODS, QUOTAS, SERVICES, Amounts, Object
-from podkeep.apiserver.admission.refusal import refused
+from podkeep.apiserver.admission.refusal import refused, require_few
 from podkeep.apiserver.kinds.resources import Target
 from podkeep.base.text import quantity
 
 MAX_QUOTAS = 100
 """Of a namespace: each object of it is held against all of them, also when they are counted."""
-MAX_COMPARISONS = 50_000
-"""Containers of a pod times quotas of its namespace: some 4 µs each, in which nobody else is answered."""
 
 
 def _utc() -> datetime:
@@ -54,7 +52,7 @@ class ResourceQuota:
         if resource == QUOTAS and attributes.operation is Operation.CREATE and len(quotas) >= MAX_QUOTAS:
             raise refused(attributes, f"namespace {namespace} may have {MAX_QUOTAS} quotas; delete some first")
         if resource == PODS:
-            _require_few(attributes, value, len(quotas))
+            require_few(attributes, len(quotas), f"{len(quotas)} quotas")
         # Once for all quotas: what a pod uses is a sum over its containers.
         now = self._now()
         uses = [{} if one is None else quota_usage.usage(resource, one, now) for one in (value, attributes.old)]
@@ -91,13 +89,6 @@ class ResourceQuota:
             raise refused(
                 attributes, f"exceeded quota: {name}, requested: {requested}, used: {usage}, limited: {limited}"
             )
-
-
-def _require_few(attributes: Attributes, pod: Object, quotas: int) -> None:
-    containers = sum(len(pod.get("spec", {}).get(group, ())) for group in ("containers", "initContainers"))
-    if quotas * (1 + containers) > MAX_COMPARISONS:
-        why = f"the {quotas} quotas of namespace {attributes.target.namespace} are too many to hold {containers}"
-        raise refused(attributes, f"{why} containers against them; delete some first")
 
 
 def _concerns(attributes: Attributes) -> bool:

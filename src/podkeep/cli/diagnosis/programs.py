@@ -19,12 +19,9 @@ from podkeep.cli.diagnosis import finding, known_holes
 from podkeep.cli.diagnosis.finding import Finding, Level
 
 if TYPE_CHECKING:
-    from podkeep.base.config import AgentConfig, ApiConfig, Config, ImagesConfig, StreamingConfig
+    from podkeep.base.config import Config, ImagesConfig, StreamingConfig
 
 _VERSION = re.compile(r"\d+(\.\d+)+")
-
-_AUTHORITIES = "name a file of certificates (PEM), or leave the key out"
-_PAIR = "name a certificate and its key (PEM, not encrypted), or leave the keys out"
 
 _PACKAGES = {
     "/usr/bin/crun": "crun",
@@ -89,20 +86,21 @@ def examine(config: Config, *, holes: bool = True) -> list[Finding]:
 
 def examine_files(config: Config) -> Iterator[Finding]:
     """Read the files of certificates and credentials that the configuration names, as the daemons will."""
-    for host, registry in config.registries.items():
+    for name, path, why in _authorities(config):
         yield from _examine_file(
-            f'registries."{host}".ca_file',
-            registry.ca_file,
+            name,
+            path,
             lambda path: ssl.create_default_context(cafile=path),
-            why="certificates of this registry are checked against it",
-            fix=_AUTHORITIES,
+            why=why,
+            fix="name a file of certificates (PEM), or leave the key out",
         )
+    for name, path, key, why in _pairs(config):
         yield from _examine_file(
-            f'registries."{host}".cert_file',
-            registry.cert_file,
-            partial(_load_certificate, key=registry.key_file or None),
-            why="we prove ourselves to this registry with it",
-            fix=_PAIR,
+            name,
+            path,
+            partial(_load_certificate, key=key or None),
+            why=why,
+            fix="name a certificate and its key (PEM, not encrypted), or leave the keys out",
         )
     yield from _examine_file(
         "images.docker_config",
@@ -119,49 +117,34 @@ def examine_files(config: Config) -> Iterator[Finding]:
         lambda _: _load_tls(config.streaming),
         why="the server of Exec, Attach and PortForward proves itself with it",
     )
-    yield from _examine_files_of_agent(config.agent)
-    yield from _examine_files_of_api(config.api)
-
-
-def _examine_files_of_agent(agent: AgentConfig) -> Iterator[Finding]:
-    yield from _examine_file(
-        "agent.tls_cert_file",
-        agent.tls_cert_file,
-        partial(_load_certificate, key=agent.tls_private_key_file or None),
-        why="the kubelet's server proves itself with it",
-        fix=_PAIR,
-    )
-    yield from _examine_file(
-        "agent.authentication.x509.client_ca_file",
-        agent.authentication.x509.client_ca_file,
-        lambda path: ssl.create_default_context(cafile=path),
-        why="certificates of clients of the kubelet's server are checked against it",
-        fix=_AUTHORITIES,
-    )
-
-
-def _examine_files_of_api(api: ApiConfig) -> Iterator[Finding]:
-    yield from _examine_file(
-        "api.tls_cert",
-        api.tls_cert,
-        partial(_load_certificate, key=api.tls_key or None),
-        why="the API proves itself with it",
-        fix=_PAIR,
-    )
-    for key, path, why in (
-        ("api.client_ca", api.client_ca, "certificates of clients of the API are checked against it"),
-        ("api.kubelet_ca", api.kubelet_ca, "certificates of kubelets are checked against it"),
-    ):
-        yield from _examine_file(
-            key, path, lambda path: ssl.create_default_context(cafile=path), why=why, fix=_AUTHORITIES
-        )
     yield from _examine_file(
         "api.token_auth_file",
-        api.token_auth_file,
+        config.api.token_auth_file,
         _load_tokens,
         why="its bearer tokens name users of the API",
         fix="name a file of lines TOKEN,USER,UID,GROUPS, or leave the key out",
     )
+
+
+def _authorities(config: Config) -> Iterator[tuple[str, str, str]]:
+    """Yield key, path and purpose of each file of authorities."""
+    for host, registry in config.registries.items():
+        yield f'registries."{host}".ca_file', registry.ca_file, "certificates of this registry are checked against it"
+    clients = "certificates of clients of the kubelet's server are checked against it"
+    yield "agent.authentication.x509.client_ca_file", config.agent.authentication.x509.client_ca_file, clients
+    yield "api.client_ca", config.api.client_ca, "certificates of clients of the API are checked against it"
+    yield "api.kubelet_ca", config.api.kubelet_ca, "certificates of kubelets are checked against it"
+
+
+def _pairs(config: Config) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, paths of certificate and private key, and purpose of each pair."""
+    for host, registry in config.registries.items():
+        why = "we prove ourselves to this registry with it"
+        yield f'registries."{host}".cert_file', registry.cert_file, registry.key_file, why
+    agent, api = config.agent, config.api
+    why = "the kubelet's server proves itself with it"
+    yield "agent.tls_cert_file", agent.tls_cert_file, agent.tls_private_key_file, why
+    yield "api.tls_cert", api.tls_cert, api.tls_key, "the API proves itself with it"
 
 
 def _examine_file(

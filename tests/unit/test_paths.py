@@ -80,7 +80,7 @@ ALLOWED = {
         "agent/server/node_usage.py",
         "agent/server/server.py",
         "agent/user_namespaces/subordinate_ids.py",
-        "runtime/oci/apparmor_loader.py",
+        "runtime/profiles/apparmor_loader.py",
         "runtime/oci/cdi/nodes.py",
         "runtime/oci/cdi/registry.py",
         "runtime/class_resources/blockio/devices.py",

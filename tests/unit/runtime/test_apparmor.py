@@ -12,8 +12,9 @@ import pytest
 from podkeep.base.errors import FailedPrecondition, InvalidArgument
 from podkeep.kernel.process import lsm
 from podkeep.runtime.model.records import AppArmor, ProfileKind
-from podkeep.runtime.oci import apparmor, apparmor_loader
+from podkeep.runtime.oci import apparmor
 from podkeep.runtime.oci.apparmor import AppArmorSupport
+from podkeep.runtime.profiles import apparmor_loader
 from support.processes import write_script
 
 DEFAULT, UNCONFINED = AppArmor(kind=ProfileKind.RUNTIME_DEFAULT), AppArmor(kind=ProfileKind.UNCONFINED)

@@ -22,7 +22,7 @@ from podkeep.kernel.cgroup import cgroup_dynmods, cgroups, systemd
 from podkeep.kernel.mount import mountinfo
 from podkeep.kernel.process import lsm, procfs
 from podkeep.runtime.network import port_filter
-from podkeep.runtime.oci import apparmor_loader
+from podkeep.runtime.profiles import apparmor_loader
 
 if TYPE_CHECKING:
     from podkeep.agent.kubelets import Kubelet

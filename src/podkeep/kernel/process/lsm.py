@@ -1,7 +1,7 @@
 """Which security modules the running kernel enforces, and what they know.
 
 Owns: reading AppArmor's and SELinux's state. Does not own: what a container gets (``runtime/oci/apparmor.py``,
-``runtime/oci/selinux.py``), or loading a profile (``runtime/oci/apparmor_loader.py``).
+``runtime/oci/selinux.py``), or loading a profile (``runtime/profiles/apparmor_loader.py``).
 """
 
 from __future__ import annotations

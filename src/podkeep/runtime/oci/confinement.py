@@ -22,13 +22,14 @@ from podkeep.kernel.cgroup.cgroups import Cgroups
 from podkeep.kernel.files import openat
 from podkeep.kernel.process import lsm, procfs
 from podkeep.runtime.model.records import Sandbox, Security, SELinuxOptions
-from podkeep.runtime.oci import apparmor, apparmor_loader, rlimits, selinux
+from podkeep.runtime.oci import apparmor, rlimits, selinux
 from podkeep.runtime.oci.apparmor import AppArmorSupport
 from podkeep.runtime.oci.resources import ResourceFacts
 from podkeep.runtime.oci.rlimits import Rlimit
 from podkeep.runtime.oci.selinux import Labels, SELinux
 from podkeep.runtime.oci.spec import HostFacts
 from podkeep.runtime.oci.sysctls import DefaultSysctls, check_defaults
+from podkeep.runtime.profiles import apparmor_loader
 
 log = logging.getLogger(__name__)
 

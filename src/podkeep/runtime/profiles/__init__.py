@@ -1,1 +1,1 @@
-"""The AppArmor profile that RuntimeDefault means, as a file of the package."""
+"""The AppArmor profile that RuntimeDefault means, as a file of the package, and loading it."""

@@ -109,7 +109,7 @@ _EMPTY_IS_SET = frozenset({"resolvConf"})
 _ZERO_IS_DEFAULT = frozenset({"port", "registryBurst", "eventBurst", "nodeLeaseDurationSeconds", "maxPods"})
 """Integers of which a kubelet takes 0 for the default, since they are none (``SetDefaults_KubeletConfiguration``)."""
 _MERGE_EVICTIONS = "mergeDefaultEvictionSettings"
-"""A field that says what becomes of others (:func:`_of_main`)."""
+"""The field by which a file keeps the default eviction thresholds that it does not name (:func:`_of_main`)."""
 _EVICTION_HARD = "agent.eviction_hard"
 _UPDATE, _REPORT = "agent.node_status_update_frequency", "agent.node_status_report_frequency"
 _KINDS: dict[str, tuple[type, ...]] = {

@@ -163,8 +163,11 @@ def reason_of(error: PodkeepError | OSError) -> str:
     return error.strerror or str(error) or type(error).__name__
 
 
-def words_of(error: OSError) -> str:
-    """Return what the system says and of which path, without Python's number for it, or that of a descriptor."""
+def words_of(error: PodkeepError | OSError) -> str:
+    """Return what went wrong; of an error of the system, of which path, without Python's number for it, or that of a
+    descriptor."""
+    if isinstance(error, PodkeepError):
+        return error.message
     said, path = error.strerror or str(error), error.filename
     return f"{os.fsdecode(path)}: {said}" if isinstance(path, str | bytes | os.PathLike) else said
 

@@ -64,7 +64,7 @@ _BROKEN_OFF_TEXTS = (
     "GOAWAY",
     "Cancelling",
 )
-_GIVEN_UP_TEXTS = ("", "CANCELLED", "Cancelled")
+_CANCELLED_TEXTS = ("", "CANCELLED", "Cancelled")
 _START = "a node starts its own again (`podkeep status`); without a node, start one with `podkeep runtime`"
 _NO_SUCH_RPC_TEXTS = ("Method not found!", "unknown service", "unknown method")  # gRPC core, grpc-go, grpc-go
 
@@ -218,15 +218,14 @@ class _Translating:
         if isinstance(error, DecodeError):  # grpc-go's code for it, which a kubelet has
             return Internal(f"the runtime on {self._socket} answered {method[1:]} with what cannot be read: {error}")
         code, details = error.code(), error.details() or ""
-        if code is grpc.StatusCode.UNAVAILABLE:
+        # A server that stops cancels what it is at; a caller that gives up gets asyncio's error.
+        cancelled = code is grpc.StatusCode.CANCELLED and details in _CANCELLED_TEXTS
+        if cancelled or code is grpc.StatusCode.UNAVAILABLE:
             self._client.lost += 1
         # gRPC's own words for what happened between the ends say neither which call nor which socket.
         if code is grpc.StatusCode.UNAVAILABLE and details.startswith("failed to connect"):
             return _no_answer(self._socket, details.rsplit(": ", 1)[-1])
-        # A server that stops cancels what it is at; a caller that gives up gets asyncio's error.
-        given_up = code is grpc.StatusCode.CANCELLED and details in _GIVEN_UP_TEXTS
-        self._client.lost += given_up
-        if given_up or (code is grpc.StatusCode.UNAVAILABLE and details.startswith(_BROKEN_OFF_TEXTS)):
+        if cancelled or (code is grpc.StatusCode.UNAVAILABLE and details.startswith(_BROKEN_OFF_TEXTS)):
             return Unavailable(
                 f"the runtime on {self._socket} ended before it answered {method[1:]}",
                 hint=f"what it was doing is not done; try again once it runs; {_START}",

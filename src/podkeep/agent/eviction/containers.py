@@ -99,8 +99,7 @@ class ContainerGarbage:
             await self.collect()
         except (PodkeepError, OSError) as error:
             log.warning("garbage collection of containers: %s", error)
-            text = error.message if isinstance(error, PodkeepError) else words_of(error)
-            self._report(Event(type="Warning", reason="ContainerGCFailed", message=text))
+            self._report(Event(type="Warning", reason="ContainerGCFailed", message=words_of(error)))
 
     async def remove_unused(self) -> None:
         """Remove every container that is not needed, also of pods that have ended: the disk is full.

@@ -383,7 +383,7 @@ class Starter:
             return container_config(pod, container, plan)
         except (PodkeepError, OSError) as error:
             hint = error.hint if isinstance(error, PodkeepError) else ""
-            text = error.message if isinstance(error, PodkeepError) else words_of(error)
+            text = words_of(error)
             raise _failed(container, "CreateContainerConfigError", text, hint) from error
 
     def _facts(self, observed: Observed, mounted: Mapping[str, MountedVolume]) -> PodFacts:

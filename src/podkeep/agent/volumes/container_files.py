@@ -24,7 +24,7 @@ from podkeep.api.containers import Container, VolumeMount
 from podkeep.api.pod import Pod
 from podkeep.api.validation.volumes import descending_path
 from podkeep.base import atomicfile
-from podkeep.base.errors import FailedPrecondition, InvalidArgument
+from podkeep.base.errors import FailedPrecondition, InvalidArgument, reason_of
 from podkeep.kernel.files import openat
 
 HOSTS = "/etc/hosts"
@@ -266,14 +266,13 @@ def termination_message(path: Path, log: Path, *, fall_back: bool) -> str:
     try:
         text = _end(openat.open_beside(path), _MAX_MESSAGE)[0]
     except OSError as error:
-        return f"Error on reading termination log {path}: {error.strerror}"  # in a kubelet's words
+        return f"Error on reading termination log {path}: {reason_of(error)}"  # in a kubelet's words
     if text or not fall_back:
         return text.decode(errors="replace")
     try:
         return _log_tail(log).decode(errors="replace")
     except (FailedPrecondition, OSError) as error:
-        why = error.message if isinstance(error, FailedPrecondition) else error.strerror
-        return f"Error on reading termination message from logs: {why}"  # in a kubelet's words
+        return f"Error on reading termination message from logs: {reason_of(error)}"  # in a kubelet's words
 
 
 def _end(fd: int | None, limit: int) -> tuple[bytes, bool]:

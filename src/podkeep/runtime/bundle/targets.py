@@ -44,7 +44,7 @@ def resolve_all(root: int, paths: Iterable[str]) -> dict[str, str]:
 
 
 def check_working_directory(root: int, path: str, covered: Iterable[str]) -> None:
-    """Check that nobody but the image says where a working directory is: no link of a volume or of /proc is on the way.
+    """Check that the path of a working directory leads through the image alone, not through a volume or /proc.
 
     A volume itself may be it. What is in one may be exchanged for a link at any time.
 

@@ -516,7 +516,7 @@ class Containers:
         os.close(given_up)
         self._count_ended(sandbox)
         if not done.cancelled():
-            done.exception()  # asyncio complains of one that nobody has seen
+            done.exception()  # otherwise asyncio logs that it was never retrieved
 
     def _count_ended(self, sandbox: SandboxID) -> None:
         commands = self._commands[sandbox]
